@@ -1,0 +1,187 @@
+"""The decoder: draft, forward, verify, commit, for all running sequences. It knows token ids only."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as TokenIds
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.sequence import Sequence
+from reader_edge_runtime.decoding.slots import Slots
+from reader_edge_runtime.decoding.verification import Verification, verify
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+
+Float32Array = npt.NDArray[np.float32]
+_FIRST_CAPACITY = 256
+
+
+class Decoder:
+    """Sequences in, tokens out. Not thread-safe: one caller at a time.
+
+    running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
+    on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
+    """
+
+    def __init__(self, target: TargetModel, drafter: Drafter, config: EngineConfig) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.config = config
+        self.cache = KVCache(target.manifest, 1, _FIRST_CAPACITY)
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self.on_logits: Callable[[Sequence, Float32Array], None] | None = None
+        self._slots = Slots(self.cache, config.max_batch)
+
+    def submit(
+        self,
+        prompt_token_ids: TokenIds[int],
+        config: GenerationConfig,
+        is_stop: Callable[[int], bool] | None = None,
+    ) -> Sequence:
+        """Queue a request; `step` decodes it. is_stop: told each emitted token, True ends the answer.
+
+        Raises PromptError or ConfigError.
+        """
+        sequence = Sequence(prompt_token_ids, config, self.target.manifest, None, is_stop)
+        if config.is_drafted:
+            sequence.drafter = self.drafter.begin(sequence.token_ids)
+        self.waiting.append(sequence)
+        return sequence
+
+    def step(self) -> list[Sequence]:
+        """Emit at least one token for every running sequence; returns those that got some.
+
+        An interrupted step cancels what was running: its tokens and its cache rows might not match any more.
+        """
+        try:
+            return self._step()
+        except BaseException:
+            for sequence in list(self.running):
+                self.cancel(sequence)
+            raise
+
+    def _step(self) -> list[Sequence]:
+        started = self._start_waiting()
+        if started or not self.running:
+            return started
+        start = time.perf_counter()
+        trees = self._draft()
+        drafted = time.perf_counter()
+        logits = self._forward(trees)
+        forwarded = time.perf_counter()
+        verifications = [self._verify(*each) for each in zip(self.running, trees, logits, strict=True)]
+        verified = time.perf_counter()
+        for slot, verification in enumerate(verifications):
+            self.cache.commit(slot, verification.path)
+        committed = time.perf_counter()
+        for sequence, tree, verification in zip(self.running, trees, verifications, strict=True):
+            self._learn(sequence, tree, verification)
+        learned = time.perf_counter()
+        advanced = list(self.running)
+        for sequence in advanced:
+            stats = sequence.stats
+            stats.draft_s += drafted - start + learned - committed
+            stats.forward_s += forwarded - drafted
+            stats.verify_s += verified - forwarded
+            stats.commit_s += committed - verified
+            stats.decode_s += learned - start
+        self._release_finished()
+        return advanced
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Give up on a sequence; the cache stays right for the others and for reuse."""
+        if sequence.finish_reason is None:
+            sequence.finish_reason = "cancelled"
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self._release_finished()
+
+    def forget(self) -> None:
+        """Drop all that past requests left behind: cached prefixes and the drafter's history."""
+        self._slots.forget()
+        self.drafter.forget()
+
+    def _start_waiting(self) -> list[Sequence]:
+        """Prefill waiting sequences while slots are free; each emits its first token."""
+        started = []
+        while self.waiting and not self._slots.is_full:
+            sequence = self.waiting.popleft()
+            start = time.perf_counter()
+            sequence.stats.num_reused_tokens = self._slots.acquire(sequence.token_ids)
+            self.running.append(sequence)
+            self._prefill(sequence, len(self.running) - 1)
+            sequence.stats.prefill_s += time.perf_counter() - start
+            started.append(sequence)
+        self._release_finished()
+        return started
+
+    def _prefill(self, sequence: Sequence, slot: int) -> None:
+        prompt = sequence.token_ids
+        while True:
+            length = self.cache.lengths[slot]
+            tree = DraftTree.chain(prompt[length : length + self.config.prefill_chunk])
+            self.cache.reserve(self.cache.num_slots, length + len(tree))
+            logits = self.target.forward(self.cache, slot, [tree], [[len(tree) - 1]])
+            self.cache.commit(slot, list(range(len(tree))))
+            if length + len(tree) == len(prompt):
+                break
+        token_id = self._choose(sequence, logits[0, 0])
+        sequence.append(token_id)
+        if sequence.drafter is not None:
+            sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
+
+    def _draft(self) -> list[DraftTree]:
+        # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
+        room = self.target.manifest.max_context - max(self.cache.lengths[: len(self.running)])
+        trees = []
+        for sequence in self.running:
+            max_depth = sequence.num_remaining_tokens - 1
+            if sequence.drafter is None or max_depth < 1 or room < 2:
+                trees.append(DraftTree.chain([sequence.token_ids[-1]]))
+            else:
+                tree = sequence.drafter.draft(room, max_depth)
+                tree.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
+                trees.append(tree)
+        return trees
+
+    def _forward(self, trees: list[DraftTree]) -> Float32Array:
+        num_nodes = max(map(len, trees))
+        self.cache.reserve(self.cache.num_slots, max(self.cache.lengths[: len(trees)]) + num_nodes)
+        return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
+
+    def _verify(self, sequence: Sequence, tree: DraftTree, logits: Float32Array) -> Verification:
+        return verify(tree, logits, lambda row: self._choose(sequence, row), sequence.append)
+
+    def _choose(self, sequence: Sequence, logits: Float32Array) -> int:
+        if self.on_logits is not None:
+            self.on_logits(sequence, logits)
+        return sequence.sampler.choose(logits, len(sequence.token_ids))
+
+    def _learn(self, sequence: Sequence, tree: DraftTree, verification: Verification) -> None:
+        stats = sequence.stats
+        stats.num_steps += 1
+        stats.num_drafted_tokens += len(tree) - 1
+        stats.num_accepted_tokens += verification.num_accepted_tokens
+        for source in tree.sources[1:]:
+            stats.drafted_by_source[source] += 1
+        for depth, node in enumerate(verification.path[1:], start=1):
+            stats.accepted_by_source[tree.sources[node]] += 1
+            stats.accepted_by_depth[depth] += 1
+        if sequence.drafter is not None:
+            sequence.drafter.observe(tree, verification.token_ids)
+
+    def _release_finished(self) -> None:
+        for slot in reversed(range(len(self.running))):
+            sequence = self.running[slot]
+            if sequence.finish_reason is not None:
+                self._slots.release(slot, sequence.token_ids)
+                self.running[slot] = self.running[-1]
+                self.running.pop()
+                if sequence.drafter is not None:
+                    sequence.drafter.finish()

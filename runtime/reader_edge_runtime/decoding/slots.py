@@ -1,0 +1,55 @@
+"""Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
+
+from reader_edge_runtime.execution.kv_cache import KVCache
+
+
+class Slots:
+    """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse."""
+
+    def __init__(self, cache: KVCache, max_slots: int) -> None:
+        self._cache = cache
+        self._max_slots = max_slots
+        self._idle_token_ids: list[list[int]] = [[] for _ in range(cache.num_slots)]
+        self.num_running = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_running == self._max_slots
+
+    def acquire(self, token_ids: list[int]) -> int:
+        """Give slot `num_running` to a new sequence and return how many of its first tokens it holds already.
+
+        The last token is never reused: its logits are what decoding starts from.
+        """
+        slot = self.num_running
+        if slot == self._cache.num_slots:
+            self._cache.reserve(slot + 1, self._cache.capacity)
+            self._idle_token_ids.append([])
+        shared = [_num_shared(kept, token_ids[:-1]) for kept in self._idle_token_ids[slot:]]
+        best = slot + max(range(len(shared)), key=lambda i: (shared[i], -len(self._idle_token_ids[slot + i])))
+        self._cache.swap(slot, best)
+        idle = self._idle_token_ids
+        idle[slot], idle[best] = [], idle[slot] if best != slot else []
+        num_reused = shared[best - slot]
+        self._cache.truncate(slot, num_reused)
+        self.num_running += 1
+        return num_reused
+
+    def release(self, slot: int, token_ids: list[int]) -> None:
+        """Make a running slot idle; the last running slot takes its place."""
+        last = self.num_running - 1
+        kept = token_ids[: self._cache.lengths[slot]]
+        self._cache.swap(slot, last)
+        self._idle_token_ids[last] = kept
+        self.num_running -= 1
+
+    def forget(self) -> None:
+        """Drop what idle slots remember."""
+        for slot in range(self.num_running, self._cache.num_slots):
+            self._cache.truncate(slot, 0)
+            self._idle_token_ids[slot] = []
+
+
+def _num_shared(kept: list[int], token_ids: list[int]) -> int:
+    limit = min(len(kept), len(token_ids))
+    return next((i for i in range(limit) if kept[i] != token_ids[i]), limit)

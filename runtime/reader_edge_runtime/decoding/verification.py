@@ -1,0 +1,52 @@
+"""Verification: walk the draft tree with the target's own choices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What one pass decided.
+
+    path: walked nodes, the root first; their KV rows are kept.
+    token_ids: emitted tokens: those of the path below the root, then the bonus token, which becomes pending.
+    """
+
+    path: list[int]
+    token_ids: list[int]
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return len(self.path) - 1
+
+
+def verify(
+    tree: DraftTree,
+    logits: Float32Array,
+    choose: Callable[[Float32Array], int],
+    is_last: Callable[[int], bool],
+) -> Verification:
+    """Choose one token at the root; while a child bears it, go there and choose again.
+
+    logits: (N, V), a row a node. choose: the target's token after a node, called once per emitted token, in order.
+    is_last: told each emitted token; True ends the walk, and the token stays pending.
+    Exact for greedy and sampled decoding alike: which tokens were drafted never changes which are chosen.
+    """
+    path, token_ids = [0], []
+    while True:
+        token_id = choose(logits[path[-1]])
+        token_ids.append(token_id)
+        if is_last(token_id):
+            break
+        child = tree.child(path[-1], token_id)
+        if child < 0:
+            break
+        path.append(child)
+    return Verification(path, token_ids)

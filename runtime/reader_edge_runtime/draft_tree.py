@@ -1,0 +1,84 @@
+"""The draft tree: what one forward pass of the target model scores at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.errors import DraftError
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Tokens that may follow, as parallel lists over N nodes; node 0 is the root.
+
+    token_ids: N token ids; the root is the pending token (emitted, its KV not yet written).
+    parents: N node numbers; parents[0] is -1 and parents[i] < i.
+    sources: N names of who proposed the node; the root's is "".
+
+    In a prefill the tree is a chain of prompt tokens and no choice is made in it.
+    """
+
+    token_ids: list[int]
+    parents: list[int]
+    sources: list[str]
+
+    @classmethod
+    def chain(cls, token_ids: list[int]) -> "DraftTree":
+        """The tree in which each token follows the one before: a prompt chunk, or one pending token."""
+        return cls(token_ids, list(range(-1, len(token_ids) - 1)), [""] * len(token_ids))
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node follows the one before."""
+        return self.parents == list(range(-1, len(self.parents) - 1))
+
+    def check(self, root_token_id: int, vocab_size: int, max_nodes: int) -> None:
+        """Raise DraftError unless this is a tree below the given root, of known tokens whose siblings differ."""
+        if not self.token_ids or not len(self.token_ids) == len(self.parents) == len(self.sources):
+            raise DraftError(f"A draft tree needs as many parents and sources as tokens, got {self!r:.200}.")
+        if self.parents[0] != -1 or self.token_ids[0] != root_token_id:
+            raise DraftError(f"A draft tree starts with the last token {root_token_id}, got {self!r:.200}.")
+        if len(self) > max_nodes:
+            raise DraftError(f"A draft tree may have {max_nodes} nodes here, got {len(self)}.")
+        seen = set()
+        for node, (token_id, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
+            if not 0 <= token_id < vocab_size:
+                raise DraftError(f"Draft node {node} has token id {token_id}, the vocabulary has {vocab_size}.")
+            if node and not 0 <= parent < node:
+                raise DraftError(f"Draft node {node} has parent {parent}, which does not come before it.")
+            if (parent, token_id) in seen:
+                raise DraftError(f"Draft node {node} repeats its sibling's token {token_id}.")
+            seen.add((parent, token_id))
+
+    def depths(self) -> Int64Array:
+        """Distance of each node from the root, int64 (N,)."""
+        depths = [0] * len(self.parents)
+        for node in range(1, len(self.parents)):
+            depths[node] = depths[self.parents[node]] + 1
+        return np.array(depths, np.int64)
+
+    def ancestors(self) -> BoolArray:
+        """(N, N) bool: whether node j is node i or above it; row i is what node i may look at."""
+        num_nodes = len(self.parents)
+        if self.is_chain:
+            return np.tri(num_nodes, dtype=np.bool_)
+        mask = np.zeros((num_nodes, num_nodes), np.bool_)
+        for node, parent in enumerate(self.parents):
+            if node:
+                mask[node] = mask[parent]
+            mask[node, node] = True
+        return mask
+
+    def child(self, node: int, token_id: int) -> int:
+        """The child of `node` that bears `token_id`, or -1."""
+        for other in range(node + 1, len(self.parents)):
+            if self.parents[other] == node and self.token_ids[other] == token_id:
+                return other
+        return -1

@@ -1,0 +1,1 @@
+"""The wing that guesses the next tokens: knows token ids, counts and trees; no model, no onnxruntime."""

@@ -1,0 +1,70 @@
+"""Every error a user can cause, as one tree.
+
+    ReaderEdgeError
+    ├── InstallationError      a needed package is missing, or two exclude each other
+    ├── PackageError           a model package cannot be read or is not what it says
+    │   ├── ManifestError      the manifest is missing, malformed or of a newer format
+    │   └── IntegrityError     a file's size or checksum differs from the manifest
+    ├── TokenizerError         the tokenizer cannot be read or does not fit the model
+    ├── ConfigError            an option is outside its range
+    ├── PromptError            a prompt is empty, too long or holds unknown token ids
+    ├── ProviderError          ONNX Runtime cannot run the graph here
+    ├── DraftError             a drafter or source proposed something that is not a tree of tokens
+    └── ExportError            a model cannot be exported
+        ├── UnsupportedArchitectureError
+        └── ParityError        the exported graph does not compute what the source does
+
+Each message is one sentence with the value at fault and the remedy.
+"""
+
+
+class ReaderEdgeError(Exception):
+    """Base of all errors of this project."""
+
+
+class InstallationError(ReaderEdgeError):
+    """A package this feature needs is missing, or two installed ones exclude each other."""
+
+
+class PackageError(ReaderEdgeError):
+    """A model package cannot be read or is not what it says."""
+
+
+class ManifestError(PackageError):
+    """The manifest is missing, malformed or of a newer format."""
+
+
+class IntegrityError(PackageError):
+    """A file's size or checksum differs from the manifest."""
+
+
+class TokenizerError(ReaderEdgeError):
+    """The tokenizer cannot be read or does not fit the model."""
+
+
+class ConfigError(ReaderEdgeError):
+    """An option is outside its range."""
+
+
+class PromptError(ReaderEdgeError):
+    """A prompt is empty, too long or holds unknown token ids."""
+
+
+class ProviderError(ReaderEdgeError):
+    """ONNX Runtime cannot run the graph here."""
+
+
+class DraftError(ReaderEdgeError):
+    """A drafter or source proposed something that is not a tree of known tokens."""
+
+
+class ExportError(ReaderEdgeError):
+    """A model cannot be exported."""
+
+
+class UnsupportedArchitectureError(ExportError):
+    """The model's architecture is not one of the supported ones."""
+
+
+class ParityError(ExportError):
+    """The exported graph does not compute what the source module computes."""

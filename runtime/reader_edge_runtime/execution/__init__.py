@@ -1,0 +1,1 @@
+"""The wing that runs graphs: the only one that imports onnxruntime."""

@@ -1,0 +1,54 @@
+"""Which ONNX Runtime is installed, and sessions on it."""
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+from reader_edge_runtime.errors import InstallationError, ProviderError
+
+
+def installed_wheel() -> str:
+    """Name and version of the one installed ONNX Runtime wheel.
+
+    Both wheels own the same folder and break each other silently, hence InstallationError with neither or both.
+    """
+    versions = {}
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if not versions:
+        raise InstallationError("ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').")
+    if len(versions) > 1:
+        raise InstallationError(
+            "onnxruntime and onnxruntime-gpu are both installed and break each other: "
+            "pip uninstall both, then pip install 'reader-edge[cpu]' or 'reader-edge[gpu]'."
+        )
+    return " ".join(next(iter(versions.items())))
+
+
+INSTALLED_WHEEL = installed_wheel()
+
+import onnxruntime as ort  # noqa: E402  (only after the check above, whose sentence beats an AttributeError)
+
+# ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
+LOG_SEVERITY = 3
+
+
+def num_usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def open_session(graph: Path, threads: int) -> ort.InferenceSession:
+    """Load a graph on the CPU provider with `threads` threads (0: the usable cores)."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or num_usable_cores()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = LOG_SEVERITY
+    try:
+        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises a dozen unrelated classes here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ProviderError(f"ONNX Runtime cannot load '{graph}': {reason}") from error

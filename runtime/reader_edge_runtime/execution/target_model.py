@@ -1,0 +1,145 @@
+"""The target model: one forward pass over the draft trees of B sequences."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.provider import open_session
+from reader_edge_runtime.package import GRAPH_NAME, MASKED, Manifest, ModelPackage
+
+Float32Array = npt.NDArray[np.float32]
+Int64Array = npt.NDArray[np.int64]
+
+
+class TargetModel:
+    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package`."""
+
+    def __init__(self, session: ort.InferenceSession, manifest: Manifest) -> None:
+        self.session = session
+        self.manifest = manifest
+        self._logits = np.empty(0, np.float32)
+        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
+        self._bound_slab: npt.NDArray[np.float32] | None = None
+
+    @classmethod
+    def open(cls, package: ModelPackage, threads: int = 0) -> "TargetModel":
+        """Load the package's graph and check it against the contract. Raises ProviderError."""
+        session = open_session(package.path(GRAPH_NAME), threads)
+        _check_contract(session, package.manifest)
+        return cls(session, package.manifest)
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that runs the graph, in ONNX Runtime's naming."""
+        return str(self.session.get_providers()[0])
+
+    def forward(
+        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
+    ) -> Float32Array:
+        """Score all nodes of B trees against slots first_slot .. first_slot + B - 1.
+
+        Writes each tree's KV rows at [length, length + N) of its slot without committing them; N is the widest
+        tree's size, so every slot needs capacity for length + N rows.
+        logit_rows: the nodes of each tree whose logits are wanted.
+        Returns float32 (B, R, V), R the longest of logit_rows; valid until the next call.
+        """
+        inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
+        binding = self._binding(cache, first_slot, len(trees))
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        logits = self._logits_buffer(inputs["logit_rows"].shape)
+        binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(logits))
+        self.session.run_with_iobinding(binding)
+        return logits
+
+    def build_inputs(
+        self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        """The graph's inputs besides the KV cache. Shorter trees are padded with nodes nobody looks at."""
+        num_trees, num_nodes = len(trees), max(map(len, trees))
+        num_visible = max(lengths) + num_nodes
+        num_rows = max(map(len, logit_rows))
+        input_ids = np.zeros((num_trees, num_nodes), np.int64)
+        position_ids = np.zeros((num_trees, num_nodes), np.int64)
+        mask = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
+        rows = np.zeros((num_trees, num_rows), np.int64)
+        for b, (length, tree) in enumerate(zip(lengths, trees, strict=True)):
+            size = len(tree)
+            input_ids[b, :size] = tree.token_ids
+            position_ids[b, :size] = length + tree.depths()
+            mask[b, 0, :size, :length] = 0.0
+            mask[b, 0, :size, length : length + size][tree.ancestors()] = 0.0
+            rows[b, : len(logit_rows[b])] = logit_rows[b]
+        inputs: dict[str, npt.NDArray[np.generic]] = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "tree_mask": mask,
+            "write_pos": np.array(lengths, np.int64),
+            "logit_rows": rows,
+        }
+        if self.manifest.sliding_window is not None:
+            inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, self.manifest.sliding_window)
+        return inputs
+
+    def _binding(self, cache: KVCache, first_slot: int, num_slots: int) -> ort.IOBinding:
+        """The KV tensors of a slot range, each bound as input and output at once; kept until the slab moves."""
+        if self._bound_slab is not cache.slab:
+            self._bindings.clear()
+            self._bound_slab = cache.slab
+        binding = self._bindings.get((first_slot, num_slots))
+        if binding is None:
+            binding = self.session.io_binding()
+            names = zip(self.manifest.past_names(), self.manifest.present_names(), strict=True)
+            for index, (past, present) in enumerate(names):
+                value = ort.OrtValue.ortvalue_from_numpy(cache.layer_view(index, first_slot, num_slots))
+                binding.bind_ortvalue_input(past, value)
+                binding.bind_ortvalue_output(present, value)
+            self._bindings[first_slot, num_slots] = binding
+        return binding
+
+    def _logits_buffer(self, shape: tuple[int, ...]) -> Float32Array:
+        num_values = shape[0] * shape[1] * self.manifest.vocab_size
+        if self._logits.size < num_values:
+            self._logits = np.empty(num_values, np.float32)
+        return self._logits[:num_values].reshape(*shape, self.manifest.vocab_size)
+
+
+def _windowed(
+    mask: Float32Array, position_ids: Int64Array, lengths: Sequence[int], sliding_window: int
+) -> Float32Array:
+    """The mask of windowed layers: by token depth, not by row, so that a node counts its own ancestors only."""
+    windowed = mask.copy()
+    num_nodes = position_ids.shape[1]
+    for b, length in enumerate(lengths):
+        key_positions = np.arange(mask.shape[-1])
+        key_positions[length : length + num_nodes] = position_ids[b]
+        windowed[b, 0][position_ids[b][:, None] - key_positions >= sliding_window] = MASKED
+    return windowed
+
+
+def _check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
+    kv_shape = [manifest.num_kv_heads, manifest.head_dim]
+    inputs = {node.name: node for node in session.get_inputs()}
+    wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}
+    if manifest.sliding_window is not None:
+        wanted.add("tree_mask_sliding")
+    if set(inputs) != wanted:
+        odd = ", ".join(sorted(set(inputs) ^ wanted)[:3])
+        raise ProviderError(f"The graph's inputs differ from the manifest ({odd}): export the model again.")
+    for name in manifest.past_names():
+        shape = inputs[name].shape
+        if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
+            raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
+    outputs = {node.name: node for node in session.get_outputs()}
+    if set(outputs) != {"logits", *manifest.present_names()}:
+        odd = ", ".join(sorted(set(outputs) ^ {"logits", *manifest.present_names()})[:3])
+        raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
+    if outputs["logits"].shape[-1] != manifest.vocab_size:
+        raise ProviderError(
+            f"The graph has {outputs['logits'].shape[-1]} logits, the manifest {manifest.vocab_size}: export again."
+        )

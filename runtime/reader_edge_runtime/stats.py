@@ -1,0 +1,56 @@
+"""What happened while a request was answered: the one place that defines acceptance figures."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Counts and times of one request; sums of several through `add`.
+
+    num_prompt_tokens: tokens of the prompt; num_reused_tokens of them were in the KV cache already.
+    num_tokens: tokens emitted, end token included.
+    num_steps: decoding passes of the target model, prefill not counted.
+    num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
+    drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
+    accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
+    *_s: seconds; decode_s is the whole of the steps, and draft_s + forward_s + verify_s + commit_s its parts.
+    In a batch each sequence is charged with the whole time of a step it took part in.
+    """
+
+    num_prompt_tokens: int = 0
+    num_reused_tokens: int = 0
+    num_tokens: int = 0
+    num_steps: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    drafted_by_source: Counter[str] = field(default_factory=Counter)
+    accepted_by_source: Counter[str] = field(default_factory=Counter)
+    accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    draft_s: float = 0.0
+    forward_s: float = 0.0
+    verify_s: float = 0.0
+    commit_s: float = 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens emitted per step, the bonus token included (the literature's MAT); 0 before the first step."""
+        return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens; 0 when nothing was drafted."""
+        return self.num_accepted_tokens / self.num_drafted_tokens if self.num_drafted_tokens else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that decoding steps emitted, per second of `decode_s`; the prefill's own token is not counted."""
+        num_decoded = self.num_accepted_tokens + self.num_steps
+        return num_decoded / self.decode_s if self.decode_s else 0.0
+
+    def add(self, other: "GenerationStats") -> None:
+        """Add the counts and times of another request."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
