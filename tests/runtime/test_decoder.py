@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fake_target import FakeTarget, make_manifest
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -16,6 +15,7 @@ from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.package import Manifest
+from tests.fake_target import FakeTarget, make_manifest
 
 
 class RandomDrafter:

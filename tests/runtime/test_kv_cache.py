@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fake_target import make_manifest
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.kv_cache import KVCache
+from tests.fake_target import make_manifest
 
 MANIFEST = make_manifest(max_context=64)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fake_target import make_manifest
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
 from reader_edge_runtime.package import MANIFEST_NAME, ModelPackage, file_entry, write_manifest
+from tests.fake_target import make_manifest
 
 Fields = dict[str, Any]
 

@@ -8,13 +8,13 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fake_target import FakeTarget, make_manifest
 
 from reader_edge_runtime.config import SamplingConfig
 from reader_edge_runtime.decoding.sampling import Sampler, random_unit
 from reader_edge_runtime.decoding.verification import verify
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
+from tests.fake_target import FakeTarget, make_manifest
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]

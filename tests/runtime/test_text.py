@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fake_target import make_manifest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -15,6 +14,7 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package import ModelPackage, file_entry, write_manifest
 from reader_edge_runtime.text_stream import TextStream
 from reader_edge_runtime.tokenizer import StreamDecoder, Tokenizer
+from tests.fake_target import make_manifest
 
 TEMPLATE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
