@@ -1,0 +1,38 @@
+"""What several tests share: the demo package, and held-out documents it was not trained on."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime import Engine
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def demo_folder() -> Path:
+    """The bundled demo package."""
+    return ROOT / "models" / "demo" / "package"
+
+
+@pytest.fixture(scope="session")
+def shared_engine(demo_folder: Path) -> Engine:
+    return Engine.load(demo_folder)
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Iterator[Engine]:
+    """The demo engine, with nothing left over from other tests."""
+    shared_engine.forget()
+    yield shared_engine
+    assert not shared_engine.decoder.running, "a test left a sequence running"
+    assert not shared_engine.decoder.waiting, "a test left a sequence waiting"
+
+
+@pytest.fixture(scope="session")
+def held_out_texts() -> list[str]:
+    """Documents the demo model was not trained on."""
+    lines = (ROOT / "tests" / "data" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]

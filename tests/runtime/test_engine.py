@@ -1,0 +1,205 @@
+"""The engine on the demo model: drafted equals plain in every way it can be asked, and the text is right."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.errors import (
+    ConfigError,
+    IntegrityError,
+    ManifestError,
+    PackageError,
+    PromptError,
+    TokenizerError,
+)
+
+GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
+SAMPLED = replace(GREEDY, sampling=SamplingConfig(temperature=0.8, top_p=0.95, seed=5))
+
+
+@pytest.mark.parametrize("config", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_drafted_equals_plain_on_held_out_documents(
+    engine: Engine, held_out_texts: list[str], config: GenerationConfig
+) -> None:
+    num_accepted = 0
+    for text in held_out_texts[::8]:
+        prompt = text[:300]
+        drafted = engine.generate(prompt, config)
+        plain = engine.generate(prompt, replace(config, is_drafted=False))
+        assert drafted.token_ids == plain.token_ids
+        assert plain.stats.num_drafted_tokens == 0
+        num_accepted += drafted.stats.num_accepted_tokens
+    assert num_accepted > 0
+
+
+def test_batch_equals_one_by_one(engine: Engine, held_out_texts: list[str]) -> None:
+    prompts = [text[: 40 * (1 + i % 7)] for i, text in enumerate(held_out_texts[:11])]
+    configs = [replace(SAMPLED if i % 2 else GREEDY, max_tokens=20 + 5 * i) for i in range(len(prompts))]
+    together = engine.generate_batch(prompts, configs)
+    engine.forget()
+    alone = [engine.generate(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
+    assert [answer.token_ids for answer in together] == [answer.token_ids for answer in alone]
+    assert [answer.text for answer in together] == [answer.text for answer in alone]
+
+
+def test_stream_equals_generate_and_ends_with_statistics(engine: Engine) -> None:
+    whole = engine.generate("# tar", GREEDY)
+    engine.forget()
+    chunks = list(engine.stream("# tar", GREEDY))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert sum((chunk.token_ids for chunk in chunks), ()) == whole.token_ids
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].finish_reason == "length"
+    assert chunks[-1].stats is not None
+    assert chunks[-1].stats.num_tokens == 60
+
+
+def test_stream_closed_early_leaves_a_right_cache(engine: Engine) -> None:
+    stream = engine.stream("# tar", GREEDY)
+    first = next(stream)
+    second = next(stream)
+    del stream
+    prompt = "# tar" + first.text + second.text
+    after_close = engine.generate(prompt, GREEDY)
+    assert after_close.stats.num_reused_tokens > 0
+    engine.forget()
+    assert engine.generate(prompt, GREEDY).token_ids == after_close.token_ids
+
+
+def test_second_request_reuses_a_shared_prefix_with_the_same_answer(engine: Engine, held_out_texts: list[str]) -> None:
+    start = held_out_texts[0][:400]
+    engine.generate(start, GREEDY)
+    again = engine.generate(start + " And then", GREEDY)
+    assert again.stats.num_reused_tokens > 50
+    engine.forget()
+    fresh = engine.generate(start + " And then", GREEDY)
+    assert fresh.stats.num_reused_tokens == 0
+    assert fresh.token_ids == again.token_ids
+
+
+def test_cache_after_drafted_commits_equals_a_fresh_prefill(engine: Engine) -> None:
+    answer = engine.generate("# git commit", GREEDY)
+    prompt = engine.encode_prompt("# git commit")
+    length = len(prompt) + len(answer.token_ids) - 1
+    decoded = engine.decoder.cache.slab[:, 0, :, :length].copy()
+    engine.forget()
+    follow_up = engine.decoder.submit([*prompt, *answer.token_ids], GenerationConfig(max_tokens=1))
+    while follow_up.finish_reason is None:
+        engine.decoder.step()
+    np.testing.assert_array_equal(engine.decoder.cache.slab[:, 0, :, :length], decoded)
+
+
+def test_prefill_in_chunks_of_any_size_gives_the_same_answer(demo_folder: Path, held_out_texts: list[str]) -> None:
+    answers = set()
+    for chunk in (1, 7, 64, 1024):
+        engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_probed=False))
+        answers.add(engine.generate(held_out_texts[1][:500], GREEDY).token_ids)
+    assert len(answers) == 1
+
+
+def test_one_and_two_threads_give_the_same_answer(demo_folder: Path) -> None:
+    answers = {
+        Engine.load(demo_folder, EngineConfig(threads=threads, is_probed=False)).generate("# curl", GREEDY).token_ids
+        for threads in (1, 2)
+    }
+    assert len(answers) == 1
+
+
+def test_same_seed_same_text_other_seed_other_text(engine: Engine) -> None:
+    sampled = [
+        engine.generate("# curl", replace(GREEDY, sampling=SamplingConfig(temperature=1.0, seed=seed))).token_ids
+        for seed in (1, 1, 2)
+    ]
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_stop_string_ends_the_text_before_it(engine: Engine) -> None:
+    whole = engine.generate("# tar", GREEDY).text
+    stop = whole[20:24]
+    answer = engine.generate("# tar", replace(GREEDY, stop=(stop,)))
+    assert answer.finish_reason == "stop"
+    assert answer.text == whole[: whole.find(stop)]
+    assert len(answer.token_ids) < 60
+
+
+def test_width_probe_finds_the_exact_package_invariant(shared_engine: Engine) -> None:
+    report = shared_engine.width_report
+    assert report is not None
+    assert report.num_rows >= 16
+    assert report.is_invariant
+
+
+def test_empty_and_overlong_prompts_are_refused(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        engine.generate("")
+    with pytest.raises(PromptError, match="shorten"):
+        engine.generate("word " * 5000)
+
+
+def test_messages_without_a_chat_template_are_refused(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="no chat template"):
+        engine.generate([{"role": "user", "content": "tar"}])
+
+
+def test_batch_with_one_bad_prompt_leaves_nothing_behind(engine: Engine) -> None:
+    with pytest.raises(PromptError):
+        engine.generate_batch(["# tar", ""], GREEDY)
+    with pytest.raises(ConfigError, match="2 prompts came with 1 configs"):
+        engine.generate_batch(["# tar", "# curl"], [GREEDY])
+
+
+def test_context_limit_ends_the_answer(engine: Engine) -> None:
+    limit = engine.package.manifest.max_context
+    prompt = "a b c d e f g h " * limit
+    token_ids = engine.encode_prompt(prompt)[: limit - 20]
+    sequence = engine.decoder.submit(token_ids, GenerationConfig(max_tokens=500, ignores_eos=True))
+    while sequence.finish_reason is None:
+        engine.decoder.step()
+    assert sequence.finish_reason == "context"
+    assert len(sequence.token_ids) == limit
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda folder: (folder / "model.onnx").write_bytes(b""), IntegrityError),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), IntegrityError),
+        (lambda folder: (folder / "reader_edge.json").unlink(), ManifestError),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], ManifestError),
+        (lambda folder: ([path.unlink() for path in folder.iterdir()], folder.rmdir()), PackageError),
+    ],
+)
+def test_damaged_package_is_refused_at_load(
+    demo_folder: Path, tmp_path: Path, damage: object, error: type[Exception]
+) -> None:
+    import shutil
+
+    folder = tmp_path / "package"
+    shutil.copytree(demo_folder, folder)
+    assert callable(damage)
+    damage(folder)
+    with pytest.raises(error):
+        Engine.load(folder)
+
+
+def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    from reader_edge_runtime.package import file_entry
+
+    folder = tmp_path / "package"
+    shutil.copytree(demo_folder, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab.update({f"extra{i}": len(vocab) + i for i in range(10)})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    manifest = json.loads((folder / "reader_edge.json").read_text())
+    entry = file_entry(folder / "tokenizer.json")
+    manifest["files"]["tokenizer.json"] = {"num_bytes": entry.num_bytes, "sha256": entry.sha256}
+    (folder / "reader_edge.json").write_text(json.dumps(manifest))
+    with pytest.raises(TokenizerError, match="another model"):
+        Engine.load(folder)

@@ -1,0 +1,120 @@
+"""The execution wing: the cache is updated in place, the graph is held to its contract, imports stay lean."""
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution import provider
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import ModelPackage
+
+IN_PLACE = "in-place optimization not activated"
+
+
+def test_kv_cache_is_updated_in_place_without_a_warning(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
+    engine = Engine.load(demo_folder)
+    engine.generate_batch(["# tar", "# git commit and more"], GenerationConfig(max_tokens=20))
+    assert IN_PLACE not in capfd.readouterr().err
+
+
+def test_control_a_copied_kv_cache_does_warn(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = KVCache(target.manifest, 1, 16)
+    inputs = dict(target.build_inputs([0], [DraftTree.chain([1])], [[0]]))
+    for index, name in enumerate(target.manifest.past_names()):
+        inputs[name] = cache.layer_view(index, 0, 1)
+    target.session.run(None, inputs)
+    assert IN_PLACE in capfd.readouterr().err
+
+
+def test_decoding_opens_no_network_connection(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert engine.generate("# tar", GenerationConfig(max_tokens=10)).text
+
+
+def test_import_is_quick_and_loads_no_training_framework() -> None:
+    """The fastest of three, so that a busy machine does not decide."""
+    code = (
+        "import sys, time; start = time.perf_counter(); import reader_edge_runtime; "
+        "print(time.perf_counter() - start, *{name.split('.')[0] for name in sys.modules})"
+    )
+    seconds = []
+    for _ in range(3):
+        path = ":".join(sys.path)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
+        )
+        first, *modules = done.stdout.split()
+        seconds.append(float(first))
+        assert not {"torch", "transformers", "optimum", "onnx", "click", "rich"} & set(modules)
+    assert min(seconds) < 0.5
+
+
+def test_graph_that_differs_from_the_manifest_is_refused(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    for change in ({"num_layers": 2}, {"head_dim": 32}, {"vocab_size": 5}, {"sliding_window": 16}):
+        wrong = ModelPackage(package.folder, replace(package.manifest, **change))  # type: ignore[arg-type]
+        with pytest.raises(ProviderError, match="export"):
+            TargetModel.open(wrong)
+
+
+def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ProviderError, match="cannot load"):
+        provider.open_session(tmp_path / "model.onnx", 1)
+
+
+@pytest.mark.parametrize(
+    ("installed", "sentence"),
+    [(set(), "is missing"), ({"onnxruntime", "onnxruntime-gpu"}, "both installed")],
+)
+def test_neither_or_both_wheels_is_one_sentence(
+    installed: set[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(InstallationError, match=sentence):
+        provider.installed_wheel()
+
+
+def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
+    assert provider.num_usable_cores() >= 1
+    engine = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False))
+    assert engine.decoder.target.session.get_session_options().intra_op_num_threads == 1
+
+
+def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
+    """A ragged batch pads the shorter tree and sees more rows than it needs; its logits stay the same bits."""
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = KVCache(target.manifest, 2, 64)
+    for slot, prompt in enumerate(([5, 6, 7], list(range(20, 50)))):
+        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        cache.commit(slot, list(range(len(prompt))))
+    small = DraftTree([8, 9, 10], [-1, 0, 0], [""] * 3)
+    large = DraftTree([8, 9, 10, 11, 12, 13], [-1, 0, 0, 1, 2, 4], [""] * 6)
+    alone = target.forward(cache, 0, [small], [range(3)])[0].copy()
+    together = target.forward(cache, 0, [small, large], [range(3), range(6)])[0, :3]
+    assert alone.tobytes() == together.tobytes()
