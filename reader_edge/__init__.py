@@ -1,17 +1,20 @@
 """reader-edge: lossless speculative decoding for exported language models on ONNX Runtime."""
 
-from reader_edge_runtime import (
-    DraftConfig,
-    Engine,
-    EngineConfig,
-    GenerationChunk,
-    GenerationConfig,
-    GenerationResult,
-    GenerationStats,
-    Message,
-    ReaderEdgeError,
-    SamplingConfig,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reader_edge_runtime import (
+        DraftConfig,
+        Engine,
+        EngineConfig,
+        GenerationChunk,
+        GenerationConfig,
+        GenerationResult,
+        GenerationStats,
+        Message,
+        ReaderEdgeError,
+        SamplingConfig,
+    )
 
 __version__ = "0.1.0"
 
@@ -28,3 +31,13 @@ __all__ = [
     "SamplingConfig",
     "__version__",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # At first use, so that the command line starts at once, and can say when ONNX Runtime is missing.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import reader_edge_runtime
+
+        return getattr(reader_edge_runtime, name)

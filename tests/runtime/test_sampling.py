@@ -1,7 +1,7 @@
 """Sampling: the processed distribution, one number per position, and drafted draws from the exact distribution."""
 
 from collections.abc import Callable
-from typing import cast
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["t
 
 def softmax(values: Float64Array) -> Float64Array:
     exp: Float64Array = np.exp(values - values.max())
-    return exp / exp.sum()
+    exp /= exp.sum()
+    return exp
 
 
 def chi_square_p_value(counts: npt.NDArray[np.int64], probabilities: Float64Array) -> float:
@@ -72,15 +73,20 @@ def exact_pairs(target: FakeTarget, config: SamplingConfig) -> tuple[Float64Arra
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.4, "top_p": 0.9, "min_p": 0.02}],
+    "config",
+    [
+        SamplingConfig(temperature=1.0),
+        SamplingConfig(temperature=0.7, top_k=5),
+        SamplingConfig(temperature=1.4, top_p=0.9, min_p=0.02),
+    ],
+    ids=["temperature", "top_k", "top_p and min_p"],
 )
-def test_drafted_tokens_follow_the_exact_distribution(options: dict[str, float]) -> None:
+def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) -> None:
     target = FakeTarget(make_manifest(VOCAB_SIZE), sharpness=0.6)
     logits = tree_logits(target)
 
     def draw_pair(seed: int) -> tuple[int, int]:
-        sampler = Sampler(SamplingConfig(seed=seed, **cast(dict[str, int], options)), VOCAB_SIZE, [])
+        sampler = Sampler(replace(config, seed=seed), VOCAB_SIZE, [])
         emitted: list[int] = []
         while len(emitted) < 2:
             if not emitted:
@@ -92,7 +98,7 @@ def test_drafted_tokens_follow_the_exact_distribution(options: dict[str, float])
         return emitted[0], emitted[1]
 
     firsts, pairs = count_pairs(draw_pair)
-    exact_firsts, exact_joint = exact_pairs(target, SamplingConfig(**cast(dict[str, int], options)))
+    exact_firsts, exact_joint = exact_pairs(target, config)
     assert chi_square_p_value(firsts, exact_firsts) > 0.001
     assert chi_square_p_value(pairs, exact_joint) > 0.001
 
