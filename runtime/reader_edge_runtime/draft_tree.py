@@ -18,6 +18,7 @@ class DraftTree:
     token_ids: N token ids; the root is the pending token (emitted, its KV not yet written).
     parents: N node numbers; parents[0] is -1 and parents[i] < i.
     sources: N names of who proposed the node; the root's is "".
+    values: N estimated probabilities that the node will be reached, 1 for the root; no child's is above its parent's.
 
     In a prefill the tree is a chain of prompt tokens and no choice is made in it.
     """
@@ -25,11 +26,25 @@ class DraftTree:
     token_ids: list[int]
     parents: list[int]
     sources: list[str]
+    values: list[float]
 
     @classmethod
     def chain(cls, token_ids: list[int]) -> "DraftTree":
         """The tree in which each token follows the one before: a prompt chunk, or one pending token."""
-        return cls(token_ids, list(range(-1, len(token_ids) - 1)), [""] * len(token_ids))
+        return cls(token_ids, list(range(-1, len(token_ids) - 1)), [""] * len(token_ids), [1.0] * len(token_ids))
+
+    @classmethod
+    def root(cls, token_id: int) -> "DraftTree":
+        """The tree of one node, for others to `add` to."""
+        return cls([token_id], [-1], [""], [1.0])
+
+    def add(self, token_id: int, parent: int, source: str, value: float = 0.0) -> int:
+        """Add a node below `parent` and return its number."""
+        self.token_ids.append(token_id)
+        self.parents.append(parent)
+        self.sources.append(source)
+        self.values.append(value)
+        return len(self.token_ids) - 1
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -41,8 +56,10 @@ class DraftTree:
 
     def check(self, root_token_id: int, vocab_size: int, max_nodes: int) -> None:
         """Raise DraftError unless this is a tree below the given root, of known tokens whose siblings differ."""
-        if not self.token_ids or not len(self.token_ids) == len(self.parents) == len(self.sources):
-            raise DraftError(f"A draft tree needs as many parents and sources as tokens, got {self!r:.200}.")
+        if not self.token_ids or not (
+            len(self.token_ids) == len(self.parents) == len(self.sources) == len(self.values)
+        ):
+            raise DraftError(f"A draft tree needs as many parents, sources and values as tokens, got {self!r:.200}.")
         if self.parents[0] != -1 or self.token_ids[0] != root_token_id:
             raise DraftError(f"A draft tree starts with the last token {root_token_id}, got {self!r:.200}.")
         if len(self) > max_nodes:
@@ -75,6 +92,19 @@ class DraftTree:
                 mask[node] = mask[parent]
             mask[node, node] = True
         return mask
+
+    def best(self, num_nodes: int) -> "DraftTree":
+        """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""
+        if num_nodes >= len(self.token_ids):
+            return self
+        kept = sorted(sorted(range(len(self.values)), key=lambda node: -self.values[node])[:num_nodes])
+        numbers = {node: number for number, node in enumerate(kept)}
+        return DraftTree(
+            [self.token_ids[node] for node in kept],
+            [numbers.get(self.parents[node], -1) for node in kept],
+            [self.sources[node] for node in kept],
+            [self.values[node] for node in kept],
+        )
 
     def child(self, node: int, token_id: int) -> int:
         """The child of `node` that bears `token_id`, or -1."""

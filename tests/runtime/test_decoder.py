@@ -33,15 +33,13 @@ class RandomDrafter:
         return other
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-        tree = DraftTree([self._last], [-1], [""])
+        tree = DraftTree.root(self._last)
         depths = [0]
         for _ in range(min(self._num_nodes, max_nodes) - 1):
             parent = int(self._random.integers(len(tree)))
             token_id = int(self._random.integers(self._vocab_size))
             if depths[parent] < max_depth and tree.child(parent, token_id) < 0:
-                tree.token_ids.append(token_id)
-                tree.parents.append(parent)
-                tree.sources.append("random")
+                tree.add(token_id, parent, "random", value=float(self._random.random()) * tree.values[parent])
                 depths.append(depths[parent] + 1)
         return tree
 
@@ -227,7 +225,7 @@ def test_hostile_drafter_raises_and_later_requests_are_right() -> None:
             return other
 
         def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-            return DraftTree([self._last, 6000], [-1, 0], ["", "hostile"])
+            return DraftTree([self._last, 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
 
     decoder = make_decoder(manifest, Hostile(6, 4, 0))
     with pytest.raises(DraftError, match="6000"):
@@ -247,13 +245,14 @@ def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        DraftTree([], [], []),
-        DraftTree([0, 1], [-1], ["", ""]),
-        DraftTree([0, 99], [-1, 0], ["", "x"]),
-        DraftTree([0, 1], [-1, 1], ["", "x"]),
-        DraftTree([0, 1, 1], [-1, 0, 0], ["", "x", "x"]),
-        DraftTree([0], [0], [""]),
-        DraftTree([3], [-1], [""]),
+        DraftTree([], [], [], []),
+        DraftTree([0, 1], [-1], ["", ""], [1, 1]),
+        DraftTree([0, 1], [-1, 0], ["", ""], [1]),
+        DraftTree([0, 99], [-1, 0], ["", "x"], [1, 1]),
+        DraftTree([0, 1], [-1, 1], ["", "x"], [1, 1]),
+        DraftTree([0, 1, 1], [-1, 0, 0], ["", "x", "x"], [1, 1, 1]),
+        DraftTree([0], [0], [""], [1]),
+        DraftTree([3], [-1], [""], [1]),
         DraftTree.chain([0, 1, 2, 3, 4]),
     ],
 )

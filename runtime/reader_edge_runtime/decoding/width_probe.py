@@ -69,15 +69,10 @@ def _single_passes(target: TargetModel, cache: KVCache, path: Sequence[int]) -> 
 
 def _scattered(path: Sequence[int], others: Sequence[int], spacing: int) -> tuple[DraftTree, list[int]]:
     """A tree that holds `path` at every `spacing`-th node, dead-end branches between; and the path's nodes."""
-    tree = DraftTree([path[0]], [-1], [""])
+    tree = DraftTree.root(path[0])
     nodes = [0]
     for depth, token_id in enumerate(path[1:]):
         for k in range(spacing - 1):
-            tree.token_ids.append(others[(depth * spacing + k) % len(others)])
-            tree.parents.append(nodes[k % len(nodes)])
-            tree.sources.append("")
-        tree.token_ids.append(token_id)
-        tree.parents.append(nodes[-1])
-        tree.sources.append("")
-        nodes.append(len(tree) - 1)
+            tree.add(others[(depth * spacing + k) % len(others)], nodes[k % len(nodes)], "")
+        nodes.append(tree.add(token_id, nodes[-1], ""))
     return tree, nodes

@@ -30,7 +30,7 @@ def build_tree(
     probabilities, so a child is never worth more than its parent and the n best nodes always form a tree. Nodes come
     out in the order of their value.
     """
-    tree = DraftTree([root_token_id], [-1], [""])
+    tree = DraftTree.root(root_token_id)
     heap: list[tuple[float, int, int, tuple[int, ...], Candidate]] = []
     num_pushed = 0
 
@@ -46,9 +46,7 @@ def build_tree(
         expand(0, (), 1.0)
     while heap and len(tree) < max_nodes:
         negative_value, _, parent, path, candidate = heapq.heappop(heap)
-        tree.token_ids.append(candidate.token_id)
-        tree.parents.append(parent)
-        tree.sources.append(candidate.source)
+        node = tree.add(candidate.token_id, parent, candidate.source, -negative_value)
         if len(path) + 1 < max_depth and len(tree) < max_nodes:
-            expand(len(tree) - 1, (*path, candidate.token_id), -negative_value)
+            expand(node, (*path, candidate.token_id), -negative_value)
     return tree

@@ -1,0 +1,96 @@
+"""The cost of verification: how long a pass over B trees of n nodes takes on this machine.
+
+T(B, n, past) is piecewise and not convex, so it is measured, never modelled: passes over a grid of widths, in rounds
+that interleave all widths, and of each cell a low percentile, so that a busy neighbour raises no cell alone.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+
+Float64Array = npt.NDArray[np.float64]
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+PASTS = (64, 512, 2048)
+MAX_WIDTH = WIDTHS[-1]
+
+_MIN_ROUNDS = 3
+_MAX_ROUNDS = 12
+_PERCENTILE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCost:
+    """Measured pass times of one batch size.
+
+    pasts: P committed lengths, ascending. widths: W tree sizes, ascending, the first 1.
+    seconds: float64 (P, W).
+    """
+
+    batch_size: int
+    pasts: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: Float64Array
+
+    def pass_seconds(self, past: int) -> Float64Array:
+        """Seconds of a pass over trees of n nodes at a past length, for n = 0 .. the widest; float64 (n + 1,).
+
+        Between measured points the times are interpolated; beyond the longest past they grow as between the last two.
+        Entry 0 is infinite: there is no pass without nodes.
+        """
+        at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
+        times = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
+        times[0] = np.inf
+        return times
+
+
+def measure_verify_cost(
+    target: TargetModel,
+    batch_size: int = 1,
+    max_seconds: float = 4.0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> VerifyCost:
+    """Time passes over the grid, within about `max_seconds` but at least three rounds.
+
+    on_progress: told cells timed and cells in all.
+    """
+    max_past = target.manifest.max_context - MAX_WIDTH
+    pasts = tuple(past for past in PASTS if past <= max_past) or (max(1, max_past),)
+    widths = tuple(width for width in WIDTHS if width < target.manifest.max_context - pasts[-1]) or (1,)
+    cells = [(past, width) for past in pasts for width in widths]
+    cache = KVCache(target.manifest, batch_size, pasts[-1] + widths[-1])
+    for past, width in cells[:: len(widths)] + cells[-1:]:
+        _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    while len(rounds) < _MIN_ROUNDS or (len(rounds) < _MAX_ROUNDS and time.perf_counter() - start < max_seconds):
+        rounds.append([_pass_seconds(target, cache, batch_size, *cell) for cell in cells])
+        if on_progress is not None:
+            on_progress(len(rounds), _MAX_ROUNDS)
+    seconds = np.percentile(np.array(rounds), _PERCENTILE, axis=0).reshape(len(pasts), len(widths))
+    return VerifyCost(batch_size, pasts, widths, seconds)
+
+
+def _pass_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
+    """One pass over bushy trees: every second node branches off the root, as drafts do."""
+    cache.lengths[:] = [past] * batch_size
+    tree = DraftTree.root(0)
+    for node in range(1, width):
+        tree.add(0, (node - 1) * (node % 2), "")
+    start = time.perf_counter()
+    target.forward(cache, 0, [tree] * batch_size, [range(width)] * batch_size)
+    return time.perf_counter() - start
+
+
+def _interpolated(past: int, pasts: Sequence[int], column: Float64Array) -> float:
+    if past <= pasts[-1] or len(pasts) == 1:
+        return float(np.interp(past, pasts, column))
+    slope = (column[-1] - column[-2]) / (pasts[-1] - pasts[-2])
+    return float(column[-1] + max(slope, 0.0) * (past - pasts[-1]))
