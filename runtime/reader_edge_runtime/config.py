@@ -21,12 +21,14 @@ class EngineConfig:
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
     prefill_chunk: prompt tokens per forward pass.
     max_batch: sequences decoded together; further ones wait.
+    is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     is_probed: run the width probe at load (see `reader_edge_runtime.decoding.width_probe`).
     """
 
     threads: int = 0
     prefill_chunk: int = 256
     max_batch: int = 8
+    is_calibrated: bool = True
     is_probed: bool = True
 
     def __post_init__(self) -> None:

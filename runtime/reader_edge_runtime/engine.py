@@ -11,6 +11,7 @@ from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.cost_cache import load_or_measure
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
@@ -73,18 +74,23 @@ class Engine:
         draft: DraftConfig | None = None,
         drafter: Drafter | None = None,
         on_progress: Callable[[int, int], None] | None = None,
+        on_calibration: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
         drafter: an own one in place of the retrieval drafter that `draft` describes.
-        on_progress: told bytes checked and bytes in all. Raises PackageError, TokenizerError, ProviderError.
+        on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
+        the first use of a package on a machine. Raises PackageError, TokenizerError, ProviderError.
         """
         config = config or EngineConfig()
         package = ModelPackage.open(path)
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         target = TargetModel.open(package, config.threads)
-        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config)
+        costs = []
+        if config.is_calibrated:
+            costs = load_or_measure(target, config.threads, config.max_batch, on_progress=on_calibration)
+        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config, costs)
         return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:

@@ -13,6 +13,8 @@ class GenerationStats:
     num_steps: decoding passes of the target model, prefill not counted.
     num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
+    steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
+    num_rested_steps: passes without drafting because drafting had not paid.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     *_s: seconds; decode_s is the whole of the steps, and draft_s + forward_s + verify_s + commit_s its parts.
     In a batch each sequence is charged with the whole time of a step it took part in.
@@ -27,6 +29,8 @@ class GenerationStats:
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    steps_by_width: Counter[int] = field(default_factory=Counter)
+    num_rested_steps: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.node_budget import NodeBudget
 from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, verify
@@ -16,6 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.verify_cost import MAX_WIDTH, VerifyCost
 
 Float32Array = npt.NDArray[np.float32]
 _FIRST_CAPACITY = 256
@@ -25,12 +27,16 @@ class Decoder:
     """Sequences in, tokens out. Not thread-safe: one caller at a time.
 
     running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
+    budget: how many nodes each pass gets.
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
 
-    def __init__(self, target: TargetModel, drafter: Drafter, config: EngineConfig) -> None:
+    def __init__(
+        self, target: TargetModel, drafter: Drafter, config: EngineConfig, costs: TokenIds[VerifyCost] = ()
+    ) -> None:
         self.target = target
         self.drafter = drafter
+        self.budget = NodeBudget(costs, MAX_WIDTH)
         self.config = config
         self.cache = KVCache(target.manifest, 1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []
@@ -71,7 +77,10 @@ class Decoder:
         if started or not self.running:
             return started
         start = time.perf_counter()
-        trees = self._draft()
+        past = max(self.cache.lengths[: len(self.running)])
+        drafts = self._draft(past)
+        width = self.budget.choose([draft.values for draft in drafts], past)
+        trees = [draft.best(width) for draft in drafts]
         drafted = time.perf_counter()
         logits = self._forward(trees)
         forwarded = time.perf_counter()
@@ -83,6 +92,7 @@ class Decoder:
         for sequence, tree, verification in zip(self.running, trees, verifications, strict=True):
             self._learn(sequence, tree, verification)
         learned = time.perf_counter()
+        self._account(drafts, trees, verifications, past, forwarded - drafted, learned - start)
         advanced = list(self.running)
         for sequence in advanced:
             stats = sequence.stats
@@ -136,13 +146,14 @@ class Decoder:
         if sequence.drafter is not None:
             sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
 
-    def _draft(self) -> list[DraftTree]:
+    def _draft(self, past: int) -> list[DraftTree]:
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
-        room = self.target.manifest.max_context - max(self.cache.lengths[: len(self.running)])
+        room = self.target.manifest.max_context - past
+        is_resting = self.budget.is_resting
         trees = []
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
-            if sequence.drafter is None or max_depth < 1 or room < 2:
+            if sequence.drafter is None or is_resting or max_depth < 1 or room < 2:
                 trees.append(DraftTree.chain([sequence.token_ids[-1]]))
             else:
                 tree = sequence.drafter.draft(room, max_depth)
@@ -162,6 +173,26 @@ class Decoder:
         if self.on_logits is not None:
             self.on_logits(sequence, logits)
         return sequence.sampler.choose(logits, len(sequence.token_ids))
+
+    def _account(
+        self,
+        drafts: list[DraftTree],
+        trees: list[DraftTree],
+        verifications: list[Verification],
+        past: int,
+        pass_s: float,
+        step_s: float,
+    ) -> None:
+        """Tell the budget what the step took and gave."""
+        width = max(map(len, trees))
+        if max(map(len, drafts)) == 1:
+            self.budget.observe_plain(len(trees), past, pass_s, step_s)
+        else:
+            num_tokens = sum(len(verification.token_ids) for verification in verifications)
+            self.budget.observe_drafted(len(trees), width, past, pass_s, step_s, num_tokens)
+        for sequence in self.running:
+            sequence.stats.steps_by_width[width] += 1
+            sequence.stats.num_rested_steps += self.budget.is_resting
 
     def _learn(self, sequence: Sequence, tree: DraftTree, verification: Verification) -> None:
         stats = sequence.stats

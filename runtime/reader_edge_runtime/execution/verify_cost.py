@@ -20,6 +20,7 @@ Float64Array = npt.NDArray[np.float64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PASTS = (64, 512, 2048)
 MAX_WIDTH = WIDTHS[-1]
+MAX_ROWS = 64  # of a batch's pass: B * N
 
 _MIN_ROUNDS = 3
 _MAX_ROUNDS = 12
@@ -46,7 +47,7 @@ class VerifyCost:
         Entry 0 is infinite: there is no pass without nodes.
         """
         at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
-        times = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
+        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
         times[0] = np.inf
         return times
 
@@ -63,7 +64,8 @@ def measure_verify_cost(
     """
     max_past = target.manifest.max_context - MAX_WIDTH
     pasts = tuple(past for past in PASTS if past <= max_past) or (max(1, max_past),)
-    widths = tuple(width for width in WIDTHS if width < target.manifest.max_context - pasts[-1]) or (1,)
+    widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
+    widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
     cells = [(past, width) for past in pasts for width in widths]
     cache = KVCache(target.manifest, batch_size, pasts[-1] + widths[-1])
     for past, width in cells[:: len(widths)] + cells[-1:]:
