@@ -5,6 +5,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -108,9 +109,10 @@ def _write(path: Path, costs: Sequence[VerifyCost]) -> None:
         for cost in costs
     ]
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"costs": entries}), encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+        try:
+            partial.write_text(json.dumps({"costs": entries}), encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

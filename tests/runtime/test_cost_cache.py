@@ -1,0 +1,88 @@
+"""Measured costs: plausible, kept for this machine and package alone, and re-measured when the file is no good."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.execution import cost_cache
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
+from reader_edge_runtime.package import ModelPackage
+
+
+@pytest.fixture(scope="module")
+def target(demo_folder: Path) -> TargetModel:
+    return TargetModel.open(ModelPackage.open(demo_folder))
+
+
+@pytest.fixture
+def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Batch sizes measured, by a stand-in that takes no time; the cache is a folder of the test."""
+    measured: list[int] = []
+
+    def measure(target: TargetModel, batch_size: int, on_progress: object = None) -> VerifyCost:
+        measured.append(batch_size)
+        return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+    monkeypatch.setattr(cost_cache, "measure_verify_cost", measure)
+    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
+    return measured
+
+
+def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) -> None:
+    cost = measure_verify_cost(target, max_seconds=0.0)
+    assert cost.widths[0] == 1
+    assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
+    assert (cost.seconds > 0).all()
+
+
+def test_second_load_reads_what_the_first_measured(target: TargetModel, num_measured: list[int]) -> None:
+    first = cost_cache.load_or_measure(target, threads=2, max_batch=8)
+    second = cost_cache.load_or_measure(target, threads=2, max_batch=8)
+    assert num_measured == [1, 4]
+    for one, other in zip(first, second, strict=True):
+        assert (one.batch_size, one.pasts, one.widths) == (other.batch_size, other.pasts, other.widths)
+        np.testing.assert_array_equal(one.seconds, other.seconds)
+    cost_cache.load_or_measure(target, threads=2, max_batch=8, is_redone=True)
+    assert num_measured == [1, 4, 1, 4]
+
+
+def test_another_thread_count_is_measured_anew(target: TargetModel, num_measured: list[int]) -> None:
+    cost_cache.load_or_measure(target, threads=1, max_batch=1)
+    cost_cache.load_or_measure(target, threads=2, max_batch=1)
+    assert num_measured == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"costs": 1}',
+        '{"costs": [{}]}',
+        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1, 1], "seconds": [[1, 1]]}]}),
+        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1, 2], "seconds": [[1]]}]}),
+        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1], "seconds": [[-1]]}]}),
+        json.dumps({"costs": [{"batch_size": 0, "pasts": [10], "widths": [1], "seconds": [[1]]}]}),
+        '{"costs": [{"batch_size": 1, "pasts": [10], "widths": [1], "seconds": [[NaN]]}]}',
+        " " * ((1 << 20) + 1),
+    ],
+)
+def test_unusable_file_is_measured_anew(content: str, target: TargetModel, num_measured: list[int]) -> None:
+    path = cost_cache.cost_path(target, threads=2)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    cost_cache.load_or_measure(target, threads=2, max_batch=1)
+    assert num_measured == [1]
+
+
+def test_cache_that_cannot_be_written_is_no_error(
+    target: TargetModel, num_measured: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: blocked / name)
+    assert cost_cache.load_or_measure(target, threads=2, max_batch=1)
