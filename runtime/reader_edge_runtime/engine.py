@@ -1,7 +1,7 @@
 """The engine: text in, text out, over one decoder."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
@@ -122,7 +122,7 @@ class Engine:
                 answer.close()
         return [answer.result() for answer in answers]
 
-    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Iterator[GenerationChunk]:
+    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; the last chunk has the finish reason and the statistics.
 
         Closing the iterator early ends the request and leaves the cache right.
@@ -134,7 +134,7 @@ class Engine:
         """Drop what past requests left behind: cached prefixes and drafting history."""
         self.decoder.forget()
 
-    def _chunks(self, answer: "_Answer") -> Iterator[GenerationChunk]:
+    def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
         try:
             while answer.is_running:
                 self.decoder.step()

@@ -51,22 +51,12 @@ def test_decoding_opens_no_network_connection(engine: Engine, monkeypatch: pytes
     assert engine.generate("# tar", GenerationConfig(max_tokens=10)).text
 
 
-def test_import_is_quick_and_loads_no_training_framework() -> None:
-    """The fastest of three, so that a busy machine does not decide."""
-    code = (
-        "import sys, time; start = time.perf_counter(); import reader_edge_runtime; "
-        "print(time.perf_counter() - start, *{name.split('.')[0] for name in sys.modules})"
+def test_import_loads_no_training_framework_and_no_command_line() -> None:
+    code = "import sys, reader_edge_runtime; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
-    seconds = []
-    for _ in range(3):
-        path = ":".join(sys.path)
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": path}
-        )
-        first, *modules = done.stdout.split()
-        seconds.append(float(first))
-        assert not {"torch", "transformers", "optimum", "onnx", "click", "rich"} & set(modules)
-    assert min(seconds) < 0.5
+    assert not {"torch", "transformers", "optimum", "onnx", "click", "rich"} & set(done.stdout.split())
 
 
 def test_graph_that_differs_from_the_manifest_is_refused(demo_folder: Path) -> None:

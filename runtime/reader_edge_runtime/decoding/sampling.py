@@ -52,9 +52,7 @@ class Sampler:
         probabilities: Float64Array = np.exp(scaled)
         probabilities /= probabilities.sum()
         if config.top_p < 1:
-            order = np.argsort(-probabilities, kind="stable")
-            mass_before = np.cumsum(probabilities[order]) - probabilities[order]
-            probabilities[order[mass_before >= config.top_p]] = 0
+            _keep_nucleus(probabilities, config.top_p)
         if config.min_p > 0:
             probabilities[probabilities < config.min_p * probabilities.max()] = 0
         probabilities /= probabilities.sum()
@@ -70,6 +68,18 @@ class Sampler:
             adjusted[self._seen] = np.where(seen > 0, seen / penalty, seen * penalty)
         adjusted[self._bias_ids] += self._bias
         return adjusted
+
+
+def _keep_nucleus(probabilities: Float64Array, top_p: float) -> None:
+    """Zero all but the most likely tokens that reach the mass `top_p`, in place."""
+    # All tokens below this floor together hold less than 1 - top_p, so only the others need sorting.
+    candidates = np.flatnonzero(probabilities >= (1 - top_p) / probabilities.size)
+    order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
+    mass_before = np.cumsum(probabilities[order]) - probabilities[order]
+    kept = order[mass_before < top_p]
+    masses = probabilities[kept]
+    probabilities[:] = 0
+    probabilities[kept] = masses
 
 
 def random_unit(seed: int, position: int) -> float:

@@ -1,0 +1,101 @@
+"""What `--stats` and `--json` tell about an answer."""
+
+from collections import Counter
+from dataclasses import fields
+
+from rich.table import Table
+
+from reader_edge_runtime import Engine, GenerationStats
+from reader_edge_runtime.execution.provider import num_usable_cores
+
+
+def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
+    """The statistics of an answer and the circumstances it was made in, ready for JSON."""
+    return {
+        **{field.name: _plain(getattr(stats, field.name)) for field in fields(stats)},
+        "acceptance_length": stats.acceptance_length,
+        "acceptance_rate": stats.acceptance_rate,
+        "tokens_per_s": stats.tokens_per_s,
+        "provider": engine.decoder.target.provider,
+        "threads": num_threads(engine),
+        "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
+    }
+
+
+def stats_table(engine: Engine, stats: GenerationStats) -> Table:
+    """The same for eyes."""
+    table = Table(title="Answer", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in _rows(engine, stats):
+        table.add_row(name, value)
+    return table
+
+
+def num_threads(engine: Engine) -> int:
+    """Threads that the model runs on."""
+    return engine.decoder.config.threads or num_usable_cores()
+
+
+def width_sentence(engine: Engine) -> str:
+    """What the width probe found at load."""
+    report = engine.width_report
+    if report is None or not report.num_rows:
+        return "not run"
+    if report.is_invariant:
+        return f"bit-equal at every width tried ({report.num_rows} logit rows)"
+    return (
+        f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
+        " drafting may change a near tie"
+    )
+
+
+def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
+    return [
+        ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
+        ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),
+        ("tokens/s", f"{stats.tokens_per_s:.1f}"),
+        ("time to first token", _milliseconds(stats.prefill_s)),
+        ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
+        ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
+        ("accepted by source", _by_source(stats)),
+        ("accepted by depth", _by_depth(stats)),
+        ("time by part", _time_by_part(stats)),
+        ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
+        ("width probe", width_sentence(engine)),
+    ]
+
+
+def _plain(value: object) -> object:
+    return dict(sorted(value.items())) if isinstance(value, Counter) else value
+
+
+def _by_source(stats: GenerationStats) -> str:
+    parts = (
+        f"{source} {_share(stats.accepted_by_source[source], num_drafted)}"
+        for source, num_drafted in sorted(stats.drafted_by_source.items())
+    )
+    return ", ".join(parts) or "nothing drafted"
+
+
+def _by_depth(stats: GenerationStats) -> str:
+    return ", ".join(f"{depth}: {count}" for depth, count in sorted(stats.accepted_by_depth.items())) or "none"
+
+
+def _time_by_part(stats: GenerationStats) -> str:
+    parts = {
+        "prefill": stats.prefill_s,
+        "draft": stats.draft_s,
+        "forward": stats.forward_s,
+        "verify": stats.verify_s,
+        "commit": stats.commit_s,
+    }
+    return ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in parts.items())
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / whole:.0%})" if whole else "0 of 0"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

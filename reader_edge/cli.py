@@ -1,0 +1,46 @@
+"""The command line: `reader-edge COMMAND`. Each command has its own file in `reader_edge.commands`.
+
+What a command was asked for goes to standard output, everything else to standard error. Exit codes: 0 success,
+1 an error or a proof that failed, 2 wrong usage, 130 interrupted.
+"""
+
+import sys
+
+import click
+
+from reader_edge import __version__
+from reader_edge.commands.export import export
+from reader_edge.commands.info import info
+from reader_edge.commands.run import run
+from reader_edge.commands.verify import verify
+
+
+class CommandLine(click.Group):
+    """A group of commands that tells every error a user can cause in one sentence."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(130)
+        except OSError as error:
+            if error.filename is None:  # a closed pipe, which click takes care of
+                raise
+            raise click.ClickException(f"'{error.filename}' cannot be used: {error.strerror}.") from error
+        except Exception as error:
+            # Looked up, not imported: without ONNX Runtime the import itself is the error to tell.
+            errors = sys.modules.get("reader_edge_runtime.errors")
+            if errors is None or not isinstance(error, errors.ReaderEdgeError):
+                raise
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="reader-edge")
+def main() -> None:
+    """Lossless speculative decoding for exported language models: the same text, sooner."""
+
+
+for command in (run, verify, info, export):
+    main.add_command(command)

@@ -1,0 +1,51 @@
+"""`reader-edge export`: a Hugging Face model becomes a package."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("model")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--precision", type=click.Choice(["fp32", "int8", "int4"]), default="int8", show_default=True)
+@click.option(
+    "--attention",
+    type=click.Choice(["exact", "fast", "portable"]),
+    default="exact",
+    show_default=True,
+    help="'exact' keeps drafting lossless bit for bit.",
+)
+@click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
+@click.option(
+    "--calibration-text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Text to measure the quality of int8 and int4 on. Default: a bundled one.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing package.")
+def export(
+    model: str,
+    out: Path,
+    precision: str,
+    attention: str,
+    max_context: int | None,
+    calibration_text: Path | None,
+    force: bool,
+) -> None:
+    """Export MODEL, a Hugging Face folder or id, to a package at OUT, and print OUT."""
+    from reader_edge.console import print_table, stage_progress
+    from reader_edge.export_report import export_table
+    from reader_edge_export.options import ExportOptions
+    from reader_edge_export.pipeline import export_model
+
+    options = ExportOptions(
+        precision=precision,
+        attention=attention,
+        max_context=max_context,
+        force=force,
+        calibration_text=calibration_text,
+    )
+    with stage_progress(f"Exporting {model}") as on_stage:
+        report = export_model(model, out, options, on_stage=on_stage)
+    print_table(export_table(report))
+    click.echo(report.out)

@@ -1,0 +1,78 @@
+"""`reader-edge info`: what a package is."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.package import Manifest, ModelPackage
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(model: str | None, as_json: bool) -> None:
+    """Tell what a package is, and check its files against their checksums."""
+    from reader_edge.console import byte_progress
+    from reader_edge.model_source import find_package
+    from reader_edge_runtime.package import ModelPackage
+
+    package = ModelPackage.open(find_package(model))
+    with byte_progress("Checking the model") as on_progress:
+        package.check_files(on_progress)
+    if as_json:
+        click.echo(json.dumps(_fields(package)))
+        return
+    lines = _lines(package.manifest)
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _fields(package: "ModelPackage") -> dict[str, object]:
+    return {
+        **asdict(package.manifest),
+        "folder": str(package.folder),
+        "num_bytes": _num_bytes(package.manifest),
+        "kv_bytes_per_token": _kv_bytes_per_token(package.manifest),
+        "checksums_verified": True,
+    }
+
+
+def _lines(manifest: "Manifest") -> list[tuple[str, str]]:
+    from reader_edge.sizes import readable_size
+
+    files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
+    checks = [(f"  {name}", f"{value:.4g}") for name, value in manifest.checks.items()]
+    return [
+        ("source", manifest.source_name),
+        ("fingerprint", manifest.source_fingerprint),
+        ("architecture", manifest.architecture),
+        ("layers", str(manifest.num_layers)),
+        ("attention heads", f"{manifest.num_heads}, {manifest.num_kv_heads} for keys and values"),
+        ("head size", str(manifest.head_dim)),
+        ("vocabulary", str(manifest.vocab_size)),
+        ("max context", f"{manifest.max_context} tokens"),
+        ("sliding window", "none" if manifest.sliding_window is None else f"{manifest.sliding_window} tokens"),
+        ("precision", manifest.precision),
+        ("attention", manifest.attention),
+        ("KV cache", f"{readable_size(_kv_bytes_per_token(manifest))} a token ({manifest.kv_dtype})"),
+        ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
+        ("size", readable_size(_num_bytes(manifest))),
+        ("files", "checksums verified"),
+        *files,
+        ("checks", "measured by the export" if checks else "none"),
+        *checks,
+    ]
+
+
+def _num_bytes(manifest: "Manifest") -> int:
+    return sum(entry.num_bytes for entry in manifest.files.values())
+
+
+def _kv_bytes_per_token(manifest: "Manifest") -> int:
+    import numpy as np
+
+    return 2 * manifest.num_layers * manifest.num_kv_heads * manifest.head_dim * np.dtype(manifest.kv_dtype).itemsize

@@ -1,0 +1,62 @@
+"""What the user sees beside the answer: progress and tables on standard error."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import TimeRemainingColumn as RemainingColumn
+from rich.table import Table
+
+OnProgress = Callable[[int, int], None]
+OnStage = Callable[[str], None]
+
+
+def stderr_console() -> Console:
+    """A console on the standard error of this moment."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """Show a table on standard error; in a pipe as wide as it needs, so that nothing is cut."""
+    console = stderr_console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+@contextmanager
+def byte_progress(label: str) -> Iterator[OnProgress]:
+    """A bar for bytes done and bytes in all; gone when it is full, and never there in a pipe."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with _bar(label, Progress(*columns, console=stderr_console(), transient=True)) as on_progress:
+        yield on_progress
+
+
+@contextmanager
+def count_progress(label: str) -> Iterator[OnProgress]:
+    """A bar for things done and things in all."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RemainingColumn())
+    with _bar(label, Progress(*columns, console=stderr_console(), transient=True)) as on_progress:
+        yield on_progress
+
+
+@contextmanager
+def stage_progress(label: str) -> Iterator[OnStage]:
+    """A spinner that names the stage of a long task; in a pipe, one line a stage."""
+    console = stderr_console()
+    if not console.is_terminal:
+        yield lambda stage: console.print(f"{label}: {stage}", soft_wrap=True)
+        return
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+        task = progress.add_task(label)
+        yield lambda stage: progress.update(task, description=f"{label}: {stage}")
+
+
+@contextmanager
+def _bar(label: str, progress: Progress) -> Iterator[OnProgress]:
+    progress.disable = not progress.console.is_terminal
+    with progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

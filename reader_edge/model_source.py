@@ -1,0 +1,70 @@
+"""Which package MODEL means: a package folder, a Hugging Face folder or id, or the bundled demo."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from reader_edge.console import byte_progress, stage_progress
+from reader_edge_runtime import Engine, EngineConfig
+from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.package import FORMAT_VERSION, MANIFEST_NAME
+
+MODEL_VARIABLE = "READER_EDGE_MODEL"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def load_engine(model: str | None, config: EngineConfig) -> Engine:
+    """Find a model and load it, with progress on a terminal."""
+    package = find_package(model)
+    with byte_progress("Checking the model") as on_progress:
+        return Engine.load(package, config, on_progress=on_progress)
+
+
+def find_package(model: str | None) -> Path:
+    """The package folder of a model; a Hugging Face one is exported once into the user's cache.
+
+    None: what the environment variable READER_EDGE_MODEL names, else the bundled demo.
+    Raises PackageError, InstallationError or ExportError.
+    """
+    name = model or os.environ.get(MODEL_VARIABLE)
+    if not name:
+        return bundled_demo()
+    folder = Path(name)
+    if (folder / "config.json").is_file() and not (folder / MANIFEST_NAME).exists():
+        return _exported(name, _source_key(folder))
+    if _HUB_ID.fullmatch(name) and not folder.parent.exists():  # "models/demo" beside a folder models is a slip
+        return _exported(name, name)
+    return folder
+
+
+def bundled_demo() -> Path:
+    """The demo package: inside an installed wheel, or in the source tree."""
+    here = Path(__file__).resolve().parent
+    places = (here / "demo", here.parent / "models" / "demo" / "package")
+    found = next((place for place in places if (place / MANIFEST_NAME).is_file()), None)
+    if found is None:
+        raise PackageError("This installation has no demo model: name a MODEL, or install reader-edge again.")
+    return found
+
+
+def _exported(name: str, key: str) -> Path:
+    from reader_edge_export.options import ExportOptions
+    from reader_edge_export.pipeline import export_model
+
+    digest = hashlib.sha256(f"{FORMAT_VERSION} {key}".encode()).hexdigest()[:16]
+    out = user_cache_path("reader-edge") / "packages" / f"{Path(name).resolve().name}-int8-{digest}"
+    if not (out / MANIFEST_NAME).is_file():
+        with stage_progress(f"Exporting {name} (once)") as on_stage:
+            export_model(name, out, ExportOptions(precision="int8", attention="exact"), on_stage=on_stage)
+    return out
+
+
+def _source_key(folder: Path) -> str:
+    """Changes when a file of the model does. Sizes and times: reading all weights at every start would take seconds."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return f"{folder.resolve()} {stats}"

@@ -1,0 +1,261 @@
+"""The proof that drafting changes nothing: every token, and the bits of every logit row a token was chosen from.
+
+The reference decodes plainly, one sequence alone, one token per pass. Against it runs every drafter, greedy and
+sampled, one sequence alone and several ragged ones together.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge.stress_drafter import StressDrafter
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats, SamplingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+
+Float32Array = npt.NDArray[np.float32]
+
+CHOICES = ("greedy", "sampled")
+DRAFTERS = ("context", "context + history", "stress")
+BATCH_SIZES = (1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where one drafted answer first left the plain one.
+
+    prompt: index of the prompt. position: tokens of the answer before it.
+    plain_token_id, drafted_token_id: what each chose; None where an answer had ended already.
+    logit_gap: drafted token's logit minus the plain token's, in the drafted run's row.
+    """
+
+    prompt: int
+    position: int
+    plain_token_id: int | None
+    drafted_token_id: int | None
+    logit_gap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRun:
+    """All prompts under one drafter, way of choosing and batch size.
+
+    A prompt is compared up to its first divergence: what follows one cannot be compared.
+    """
+
+    drafter: str
+    choice: str
+    batch_size: int
+    tokens_compared: int
+    logit_rows: int
+    logit_rows_equal: int
+    acceptance_length: float
+    divergences: tuple[Divergence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofReport:
+    """What was compared, with what result, and on what."""
+
+    runs: tuple[ProofRun, ...]
+    provider: str
+    attention: str
+    precision: str
+
+    @property
+    def tokens_compared(self) -> int:
+        return sum(run.tokens_compared for run in self.runs)
+
+    @property
+    def num_divergences(self) -> int:
+        return sum(len(run.divergences) for run in self.runs)
+
+    @property
+    def logit_rows(self) -> int:
+        return sum(run.logit_rows for run in self.runs)
+
+    @property
+    def logit_rows_equal(self) -> int:
+        return sum(run.logit_rows_equal for run in self.runs)
+
+    @property
+    def logit_rows_bit_equal(self) -> bool:
+        """Whether every choice was made from the very bits that plain decoding had."""
+        return self.logit_rows_equal == self.logit_rows
+
+    @property
+    def is_promise_kept(self) -> bool:
+        """Whether every token is the same and, where the package's attention is "exact", every bit."""
+        return self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+
+    def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
+        """For each prompt that diverged, the divergence that came earliest in its answer."""
+        found = [(run, divergence) for run in self.runs for divergence in run.divergences]
+        found.sort(key=lambda pair: pair[1].position, reverse=True)
+        earliest = {divergence.prompt: (run, divergence) for run, divergence in found}
+        return [earliest[prompt] for prompt in sorted(earliest)]
+
+
+def prove(
+    engine: Engine,
+    prompts: Sequence[str],
+    max_tokens: int = 144,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ProofReport:
+    """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
+
+    on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
+    """
+    encoded = [tuple(engine.encode_prompt(prompt)) for prompt in prompts]
+    prover = _Prover(engine, encoded, max_tokens, on_progress)
+    runs = tuple(run for choice in CHOICES for run in prover.runs(choice))
+    manifest = engine.package.manifest
+    return ProofReport(runs, engine.decoder.target.provider, manifest.attention, manifest.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainAnswer:
+    """Tokens of a plain answer, and a digest of the logit row each was chosen from."""
+
+    prompt: tuple[int, ...]
+    config: GenerationConfig
+    token_ids: list[int]
+    digests: list[bytes]
+
+
+class _Prover:
+    """The runs of one proof."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[tuple[int, ...]],
+        max_tokens: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._target = engine.decoder.target
+        self._engine_config = engine.decoder.config
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self._on_progress = on_progress
+        self._num_done = 0
+        self._num_answers = len(prompts) * len(CHOICES) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+
+    def runs(self, choice: str) -> list[ProofRun]:
+        """Plain answers first, then every drafter at every batch size against them."""
+        answers = [self._plain_answer(prompt, self._config(choice, i)) for i, prompt in enumerate(self._prompts)]
+        runs = []
+        for name in DRAFTERS:
+            # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
+            drafter = self._drafter(name, answers)
+            runs += [self._compare(answers, name, drafter, choice, batch_size) for batch_size in BATCH_SIZES]
+        return runs
+
+    def _config(self, choice: str, prompt: int) -> GenerationConfig:
+        sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
+        sampling = sampled if choice == "sampled" else SamplingConfig()
+        return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
+
+    def _drafter(self, name: str, answers: Sequence[_PlainAnswer]) -> Drafter:
+        if name == "stress":
+            known = {answer.prompt: answer.token_ids for answer in answers}
+            return StressDrafter(known, self._target.manifest.vocab_size)
+        return RetrievalDrafter(DraftConfig(is_history_used=name == "context + history"))
+
+    def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> _PlainAnswer:
+        alone = replace(self._engine_config, max_batch=1)
+        decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()), alone)
+        digests: list[bytes] = []
+        decoder.on_logits = lambda _, row: digests.append(_digest(row))
+        sequence = decoder.submit(prompt, replace(config, is_drafted=False))
+        while sequence.finish_reason is None:
+            decoder.step()
+        self._tell_progress()
+        return _PlainAnswer(prompt, config, sequence.output_token_ids, digests)
+
+    def _compare(
+        self, answers: Sequence[_PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
+    ) -> ProofRun:
+        decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
+        witnesses = {
+            decoder.submit(answer.prompt, answer.config): _Witness(prompt, answer)
+            for prompt, answer in enumerate(answers)
+        }
+        decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
+        running = dict(witnesses)
+        while running:
+            decoder.step()
+            for sequence in [each for each in running if each.finish_reason is not None]:
+                running.pop(sequence).finish(sequence)
+                self._tell_progress()
+        return _summary(name, choice, batch_size, witnesses)
+
+    def _tell_progress(self) -> None:
+        self._num_done += 1
+        if self._on_progress is not None:
+            self._on_progress(self._num_done, self._num_answers)
+
+
+class _Witness:
+    """Watches one drafted answer beside its plain one."""
+
+    def __init__(self, prompt: int, plain: _PlainAnswer) -> None:
+        self.num_tokens = 0
+        self.num_rows = 0
+        self.num_rows_equal = 0
+        self.divergence: Divergence | None = None
+        self._prompt = prompt
+        self._plain = plain
+        self._row: Float32Array | None = None
+
+    def see_row(self, sequence: DecodingSequence, row: Float32Array) -> None:
+        """Compare the row that the next token is chosen from; the token before is known by now."""
+        self._see_last_token(sequence)
+        if self.divergence is None:
+            position = sequence.num_output_tokens
+            self.num_rows += 1
+            self.num_rows_equal += self._plain.digests[position : position + 1] == [_digest(row)]
+            self._row = row.copy()
+
+    def finish(self, sequence: DecodingSequence) -> None:
+        """Compare the last token and the length."""
+        self._see_last_token(sequence)
+        position = sequence.num_output_tokens
+        if self.divergence is None and position < len(self._plain.token_ids):
+            self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
+
+    def _see_last_token(self, sequence: DecodingSequence) -> None:
+        position = sequence.num_output_tokens - 1
+        if position < 0 or self.divergence is not None:
+            return
+        drafted = sequence.token_ids[-1]
+        plain = self._plain.token_ids[position] if position < len(self._plain.token_ids) else None
+        self.num_tokens += 1
+        if drafted != plain:
+            gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
+            self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
+
+
+def _summary(name: str, choice: str, batch_size: int, witnesses: dict[DecodingSequence, _Witness]) -> ProofRun:
+    stats = GenerationStats()
+    for sequence in witnesses:
+        stats.add(sequence.stats)
+    watched = witnesses.values()
+    return ProofRun(
+        drafter=name,
+        choice=choice,
+        batch_size=batch_size,
+        tokens_compared=sum(each.num_tokens for each in watched),
+        logit_rows=sum(each.num_rows for each in watched),
+        logit_rows_equal=sum(each.num_rows_equal for each in watched),
+        acceptance_length=stats.acceptance_length,
+        divergences=tuple(each.divergence for each in watched if each.divergence is not None),
+    )
+
+
+def _digest(row: Float32Array) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()

@@ -1,0 +1,33 @@
+"""What the tests of the command line share."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the user's settings comes in, nothing is written to the user's folders."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("READER_EDGE_MODEL", raising=False)
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
+@pytest.fixture
+def package(demo_folder: Path, tmp_path: Path) -> PackageCopy:
+    """A copy of the demo package."""
+    return PackageCopy(demo_folder, tmp_path / "package")
+
+
+@pytest.fixture
+def chat_package(package: PackageCopy) -> PackageCopy:
+    """The demo package with a chat template."""
+    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    return package

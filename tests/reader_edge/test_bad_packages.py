@@ -1,0 +1,110 @@
+"""Every way a package can be wrong is one sentence and exit code 1."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from reader_edge.cli import main
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def _truncate(package: PackageCopy) -> None:
+    path = package.folder / "model.onnx.data"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _flip_bit(package: PackageCopy) -> None:
+    path = package.folder / "model.onnx.data"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _lose_file(package: PackageCopy) -> None:
+    (package.folder / "model.onnx").unlink()
+
+
+def _lose_manifest(package: PackageCopy) -> None:
+    (package.folder / "reader_edge.json").unlink()
+
+
+def _break_manifest(package: PackageCopy) -> None:
+    (package.folder / "reader_edge.json").write_text('{"format_version":')
+
+
+def _take_newer_format(package: PackageCopy) -> None:
+    package.change_manifest(format_version=99)
+
+
+def _point_outside(package: PackageCopy) -> None:
+    files = package.read_manifest()["files"]
+    package.change_manifest(files=files | {"../secret": {"num_bytes": 1, "sha256": "0" * 64}})
+
+
+def _link_outside(package: PackageCopy) -> None:
+    path = package.folder / "tokenizer.json"
+    outside = package.folder.parent / "elsewhere.json"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def _take_larger_tokenizer(package: PackageCopy) -> None:
+    num_tokens = package.read_manifest()["vocab_size"] + 1
+    tokenizer = Tokenizer(WordLevel({str(i): i for i in range(num_tokens)}))
+    package.write_file("tokenizer.json", tokenizer.to_str().encode())
+
+
+def _take_no_tokenizer(package: PackageCopy) -> None:
+    package.write_file("tokenizer.json", b"{}")
+
+
+def _take_no_graph(package: PackageCopy) -> None:
+    package.write_file("model.onnx", b"not a graph")
+
+
+def _claim_more_layers(package: PackageCopy) -> None:
+    package.change_manifest(num_layers=package.read_manifest()["num_layers"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_truncate, "bytes instead of"),
+        (_flip_bit, "differs from its checksum"),
+        (_lose_file, "is missing"),
+        (_lose_manifest, "holds no reader_edge.json"),
+        (_break_manifest, "is not valid JSON"),
+        (_take_newer_format, "format version 99"),
+        (_point_outside, "'../secret', which is not a plain file name"),
+        (_link_outside, "leads outside its folder"),
+        (_take_larger_tokenizer, "it belongs to another model"),
+        (_take_no_tokenizer, "is not a readable tokenizer"),
+        (_take_no_graph, "ONNX Runtime cannot load"),
+        (_claim_more_layers, "differ from the manifest"),
+    ],
+)
+def test_a_spoilt_package_is_one_sentence(
+    runner: CliRunner, package: PackageCopy, spoil: Callable[[PackageCopy], None], words: str
+) -> None:
+    spoil(package)
+    result = runner.invoke(main, ["run", str(package.folder), "-p", "# tar"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "info"])
+def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tmp_path: Path, command: str) -> None:
+    missing = runner.invoke(main, [command, str(tmp_path / "missing")], input="# tar")
+    assert missing.exit_code == 1
+    assert missing.stderr.startswith("Error: No model package at '")
+    (tmp_path / "empty").mkdir()
+    empty = runner.invoke(main, [command, str(tmp_path / "empty")], input="# tar")
+    assert empty.exit_code == 1
+    assert "holds no reader_edge.json" in empty.stderr

@@ -1,0 +1,135 @@
+"""The command line as a whole: help, exit codes, and errors in one sentence."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import reader_edge
+from reader_edge.cli import main
+from reader_edge_runtime.decoding.decoder import Decoder
+
+# A source tree is not installed: other processes must be told where pytest found the packages.
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _python(*arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT
+    )
+
+
+def _output(*arguments: str) -> tuple[int, str, str]:
+    with _python(*arguments) as process:
+        stdout, stderr = process.communicate(timeout=60)
+    return process.returncode, stdout, stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["verify"], ["info"], ["export"]])
+def test_help_is_one_option_away_everywhere(runner: CliRunner, arguments: list[str]) -> None:
+    short, long = runner.invoke(main, [*arguments, "-h"]), runner.invoke(main, [*arguments, "--help"])
+    assert short.exit_code == long.exit_code == 0
+    assert short.stdout == long.stdout
+    assert short.stdout.startswith("Usage:")
+
+
+def test_version_is_the_package_s(runner: CliRunner) -> None:
+    assert runner.invoke(main, ["--version"]).stdout == f"reader-edge, version {reader_edge.__version__}\n"
+
+
+def test_help_imports_neither_the_runtime_nor_rich() -> None:
+    code = "import sys, reader_edge.cli; print({'onnxruntime', 'numpy', 'rich', 'torch'} & set(sys.modules))"
+    assert _output("-c", code) == (0, "set()\n", "")
+
+
+def test_it_runs_as_a_module() -> None:
+    code, stdout, _ = _output("-m", "reader_edge", "--help")
+    assert code == 0
+    assert stdout.startswith("Usage: reader-edge ")
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "info"])
+def test_missing_onnxruntime_is_told_in_one_sentence(command: str) -> None:
+    code = (
+        "from importlib import metadata\n"
+        "def version(name):\n"
+        "    raise metadata.PackageNotFoundError(name)\n"
+        "metadata.version = version\n"
+        "from reader_edge.cli import main\n"
+        f"main([{command!r}])\n"
+    )
+    sentence = "Error: ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').\n"
+    assert _output("-c", code) == (1, "", sentence)
+
+
+@pytest.mark.parametrize("arguments", [["sing"], ["run", "--sing"], ["run", "-n", "many"], ["export", "only-one"]])
+def test_wrong_usage_exits_2(runner: CliRunner, arguments: list[str]) -> None:
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+def test_interruption_exits_130_without_a_traceback(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Decoder) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Decoder, "step", interrupt)
+    result = runner.invoke(main, ["run", "-p", "# tar"])
+    assert result.exit_code == 130
+    assert result.stderr == "Interrupted.\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows delivers Ctrl-C to a console, not to a process")
+def test_ctrl_c_stops_an_answer_on_its_way() -> None:
+    code = (
+        "import time\n"
+        "from reader_edge.cli import main\n"
+        "from reader_edge_runtime.decoding.decoder import Decoder\n"
+        "step = Decoder.step\n"
+        "def slow_step(self):\n"
+        "    time.sleep(0.05)\n"
+        "    return step(self)\n"
+        "Decoder.step = slow_step\n"
+        "main(['run', '-p', 'the the the the', '-n', '2000'])\n"
+    )
+    with _python("-c", code) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == "Interrupted.\n"
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    with _python("-m", "reader_edge", "run", "-p", "# tar", "-n", "2000") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    result = runner.invoke(main, ["info"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: '")
+    assert result.stderr.endswith("reader_edge.json' cannot be used: Permission denied.\n")
+
+
+def test_the_face_offers_what_it_names() -> None:
+    assert all(hasattr(reader_edge, name) for name in reader_edge.__all__)
+
+
+def test_the_face_has_no_other_names() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = reader_edge.Motor  # type: ignore[attr-defined]

@@ -1,0 +1,86 @@
+"""`reader-edge export`: the package's path on standard output, the rest beside it, nothing left behind."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge_export import pipeline
+from reader_edge_export.options import ExportOptions, ExportReport
+from reader_edge_export.package_folder import new_package
+from reader_edge_runtime.errors import InstallationError
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path, ExportOptions]]:
+    """Exports that were asked for, none of them done."""
+    calls: list[tuple[str, Path, ExportOptions]] = []
+
+    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> ExportReport:
+        assert callable(on_stage)
+        on_stage("tracing")
+        calls.append((source, out, options))
+        return ExportReport(
+            out, 7_900_000, options.precision, options.attention, {"top1_agreement": 0.99}, {"tracing": 2}
+        )
+
+    monkeypatch.setattr(pipeline, "export_model", export_model)
+    return calls
+
+
+def test_standard_output_holds_the_path_alone(
+    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+) -> None:
+    result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
+    assert result.stdout == f"{tmp_path / 'out'}\n"
+    for words in ("Exporting some/model: tracing", "7.9 MB", "top1 agreement", "0.99", "2.0 s"):
+        assert words in result.stderr
+    assert asked == [("some/model", tmp_path / "out", ExportOptions())]
+
+
+def test_options_reach_the_exporter(
+    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("words")
+    options = f"--precision int4 --attention fast --max-context 128 --calibration-text {text} --force".split()
+    assert runner.invoke(main, ["export", "some/model", "out", *options]).exit_code == 0
+    assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text)
+
+
+def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["export", "some/model", "out", "--max-context", "2"])
+    assert (result.exit_code, result.stderr) == (1, "Error: max_context is 2, but must be 16 or more.\n")
+
+
+def test_without_the_extra_the_remedy_is_one_sentence(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse() -> None:
+        raise InstallationError("Exporting needs torch, which is missing: pip install 'reader-edge[export]'.")
+
+    monkeypatch.setattr(pipeline, "check_installation", refuse)
+    result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
+    assert result.exit_code == 1
+    assert result.stderr == "Error: Exporting needs torch, which is missing: pip install 'reader-edge[export]'.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    @contextmanager
+    def interrupted_package(out: Path, force: bool) -> Iterator[Path]:
+        with new_package(out, force) as folder:
+            (folder / "half").write_text("written")
+            raise KeyboardInterrupt
+        yield folder
+
+    monkeypatch.setattr(pipeline, "check_installation", lambda: None)
+    monkeypatch.setattr(pipeline, "find_source", lambda name, max_context: None)
+    monkeypatch.setattr(pipeline, "new_package", interrupted_package)
+    result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []

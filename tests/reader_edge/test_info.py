@@ -1,0 +1,30 @@
+"""`reader-edge info`: what a package says of itself."""
+
+import json
+
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy) -> None:
+    result = runner.invoke(main, ["info", str(package.folder)])
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = dict(line.strip().split("  ", 1) for line in result.stdout.splitlines())
+    manifest = package.read_manifest()
+    assert lines["architecture"].strip() == manifest["architecture"]
+    assert lines["max context"].strip() == f"{manifest['max_context']} tokens"
+    assert lines["files"].strip() == "checksums verified"
+    assert set(manifest["files"]) <= set(lines)
+
+
+def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRunner, package: PackageCopy) -> None:
+    fields = json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)
+    manifest = package.read_manifest()
+    assert fields["files"] == manifest["files"]
+    assert fields["num_bytes"] == sum(entry["num_bytes"] for entry in manifest["files"].values())
+    values = 2 * manifest["num_layers"] * manifest["num_kv_heads"] * manifest["head_dim"]
+    assert fields["kv_bytes_per_token"] == 4 * values
+    assert fields["checksums_verified"] is True

@@ -1,0 +1,107 @@
+"""Which package MODEL means."""
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.model_source import bundled_demo, find_package
+from reader_edge_export import pipeline
+from reader_edge_export.options import ExportOptions
+from reader_edge_runtime.errors import PackageError
+from tests.reader_edge.package_copy import PackageCopy
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
+    """Names that were exported; each became a copy of the demo package."""
+    names: list[str] = []
+
+    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> None:
+        assert (options.precision, options.attention) == ("int8", "exact")
+        names.append(source)
+        PackageCopy(demo_folder, out)
+
+    monkeypatch.setattr(pipeline, "export_model", export_model)
+    return names
+
+
+@pytest.fixture
+def source_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_no_model_means_the_bundled_demo(demo_folder: Path) -> None:
+    assert find_package(None) == bundled_demo() == demo_folder
+
+
+def test_a_package_folder_means_itself(demo_folder: Path) -> None:
+    assert find_package(str(demo_folder)) == demo_folder
+
+
+def test_the_environment_comes_before_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("READER_EDGE_MODEL", "mine")
+    assert find_package(None) == Path("mine")
+    assert find_package("other") == Path("other")
+
+
+def test_in_an_installation_the_demo_lies_beside_the_code(
+    monkeypatch: pytest.MonkeyPatch, demo_folder: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("reader_edge.model_source.__file__", str(tmp_path / "model_source.py"))
+    assert PackageCopy(demo_folder, tmp_path / "demo").folder == bundled_demo()
+
+
+def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("reader_edge.model_source.__file__", str(tmp_path / "reader_edge" / "model_source.py"))
+    with pytest.raises(PackageError, match="has no demo model"):
+        bundled_demo()
+
+
+def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
+    exported: list[str], source_folder: Path
+) -> None:
+    first = find_package(str(source_folder))
+    assert find_package(str(source_folder)) == first
+    assert len(exported) == 1
+    os.utime(source_folder / "config.json", (1, 1))
+    assert find_package(str(source_folder)) != first
+    assert len(exported) == 2
+
+
+def test_a_hub_id_is_exported_once(exported: list[str]) -> None:
+    assert find_package("owner/name") == find_package("owner/name")
+    assert exported == ["owner/name"]
+
+
+def test_a_path_below_an_existing_folder_is_no_hub_id(
+    exported: list[str], monkeypatch: pytest.MonkeyPatch, source_folder: Path
+) -> None:
+    monkeypatch.chdir(source_folder.parent)
+    assert find_package("model/name") == Path("model/name")
+    assert exported == []
+
+
+def test_exports_land_in_the_user_s_cache(exported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge.model_source.user_cache_path", lambda name: tmp_path / name)
+    package = find_package("owner/name")
+    assert package.parent == tmp_path / "reader-edge" / "packages"
+    assert package.name.startswith("name-int8-")
+
+
+def test_an_unknown_architecture_is_one_sentence_and_leaves_nothing(
+    runner: CliRunner, source_folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="exporting needs the extra 'export'")
+    (source_folder / "config.json").write_text('{"model_type": "sphinx"}')
+    result = runner.invoke(main, ["run", str(source_folder), "-p", "# tar"])
+    assert result.exit_code == 1
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("Error: The model type 'sphinx' cannot be exported; supported are: ")
+    assert not list((tmp_path / "cache").rglob("reader_edge.json"))
+    assert not list((tmp_path / "cache").rglob("*.partial*"))

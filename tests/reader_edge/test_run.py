@@ -1,0 +1,157 @@
+"""`reader-edge run` with a prompt: the text on standard output, everything else beside it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
+from tests.reader_edge.package_copy import PackageCopy
+
+PROMPT = "# tar\n\n"
+
+
+def _run(runner: CliRunner, *arguments: str, stdin: str | None = None) -> str:
+    result = runner.invoke(main, ["run", "-n", "24", *arguments], input=stdin)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_standard_output_holds_the_text_and_nothing_else(runner: CliRunner, engine: Engine) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "24"])
+    assert result.stdout == engine.generate(PROMPT, GenerationConfig(max_tokens=24)).text
+    assert result.stderr == ""
+
+
+def test_statistics_go_to_standard_error(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "24", "--stats"])
+    assert result.stdout == _run(runner, "-p", PROMPT)
+    for name in ("tokens/s", "time to first token", "acceptance length", "accepted by depth", "width probe"):
+        assert name in result.stderr
+
+
+def test_json_is_one_object_with_the_answer_and_its_statistics(runner: CliRunner, engine: Engine) -> None:
+    fields = json.loads(_run(runner, "-p", PROMPT, "--json"))
+    assert set(fields) == {"text", "token_ids", "finish_reason", "stats"}
+    expected = engine.generate(PROMPT, GenerationConfig(max_tokens=24))
+    assert fields["text"] == expected.text
+    assert fields["token_ids"] == list(expected.token_ids)
+    assert fields["finish_reason"] == expected.finish_reason
+    stats = fields["stats"]
+    assert stats["num_tokens"] == len(expected.token_ids)
+    assert sum(stats["accepted_by_source"].values()) == stats["num_accepted_tokens"]
+    assert {"tokens_per_s", "acceptance_length", "acceptance_rate", "provider", "threads"} <= set(stats)
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"], ["-p", "-"]])
+def test_the_prompt_may_come_from_a_pipe_less_one_line_end(runner: CliRunner, arguments: list[str]) -> None:
+    assert _run(runner, *arguments, stdin="# git\n\n\n") == _run(runner, "-p", "# git\n\n")
+
+
+def test_a_dash_may_follow_the_model(runner: CliRunner, demo_folder: Path) -> None:
+    assert _run(runner, str(demo_folder), "-", stdin="# git\n") == _run(runner, "-p", "# git")
+
+
+def test_drafting_changes_no_text(runner: CliRunner) -> None:
+    sampled = ("-p", PROMPT, "-t", "0.8", "--top-p", "0.95", "--seed", "3")
+    assert _run(runner, "-p", PROMPT) == _run(runner, "-p", PROMPT, "--no-draft")
+    assert _run(runner, *sampled) == _run(runner, *sampled, "--no-draft")
+
+
+def test_sampling_options_reach_the_engine(runner: CliRunner, engine: Engine) -> None:
+    sampling = SamplingConfig(repetition_penalty=1.2, temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=7)
+    expected = engine.generate(PROMPT, GenerationConfig(max_tokens=24, sampling=sampling)).text
+    options = ["-t", "0.9", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01", "--seed", "7"]
+    assert _run(runner, "-p", PROMPT, "--repetition-penalty", "1.2", *options) == expected
+
+
+def test_the_answer_ends_before_a_stop_text(runner: CliRunner) -> None:
+    text = _run(runner, "-p", PROMPT)
+    stop = text[len(text) // 2 :][:3]
+    assert _run(runner, "-p", PROMPT, "--stop", "no such text", "--stop", stop) == text[: text.index(stop)]
+
+
+def test_the_model_may_be_named_by_the_environment(
+    runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READER_EDGE_MODEL", "./no/such/package")
+    assert "'no/such/package'" in runner.invoke(main, ["run", "-p", PROMPT]).stderr
+    monkeypatch.setenv("READER_EDGE_MODEL", str(demo_folder))
+    assert _run(runner, "-p", PROMPT)
+
+
+def test_a_prompt_goes_through_the_chat_template(runner: CliRunner, chat_package: PackageCopy, engine: Engine) -> None:
+    model = str(chat_package.folder)
+    plain = GenerationConfig(max_tokens=24)
+    assert _run(runner, model, "-p", "hello") == engine.generate("user: hello\nassistant:", plain).text
+    with_system = engine.generate("system: Be brief.\nuser: hello\nassistant:", plain).text
+    assert _run(runner, model, "-p", "hello", "-s", "Be brief.") == with_system
+    assert _run(runner, model, "-p", "hello", "--raw") == engine.generate("hello", plain).text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-t", "-1"], "Error: temperature is -1.0, but must be from 0 to 100.\n"),
+        (["--top-p", "0"], "Error: top_p is 0.0, but must be above 0 and at most 1.\n"),
+        (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
+        (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),
+        (["--threads", "-1"], "Error: threads is -1, but must be from 0 to 1024.\n"),
+        (["--stop", ""], "Error: stop is ('',), but must be strings that are not empty.\n"),
+        (
+            ["-s", "Be brief."],
+            "Error: This model has no chat template, so a system message has no place: leave -s out.\n",
+        ),
+    ],
+)
+def test_a_bad_option_is_one_sentence(runner: CliRunner, arguments: list[str], sentence: str) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, *arguments])
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", sentence)
+
+
+def test_an_empty_prompt_is_one_sentence(runner: CliRunner) -> None:
+    for result in (runner.invoke(main, ["run", "-p", ""]), runner.invoke(main, ["run"], input="")):
+        assert result.exit_code == 1
+        assert result.stderr == "Error: The prompt is empty: give some text with -p or on standard input.\n"
+
+
+def test_a_prompt_longer_than_the_context_is_one_sentence(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run", "-p", "1 2 3 4 5 6 7 8 9 " * 1000])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: The prompt has ")
+    assert result.stderr.endswith(": shorten the prompt.\n")
+
+
+@pytest.mark.parametrize("arguments", [["-", "-p", "x"], ["--compare", "--no-draft", "-p", "x"], ["package", "prompt"]])
+def test_options_that_exclude_each_other_exit_2(runner: CliRunner, arguments: list[str]) -> None:
+    assert runner.invoke(main, ["run", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize("option", ["--json", "--compare"])
+def test_one_prompt_s_options_refuse_a_chat(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setattr("reader_edge.commands.run._prompt_text", lambda prompt: None)  # as on a terminal
+    assert runner.invoke(main, ["run", option]).exit_code == 2
+
+
+def test_standard_input_that_is_no_text_exits_2(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run"], input=b"\xff\xfe")
+    assert result.exit_code == 2
+    assert "not UTF-8 text" in result.stderr
+
+
+def test_compare_tells_both_speeds_and_that_the_text_is_the_same(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "24", "--compare"])
+    assert result.exit_code == 0
+    assert result.stdout == _run(runner, "-p", PROMPT)
+    assert "identical" in result.stderr
+    assert "plain" in result.stderr
+
+
+def test_compare_as_json(runner: CliRunner) -> None:
+    fields = json.loads(_run(runner, "-p", PROMPT, "--compare", "--json"))
+    assert fields["identical"] is True
+    assert fields["text"] == _run(runner, "-p", PROMPT)
+    assert fields["speedup"] == pytest.approx(fields["drafted_tokens_per_s"] / fields["plain_tokens_per_s"])
+    assert fields["acceptance_length"] >= 1
