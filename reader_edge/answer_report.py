@@ -60,10 +60,31 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
         ("accepted by source", _by_source(stats)),
         ("accepted by depth", _by_depth(stats)),
+        ("tree sizes", _tree_sizes(stats)),
+        ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
         ("width probe", width_sentence(engine)),
     ]
+
+
+def _tree_sizes(stats: GenerationStats) -> str:
+    """Which widths were chosen, and how often the guard had drafting off."""
+    sizes = ", ".join(f"{width} x{count}" for width, count in sorted(stats.steps_by_width.items()))
+    rest = f"; {stats.num_rested_steps} steps without drafting, which had not paid" if stats.num_rested_steps else ""
+    return (sizes or "no steps") + rest
+
+
+def _pass_times(engine: Engine, stats: GenerationStats) -> str:
+    """The curve that the tree sizes come from."""
+    budget = engine.decoder.budget
+    times = budget.pass_seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    curve = ", ".join(
+        f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)
+    )
+    if not budget.has(1):
+        return f"not measured; assumed relative to one node: {curve}"
+    return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}"
 
 
 def _plain(value: object) -> object:

@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+)
 from rich.progress import TimeRemainingColumn as RemainingColumn
 from rich.table import Table
 
@@ -40,6 +48,21 @@ def count_progress(label: str) -> Iterator[OnProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RemainingColumn())
     with _bar(label, Progress(*columns, console=stderr_console(), transient=True)) as on_progress:
         yield on_progress
+
+
+@contextmanager
+def load_progress(*labels: str) -> Iterator[tuple[OnProgress, ...]]:
+    """A bar for each of several stages, each shown when it begins."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    progress = Progress(*columns, console=stderr_console(), transient=True)
+    progress.disable = not progress.console.is_terminal
+
+    def bar(label: str) -> OnProgress:
+        task = progress.add_task(label, total=None, visible=False)
+        return lambda done, total: progress.update(task, completed=done, total=total, visible=True)
+
+    with progress:
+        yield tuple(bar(label) for label in labels)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from reader_edge.console import byte_progress, stage_progress
+from reader_edge.console import load_progress, stage_progress
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package import FORMAT_VERSION, MANIFEST_NAME
@@ -20,8 +20,8 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 def load_engine(model: str | None, config: EngineConfig) -> Engine:
     """Find a model and load it, with progress on a terminal."""
     package = find_package(model)
-    with byte_progress("Checking the model") as on_progress:
-        return Engine.load(package, config, on_progress=on_progress)
+    with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
+        return Engine.load(package, config, on_progress=on_files, on_calibration=on_calibration)
 
 
 def find_package(model: str | None) -> Path:

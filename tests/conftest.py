@@ -1,6 +1,10 @@
 """What several tests share: the demo package, and held-out documents it was not trained on."""
 
+import atexit
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +13,11 @@ import pytest
 from reader_edge_runtime import Engine
 
 ROOT = Path(__file__).parent.parent
+
+# The user's own cache stays out of the tests, in this process and in those that tests start.
+_CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
@@ -44,6 +45,7 @@ def run(
     seed: int,
     stop: tuple[str, ...],
     threads: int,
+    no_calibrate: bool,
     no_draft: bool,
     raw: bool,
     stats: bool,
@@ -77,7 +79,7 @@ def run(
         seed=seed,
     )
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
-    engine = load_engine(model, EngineConfig(threads=threads))
+    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate))
     if text is None:
         _chat(engine, config, system, raw, stats)
         return

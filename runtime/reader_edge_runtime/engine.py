@@ -20,6 +20,8 @@ from reader_edge_runtime.tokenizer import Message, Tokenizer
 
 Prompt = str | Sequence[Message]
 
+_BATCH_MEASURED = 4
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationChunk:
@@ -87,10 +89,9 @@ class Engine:
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         target = TargetModel.open(package, config.threads)
-        costs = []
+        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config)
         if config.is_calibrated:
-            costs = load_or_measure(target, config.threads, config.max_batch, on_progress=on_calibration)
-        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config, costs)
+            decoder.budget.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
         return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
@@ -111,6 +112,8 @@ class Engine:
             configs = config
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
+        if len(prompts) > 1:
+            self._calibrate_batches()
         answers: list[_Answer] = []
         try:
             for prompt, each in zip(prompts, configs, strict=True):
@@ -133,6 +136,13 @@ class Engine:
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""
         self.decoder.forget()
+
+    def _calibrate_batches(self) -> None:
+        """Measure batched passes when the first batch comes; one size stands for all."""
+        decoder = self.decoder
+        size = min(_BATCH_MEASURED, decoder.config.max_batch)
+        if decoder.config.is_calibrated and size > 1 and not decoder.budget.has(size):
+            decoder.budget.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
     def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
         try:

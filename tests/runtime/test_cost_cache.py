@@ -1,6 +1,5 @@
 """Measured costs: plausible, kept for this machine and package alone, and re-measured when the file is no good."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,20 +38,20 @@ def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) ->
 
 
 def test_second_load_reads_what_the_first_measured(target: TargetModel, num_measured: list[int]) -> None:
-    first = cost_cache.load_or_measure(target, threads=2, max_batch=8)
-    second = cost_cache.load_or_measure(target, threads=2, max_batch=8)
-    assert num_measured == [1, 4]
-    for one, other in zip(first, second, strict=True):
-        assert (one.batch_size, one.pasts, one.widths) == (other.batch_size, other.pasts, other.widths)
-        np.testing.assert_array_equal(one.seconds, other.seconds)
-    cost_cache.load_or_measure(target, threads=2, max_batch=8, is_redone=True)
-    assert num_measured == [1, 4, 1, 4]
+    first = cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    second = cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    assert num_measured == [4]
+    assert (first.batch_size, first.pasts, first.widths) == (second.batch_size, second.pasts, second.widths)
+    np.testing.assert_array_equal(first.seconds, second.seconds)
+    cost_cache.load_or_measure(target, threads=2, batch_size=4, is_redone=True)
+    assert num_measured == [4, 4]
 
 
-def test_another_thread_count_is_measured_anew(target: TargetModel, num_measured: list[int]) -> None:
-    cost_cache.load_or_measure(target, threads=1, max_batch=1)
-    cost_cache.load_or_measure(target, threads=2, max_batch=1)
-    assert num_measured == [1, 1]
+def test_another_thread_count_or_batch_size_is_measured_anew(target: TargetModel, num_measured: list[int]) -> None:
+    cost_cache.load_or_measure(target, threads=1, batch_size=1)
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    assert num_measured == [1, 1, 4]
 
 
 @pytest.mark.parametrize(
@@ -61,21 +60,21 @@ def test_another_thread_count_is_measured_anew(target: TargetModel, num_measured
         "",
         "{",
         "[]",
-        '{"costs": 1}',
-        '{"costs": [{}]}',
-        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1, 1], "seconds": [[1, 1]]}]}),
-        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1, 2], "seconds": [[1]]}]}),
-        json.dumps({"costs": [{"batch_size": 1, "pasts": [10], "widths": [1], "seconds": [[-1]]}]}),
-        json.dumps({"costs": [{"batch_size": 0, "pasts": [10], "widths": [1], "seconds": [[1]]}]}),
-        '{"costs": [{"batch_size": 1, "pasts": [10], "widths": [1], "seconds": [[NaN]]}]}',
+        "{}",
+        '{"pasts": 1, "widths": [1], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1, 1], "seconds": [[1, 1]]}',
+        '{"pasts": [10], "widths": [1, 2], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[-1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[NaN]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [["x"]]}',
         " " * ((1 << 20) + 1),
     ],
 )
 def test_unusable_file_is_measured_anew(content: str, target: TargetModel, num_measured: list[int]) -> None:
-    path = cost_cache.cost_path(target, threads=2)
+    path = cost_cache.cost_path(target, threads=2, batch_size=1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    cost_cache.load_or_measure(target, threads=2, max_batch=1)
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
     assert num_measured == [1]
 
 
@@ -85,4 +84,4 @@ def test_cache_that_cannot_be_written_is_no_error(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: blocked / name)
-    assert cost_cache.load_or_measure(target, threads=2, max_batch=1)
+    assert cost_cache.load_or_measure(target, threads=2, batch_size=1)

@@ -18,6 +18,13 @@ def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
     return VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
 
 
+def budget_of(*costs: VerifyCost) -> NodeBudget:
+    budget = NodeBudget(max_width=16)
+    for each in costs:
+        budget.add(each)
+    return budget
+
+
 @given(
     values=st.lists(st.lists(st.floats(0, 1), min_size=0, max_size=15), min_size=1, max_size=3),
     growth=st.floats(0, 1),
@@ -26,7 +33,7 @@ def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
 )
 def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: float, step: float, past: int) -> None:
     trees = [[1.0, *each] for each in values]
-    budget = NodeBudget([cost(growth, batch_size=len(trees), step=step)], max_width=16)
+    budget = budget_of(cost(growth, batch_size=len(trees), step=step))
     times = budget.pass_seconds(len(trees), past)
 
     def rate(width: int) -> float:
@@ -37,8 +44,8 @@ def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: flo
 
 
 def test_nothing_is_drafted_where_nodes_cost_more_than_they_give() -> None:
-    assert NodeBudget([cost(growth=0.5)], 16).choose([[1.0, 0.4, 0.3, 0.2]], past=50) == 1
-    assert NodeBudget([cost(growth=0.0)], 16).choose([[1.0, 0.4, 0.3, 0.2]], past=50) == 4
+    assert budget_of(cost(growth=0.5)).choose([[1.0, 0.4, 0.3, 0.2]], past=50) == 1
+    assert budget_of(cost(growth=0.0)).choose([[1.0, 0.4, 0.3, 0.2]], past=50) == 4
 
 
 def test_times_are_interpolated_and_grow_beyond_the_longest_past() -> None:
@@ -52,7 +59,7 @@ def test_times_are_interpolated_and_grow_beyond_the_longest_past() -> None:
 
 
 def test_guard_rests_after_a_losing_window_and_then_tries_again() -> None:
-    budget = NodeBudget([cost(growth=0.0)], 16)
+    budget = budget_of(cost(growth=0.0))
 
     def lose() -> None:
         for _ in range(24):
@@ -73,14 +80,14 @@ def test_guard_rests_after_a_losing_window_and_then_tries_again() -> None:
 
 
 def test_guard_lets_winning_drafts_run() -> None:
-    budget = NodeBudget([cost(growth=0.0)], 16)
+    budget = budget_of(cost(growth=0.0))
     for _ in range(100):
         budget.observe_drafted(1, 8, past=50, pass_s=0.015, step_s=0.016, num_tokens=3)
         assert not budget.is_resting
 
 
 def test_one_slow_step_does_not_end_drafting() -> None:
-    budget = NodeBudget([cost(growth=0.0)], 16)
+    budget = budget_of(cost(growth=0.0))
     for number in range(96):
         step_s = 1.0 if number % 24 == 7 else 0.016
         budget.observe_drafted(1, 8, past=50, pass_s=0.015, step_s=step_s, num_tokens=2)
@@ -88,7 +95,7 @@ def test_one_slow_step_does_not_end_drafting() -> None:
 
 
 def test_measured_steps_correct_the_times_of_their_width() -> None:
-    budget = NodeBudget([cost(growth=0.0)], 16)
+    budget = budget_of(cost(growth=0.0))
     before = budget.pass_seconds(1, 50)
     for _ in range(200):
         budget.observe_drafted(1, 8, past=50, pass_s=2 * float(before[8]), step_s=0.02, num_tokens=4)
@@ -98,6 +105,6 @@ def test_measured_steps_correct_the_times_of_their_width() -> None:
 
 
 def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not() -> None:
-    budget = NodeBudget([], 16)
+    budget = budget_of()
     assert budget.choose([[1.0, 0.9, 0.8, 0.7]], past=50) == 4
     assert budget.choose([[1.0, 0.01, 0.005]], past=50) == 1

@@ -17,7 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.execution.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.execution.verify_cost import MAX_WIDTH
 
 Float32Array = npt.NDArray[np.float32]
 _FIRST_CAPACITY = 256
@@ -31,12 +31,10 @@ class Decoder:
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
 
-    def __init__(
-        self, target: TargetModel, drafter: Drafter, config: EngineConfig, costs: TokenIds[VerifyCost] = ()
-    ) -> None:
+    def __init__(self, target: TargetModel, drafter: Drafter, config: EngineConfig) -> None:
         self.target = target
         self.drafter = drafter
-        self.budget = NodeBudget(costs, MAX_WIDTH)
+        self.budget = NodeBudget(MAX_WIDTH)
         self.config = config
         self.cache = KVCache(target.manifest, 1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []

@@ -21,13 +21,13 @@ _MEMORY = 0.05  # share of the newest step in running means
 class NodeBudget:
     """Chooses the width of each pass: argmax of expected tokens over seconds, per batch.
 
-    costs: measured times by batch size; the nearest is scaled for others, and without any a fixed growth is assumed.
-    What steps really take corrects the times, width by width. The guard compares drafted steps, drafting included,
+    Measured times come through `add`; the nearest batch size is scaled for others, and without any a fixed growth is
+    assumed. What steps really take corrects the times, width by width. The guard compares drafted steps, drafting included,
     with what the same tokens would have cost plainly: over a window that lost, drafting rests, then is tried again.
     """
 
-    def __init__(self, costs: Sequence[VerifyCost], max_width: int) -> None:
-        self._costs = {cost.batch_size: cost for cost in costs}
+    def __init__(self, max_width: int) -> None:
+        self._costs: dict[int, VerifyCost] = {}
         self._max_width = max_width
         self._corrections: dict[int, float] = {}
         self._overhead_s = 0.0
@@ -35,6 +35,14 @@ class NodeBudget:
         self._plain_s: list[float] = []
         self._rest_left = 0
         self._next_rest = _FIRST_REST
+
+    def add(self, cost: VerifyCost) -> None:
+        """Take the measured times of a batch size."""
+        self._costs[cost.batch_size] = cost
+
+    def has(self, batch_size: int) -> bool:
+        """Whether a batch size was measured."""
+        return batch_size in self._costs
 
     @property
     def is_resting(self) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
 
 FORMAT_VERSION = 1
-BATCH_SIZES = (1, 4)
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_POINTS = 1024
@@ -25,28 +24,24 @@ _MAX_POINTS = 1024
 def load_or_measure(
     target: TargetModel,
     threads: int,
-    max_batch: int,
+    batch_size: int,
     is_redone: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> list[VerifyCost]:
-    """The costs of a model on this machine: from the cache, else measured (a few seconds) and kept.
+) -> VerifyCost:
+    """The cost of a model's passes on this machine: from the cache, else measured (a few seconds) and kept.
 
     A cache that cannot be written is no error: the next start measures again.
     """
-    path = cost_path(target, threads)
-    batch_sizes = [size for size in BATCH_SIZES if size <= max(max_batch, 1)]
-    costs = [] if is_redone else _read(path)
-    known = {cost.batch_size for cost in costs}
-    missing = [size for size in batch_sizes if size not in known]
-    if missing:
-        costs += [measure_verify_cost(target, size, on_progress=on_progress) for size in missing]
-        _write(path, costs)
-    return costs
+    path = cost_path(target, threads, batch_size)
+    cost = None if is_redone else _read(path, batch_size)
+    if cost is None:
+        cost = measure_verify_cost(target, batch_size, on_progress=on_progress)
+        _write(path, cost)
+    return cost
 
 
-def cost_path(target: TargetModel, threads: int) -> Path:
-    """Where the costs of this machine, package, provider and thread count are kept."""
-    files = {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())}
+def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
+    """Where the cost of this machine, package, provider, thread count and batch size is kept."""
     facts = [
         FORMAT_VERSION,
         _processor(),
@@ -54,10 +49,10 @@ def cost_path(target: TargetModel, threads: int) -> Path:
         threads,
         INSTALLED_WHEEL,
         target.provider,
-        files,
+        {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
     ]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return user_cache_path("reader-edge") / "costs" / f"{fingerprint}.json"
+    return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
 
 
 def _processor() -> str:
@@ -69,24 +64,21 @@ def _processor() -> str:
     return named[0] if named else f"{platform.machine()} {platform.processor()}"
 
 
-def _read(path: Path) -> list[VerifyCost]:
-    """The costs in a file; none where it is absent or not what this version writes."""
+def _read(path: Path, batch_size: int) -> VerifyCost | None:
+    """The cost in a file; None where it is absent or not what this version writes."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
-            return []
-        return [_parse(entry) for entry in json.loads(path.read_bytes())["costs"]]
+            return None
+        return _parse(json.loads(path.read_bytes()), batch_size)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []
+        return None
 
 
-def _parse(entry: dict[str, object]) -> VerifyCost:
-    pasts, widths = _ascending(entry["pasts"]), _ascending(entry["widths"])
-    seconds = np.array(entry["seconds"], np.float64)
-    batch_size = entry["batch_size"]
+def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
+    pasts, widths = _ascending(fields["pasts"]), _ascending(fields["widths"])
+    seconds = np.array(fields["seconds"], np.float64)
     if seconds.shape != (len(pasts), len(widths)) or not (seconds > 0).all() or not np.isfinite(seconds).all():
         raise ValueError("seconds do not fit the grid")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError("no batch size")
     return VerifyCost(batch_size, pasts, widths, seconds)
 
 
@@ -98,21 +90,13 @@ def _ascending(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _write(path: Path, costs: Sequence[VerifyCost]) -> None:
-    entries = [
-        {
-            "batch_size": cost.batch_size,
-            "pasts": list(cost.pasts),
-            "widths": list(cost.widths),
-            "seconds": cost.seconds.tolist(),
-        }
-        for cost in costs
-    ]
+def _write(path: Path, cost: VerifyCost) -> None:
+    fields = {"pasts": list(cost.pasts), "widths": list(cost.widths), "seconds": cost.seconds.tolist()}
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            partial.write_text(json.dumps({"costs": entries}), encoding="utf-8")
+            partial.write_text(json.dumps(fields), encoding="utf-8")
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

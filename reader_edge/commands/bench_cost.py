@@ -1,0 +1,57 @@
+"""`reader-edge bench cost`: the measured pass times that tree sizes are chosen by."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from reader_edge_runtime.execution.verify_cost import VerifyCost
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
+@click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cost(model: str | None, batch: int, threads: int, redo: bool, as_json: bool) -> None:
+    """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
+    from reader_edge.console import count_progress
+    from reader_edge.model_source import find_package
+    from reader_edge_runtime.execution.cost_cache import load_or_measure
+    from reader_edge_runtime.execution.target_model import TargetModel
+    from reader_edge_runtime.package import ModelPackage
+
+    package = ModelPackage.open(find_package(model))
+    package.check_files()
+    target = TargetModel.open(package, threads)
+    with count_progress("Measuring passes") as on_progress:
+        measured = load_or_measure(target, threads, batch, is_redone=redo, on_progress=on_progress)
+    if as_json:
+        fields = {
+            "batch_size": measured.batch_size,
+            "pasts": measured.pasts,
+            "widths": measured.widths,
+            "seconds": measured.seconds.tolist(),
+        }
+        click.echo(json.dumps(fields))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(_table(measured))
+
+
+def _table(cost: "VerifyCost") -> "Table":
+    from rich.table import Table
+
+    table = Table(title=f"Milliseconds of a pass, {cost.batch_size} in a batch (relative to one node)")
+    table.add_column("nodes", justify="right")
+    for past in cost.pasts:
+        table.add_column(f"past {past}", justify="right")
+    for column, width in enumerate(cost.widths):
+        row = [f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in cost.seconds]
+        table.add_row(str(width), *row)
+    return table
