@@ -31,7 +31,7 @@ def verify(model: str | None, prompts: Path | None, max_tokens: int, threads: in
     from reader_edge_runtime import EngineConfig
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, EngineConfig(threads=threads))
+    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=False))
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:
