@@ -23,8 +23,8 @@ class NodeBudget:
 
     Measured times come through `add`; the nearest batch size is scaled for others, and without any a fixed growth is
     assumed. What steps really take corrects the times, width by width. The guard compares drafted steps, drafting
-    included,
-    with what the same tokens would have cost plainly: over a window that lost, drafting rests, then is tried again.
+    included, with what the same tokens would have cost plainly: over a window that lost, drafting rests, then is tried
+    again.
     """
 
     def __init__(self, max_width: int) -> None:
