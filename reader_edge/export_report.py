@@ -1,9 +1,9 @@
 """What `export` tells at its end."""
 
-from reader_edge_export.options import ExportReport
 from rich.table import Table
 
 from reader_edge.sizes import readable_size
+from reader_edge_export.options import ExportReport
 
 
 def export_table(report: ExportReport) -> Table:

@@ -43,7 +43,7 @@ class StressRequest:
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
         num_right = min(int(self._random.integers(_MAX_RIGHT + 1)), max_depth)
         right = list(self._answer[self._num_emitted : self._num_emitted + num_right])
-        tree = DraftTree([self._pending], [-1], [""])
+        tree = DraftTree.root(self._pending)
         depths = [0]
         last_right = 0
         for _ in range(min(max_nodes, _MAX_NODES) - 1):
@@ -68,8 +68,5 @@ def _child(tree: DraftTree, depths: list[int], parent: int, token_id: int, sourc
     known = tree.child(parent, token_id)
     if known >= 0:
         return known
-    tree.token_ids.append(token_id)
-    tree.parents.append(parent)
-    tree.sources.append(source)
     depths.append(depths[parent] + 1)
-    return len(tree) - 1
+    return tree.add(token_id, parent, source)

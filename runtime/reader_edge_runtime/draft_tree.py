@@ -1,6 +1,6 @@
 """The draft tree: what one forward pass of the target model scores at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ class DraftTree:
     parents: N node numbers; parents[0] is -1 and parents[i] < i.
     sources: N names of who proposed the node; the root's is "".
     values: N estimated probabilities that the node will be reached, 1 for the root; no child's is above its parent's.
+        Left out, all are 1: nothing is estimated, and every node is worth a place in the pass.
 
     In a prefill the tree is a chain of prompt tokens and no choice is made in it.
     """
@@ -26,19 +27,23 @@ class DraftTree:
     token_ids: list[int]
     parents: list[int]
     sources: list[str]
-    values: list[float]
+    values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            self.values.extend([1.0] * len(self.token_ids))
 
     @classmethod
     def chain(cls, token_ids: list[int]) -> "DraftTree":
         """The tree in which each token follows the one before: a prompt chunk, or one pending token."""
-        return cls(token_ids, list(range(-1, len(token_ids) - 1)), [""] * len(token_ids), [1.0] * len(token_ids))
+        return cls(token_ids, list(range(-1, len(token_ids) - 1)), [""] * len(token_ids))
 
     @classmethod
     def root(cls, token_id: int) -> "DraftTree":
         """The tree of one node, for others to `add` to."""
-        return cls([token_id], [-1], [""], [1.0])
+        return cls([token_id], [-1], [""])
 
-    def add(self, token_id: int, parent: int, source: str, value: float = 0.0) -> int:
+    def add(self, token_id: int, parent: int, source: str, value: float = 1.0) -> int:
         """Add a node below `parent` and return its number."""
         self.token_ids.append(token_id)
         self.parents.append(parent)

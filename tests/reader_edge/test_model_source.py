@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from reader_edge_export.options import ExportOptions
 
 from reader_edge.cli import main
 from reader_edge.model_source import bundled_demo, find_package
 from reader_edge_export import pipeline
+from reader_edge_export.options import ExportOptions
 from reader_edge_runtime.errors import PackageError
 from tests.reader_edge.package_copy import PackageCopy
 

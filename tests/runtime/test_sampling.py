@@ -22,7 +22,7 @@ Float64Array = npt.NDArray[np.float64]
 VOCAB_SIZE = 6
 NUM_DRAWS = 24_000
 # One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
-TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7, [1.0] * 8)
+TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
 
 
 def softmax(values: Float64Array) -> Float64Array:
