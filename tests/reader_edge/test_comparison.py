@@ -20,7 +20,6 @@ def test_no_round_learns_from_another(engine: Engine) -> None:
     for result in (*comparison.plain, *comparison.drafted):
         assert result.stats.num_reused_tokens == 0
         assert result.stats.drafted_by_source["history"] == 0
-    assert len({result.stats.num_drafted_tokens for result in comparison.drafted}) == 1
 
 
 def test_the_order_alternates(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

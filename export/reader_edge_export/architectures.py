@@ -1,0 +1,99 @@
+"""Which models can be exported, decided from `config.json` alone, before anything heavy is imported.
+
+Each refusal is about mathematics that the tree attention would not reproduce: better no package than a wrong one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+SUPPORTED = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "gpt2",
+    "granite",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+)
+
+_DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+_STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+def check_architecture(config: Mapping[str, Any]) -> str:
+    """The `model_type` of a config whose model can be exported.
+
+    Raises UnsupportedArchitectureError, with the reason in one sentence.
+    """
+    model_type = config.get("model_type")
+    if "text_config" in config:
+        raise UnsupportedArchitectureError(
+            f"The model type {model_type!r} has more than a text decoder: give its text model "
+            "(for Gemma 3, one whose model_type is 'gemma3_text')."
+        )
+    if model_type not in SUPPORTED:
+        raise UnsupportedArchitectureError(
+            f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
+        )
+    _check_is_decoder(config)
+    _check_flags(config)
+    return str(model_type)
+
+
+def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
+    """Tokens of context to export: the model's own limit, or `wanted` where that is less.
+
+    Raises ExportError where the position embedding would change within that length.
+    """
+    limit = config.get("max_position_embeddings") or config.get("n_positions")
+    if not isinstance(limit, int) or limit < 1:
+        raise ExportError(f"config.json gives max_position_embeddings as {limit!r}: it must be a positive number.")
+    max_context = limit if wanted is None else min(limit, wanted)
+    _check_rope(config, max_context)
+    return max_context
+
+
+def _check_is_decoder(config: Mapping[str, Any]) -> None:
+    names = config.get("architectures") or []
+    if names and not any(str(name).endswith(_DECODER_SUFFIXES) for name in names):
+        raise UnsupportedArchitectureError(f"The model is a {names[0]}, not a text generator (a ...ForCausalLM).")
+    if config.get("quantization_config"):
+        raise UnsupportedArchitectureError(
+            f"The weights are quantised already ({config['quantization_config']!r:.80}): give the unquantised model."
+        )
+
+
+def _check_flags(config: Mapping[str, Any]) -> None:
+    for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):
+        if config.get(name):
+            raise UnsupportedArchitectureError(f"The config sets {name}, which tree attention cannot reproduce.")
+
+
+def _check_rope(config: Mapping[str, Any], max_context: int) -> None:
+    scaling = config.get("rope_scaling")
+    if not scaling:
+        return
+    if not isinstance(scaling, dict):
+        raise ExportError(f"config.json gives rope_scaling as {scaling!r:.80}: it must be an object.")
+    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
+    if rope_type in _STATIC_ROPE_TYPES:
+        return
+    if rope_type == "dynamic":
+        # Dynamic NTK changes its base only past max_position_embeddings, which max_context never exceeds.
+        return
+    if rope_type not in ("longrope", "su"):
+        raise UnsupportedArchitectureError(f"The RoPE scaling {rope_type!r} cannot be exported.")
+    original = config.get("original_max_position_embeddings") or config.get("max_position_embeddings", 0)
+    if max_context > original:
+        raise ExportError(
+            f"This model's position embedding switches at {original} tokens, which a fixed graph cannot follow: "
+            f"export with --max-context {original} or less."
+        )

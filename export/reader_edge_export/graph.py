@@ -1,0 +1,56 @@
+"""From the traced markers to the package's graph and weights."""
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.lowering import lower_attention
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.quantize import store_fp32, store_int4, store_int8
+from reader_edge_export.sizes import fold_sizes
+from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME
+
+_CONTRIB_DOMAIN = "com.microsoft"
+
+
+def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
+    """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`."""
+    model = ir.load(traced)
+    # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.DeduplicateInitializersPass()(model)
+    _restore_tree_mask(model)
+    editor = GraphEditor(model)
+    fold_sizes(editor)
+    lower_attention(editor, options.attention)
+    _store_weights(editor, options)
+    _tidy(model)
+    ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
+    onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
+
+
+def _restore_tree_mask(model: ir.Model) -> None:
+    """Where every layer is windowed the trace drops the mask nobody reads; the contract has it all the same."""
+    names = [value.name for value in model.graph.inputs]
+    if "tree_mask" not in names:
+        shape = ir.Shape(["B", 1, "N", "M"])
+        model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
+
+
+def _store_weights(editor: GraphEditor, options: ExportOptions) -> None:
+    if options.precision == "int8":
+        store_int8(editor, is_portable=options.attention == "portable")
+    elif options.precision == "int4":
+        store_int4(editor)
+    else:
+        store_fp32(editor)
+    if any(node.domain == _CONTRIB_DOMAIN for node in editor.graph):
+        editor.graph.opset_imports[_CONTRIB_DOMAIN] = 1
+
+
+def _tidy(model: ir.Model) -> None:
+    for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
+        tidy(model)

@@ -1,0 +1,105 @@
+"""Replace nodes of an ONNX graph, one subgraph at a time."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Attributes = Mapping[str, int | float | str | Sequence[int]]
+
+_MAX_SHARED_ELEMENTS = 64
+
+
+class GraphEditor:
+    """Collects new nodes and puts them in the place of an old one.
+
+    Nodes made with `op` wait until `replace` inserts them before the node they replace; small constants with the
+    same contents are one initializer.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.graph = model.graph
+        self._pending: list[ir.Node] = []
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
+        self._num_constants = 0
+
+    def op(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Attributes | None = None,
+        *,
+        domain: str = "",
+        dtype: ir.DataType = ir.DataType.FLOAT,
+    ) -> ir.Value:
+        """A new node's only output, of type `dtype`."""
+        return self.op_multi(op_type, inputs, 1, attributes, domain=domain, dtype=dtype)[0]
+
+    def op_multi(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        num_outputs: int,
+        attributes: Attributes | None = None,
+        *,
+        domain: str = "",
+        dtype: ir.DataType = ir.DataType.FLOAT,
+    ) -> Sequence[ir.Value]:
+        """A new node's outputs, all of type `dtype`."""
+        attrs = ir.convenience.convert_attributes(attributes or {})
+        node = ir.Node(domain, op_type, inputs, attributes=attrs, num_outputs=num_outputs)
+        for output in node.outputs:
+            output.dtype = dtype
+        self._pending.append(node)
+        return node.outputs
+
+    def constant(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
+        """An initializer; `name` is made unique."""
+        key = (array.dtype.str, array.shape, array.tobytes() if array.size <= _MAX_SHARED_ELEMENTS else b"")
+        if array.size <= _MAX_SHARED_ELEMENTS and key in self._constants:
+            return self._constants[key]
+        self._num_constants += 1
+        name = f"{name}.{self._num_constants}"
+        tensor = ir.Tensor(array, name=name)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self.graph.register_initializer(value)
+        if array.size <= _MAX_SHARED_ELEMENTS:
+            self._constants[key] = value
+        return value
+
+    def int64s(self, *values: int) -> ir.Value:
+        """An int64 vector."""
+        return self.constant(np.array(values, np.int64), "axes")
+
+    def scalar(self, value: float) -> ir.Value:
+        """A float32 scalar."""
+        return self.constant(np.array(value, np.float32), "scalar")
+
+    def size_of(self, value: ir.Value, axis: int) -> ir.Value:
+        """One size of a tensor's shape, int64 (1,)."""
+        return self.op("Shape", [value], {"start": axis, "end": axis + 1}, dtype=ir.DataType.INT64)
+
+    def insert_before(self, node: ir.Node) -> None:
+        """Put the waiting nodes before `node`."""
+        self.graph.insert_before(node, self._pending)
+        self._pending = []
+
+    def replace(self, node: ir.Node, outputs: Sequence[ir.Value]) -> None:
+        """Put the waiting nodes in the place of `node`, whose outputs become `outputs`, names included."""
+        self.insert_before(node)
+        for old, new in zip(node.outputs, outputs, strict=True):
+            name = old.name
+            new.shape, new.type = old.shape, old.type
+            ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+            old.name = f"{name}.replaced"
+            new.name = name
+        self.graph.remove(node, safe=True)
+
+
+def weight_of(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
+    """The array behind an initializer, or None for anything computed."""
+    if value is None or value.const_value is None:
+        return None
+    return value.const_value.numpy()

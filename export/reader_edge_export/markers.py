@@ -1,0 +1,82 @@
+"""What a trace leaves behind where the graph will differ from the source: one marker op per place.
+
+    reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask) -> (output, present_key, present_value)
+    reader::LogitHead(hidden, weight, rows[, bias]) -> logits
+
+The lowering replaces every one of them. Shapes: q and output (B, Hq, N, D); k, v (B, H, N, D); past and present
+(B, H, S, D); write_pos (B,); mask (B, 1, N, M); hidden (B, N, E); weight (V, E); rows (B, R); bias (V,).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+MARKER_DOMAIN = "reader"
+TREE_ATTENTION = "TreeAttention"
+LOGIT_HEAD = "LogitHead"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeAttentionMarker:
+    """A TreeAttention node, read. softcap: scores become softcap * tanh(scores / softcap); 0 is off."""
+
+    node: ir.Node
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    past_key: ir.Value
+    past_value: ir.Value
+    write_pos: ir.Value
+    mask: ir.Value
+    scale: float
+    softcap: float
+    num_kv_heads: int
+    head_dim: int
+    group_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogitHeadMarker:
+    """A LogitHead node, read."""
+
+    node: ir.Node
+    hidden: ir.Value
+    weight: ir.Value
+    rows: ir.Value
+    bias: ir.Value | None
+
+
+def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
+    """The attention markers in execution order; the graph may be edited meanwhile."""
+    for node in list(graph):
+        if node.op_type != TREE_ATTENTION:
+            continue
+        query, key, value, past_key, past_value, write_pos, mask = _present(node)
+        num_kv_heads = node.attributes["kv_heads"].as_int()
+        yield TreeAttentionMarker(
+            node=node,
+            query=query,
+            key=key,
+            value=value,
+            past_key=past_key,
+            past_value=past_value,
+            write_pos=write_pos,
+            mask=mask,
+            scale=node.attributes["scale"].as_float(),
+            softcap=node.attributes["softcap"].as_float(),
+            num_kv_heads=num_kv_heads,
+            head_dim=node.attributes["head_dim"].as_int(),
+            group_size=node.attributes["num_heads"].as_int() // num_kv_heads,
+        )
+
+
+def logit_head_marker(graph: ir.Graph) -> LogitHeadMarker:
+    """The graph's only LogitHead."""
+    node = next(node for node in graph if node.op_type == LOGIT_HEAD)
+    hidden, weight, rows, *bias = _present(node)
+    return LogitHeadMarker(node, hidden, weight, rows, bias[0] if bias else None)
+
+
+def _present(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None]

@@ -1,0 +1,47 @@
+"""What an export is asked for and what it did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.package import ATTENTIONS, PRECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How to export; checked when made. Raises ConfigError.
+
+    precision: one of PRECISIONS. attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
+    max_context: tokens of context at most; None takes the model's own limit.
+    force: replace an existing package.
+    calibration_text: a text file to measure the quality of int8 and int4 on; None takes the bundled one.
+    """
+
+    precision: str = "int8"
+    attention: str = "exact"
+    max_context: int | None = None
+    force: bool = False
+    calibration_text: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision is {self.precision!r}, but must be one of {', '.join(PRECISIONS)}.")
+        if self.attention not in ATTENTIONS:
+            raise ConfigError(f"attention is {self.attention!r}, but must be one of {', '.join(ATTENTIONS)}.")
+        if self.max_context is not None and self.max_context < 16:
+            raise ConfigError(f"max_context is {self.max_context!r}, but must be 16 or more.")
+        if self.precision == "int4" and self.attention == "portable":
+            raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What was written: the package's folder and size, the figures of its checks, the seconds of each stage."""
+
+    out: Path
+    num_bytes: int
+    precision: str
+    attention: str
+    checks: Mapping[str, float]
+    stage_seconds: Mapping[str, float]

@@ -1,0 +1,70 @@
+"""The folder an export writes: it appears whole, or the world stays as it was."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package import MANIFEST_NAME
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_target(out: Path, force: bool) -> None:
+    """Raise ExportError unless a package may be written at `out`."""
+    if not out.exists():
+        return
+    if not force:
+        raise ExportError(f"'{out}' exists already: choose another folder or replace it with --force.")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST_NAME).is_file()):
+        raise ExportError(f"'{out}' is no model package, so --force does not replace it: choose another folder.")
+
+
+@contextmanager
+def new_package(out: Path, force: bool) -> Iterator[Path]:
+    """An empty folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+
+    Raises ExportError for a target in the way, a full disk and other failures of the file system.
+    """
+    check_target(out, force)
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        check_target(out, force)
+        _put_in_place(partial, out)
+    except Exception as error:
+        if _is_disk_full(error):
+            raise ExportError(f"The disk of '{out.parent}' is full: free some space and export again.") from error
+        if isinstance(error, OSError):
+            raise ExportError(f"The package at '{out}' cannot be written: {error}.") from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_in_place(partial: Path, out: Path) -> None:
+    if not out.exists():
+        partial.rename(out)
+        return
+    old = out.with_name(f"{out.name}.old-{os.getpid()}")
+    out.rename(old)
+    try:
+        partial.rename(out)
+    except BaseException:
+        old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    # Libraries in C++ report a full disk as a RuntimeError with the system's words.
+    while error is not None:
+        if (isinstance(error, OSError) and error.errno in _FULL) or os.strerror(errno.ENOSPC) in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

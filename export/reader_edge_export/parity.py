@@ -1,0 +1,162 @@
+"""An exported package against the source module: logits under tree masks, and greedy tokens.
+
+Every check returns figures for the manifest and raises ParityError where the package is not the model.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from reader_edge_export.source_model import chain_logits
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import ModelPackage
+
+# fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
+MAX_RELATIVE_ERROR = 1e-4
+MAX_QUANTIZED_SPREAD = 0.1
+NEAR_TIE = 1e-4
+NUM_GREEDY_TOKENS = 64
+
+_PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+_GARBAGE = 3.3
+_LONGEST_WINDOW_TESTED = 1024
+
+Float32Array = npt.NDArray[np.float32]
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCase:
+    """A ragged batch of two prompts, each followed by a tree of the same shape over other tokens."""
+
+    prompts: list[list[int]]
+    trees: list[DraftTree]
+
+    @classmethod
+    def draw(cls, package: ModelPackage, text_ids: list[int]) -> "TreeCase":
+        """Prompts from a text; where windows are short, the first prompt is longer than one."""
+        manifest = package.manifest
+        window = manifest.sliding_window or 0
+        longest = manifest.max_context - len(_PARENTS)
+        lengths = [20 if window > _LONGEST_WINDOW_TESTED else max(20, window + 8), 9]
+        ids = np.resize(np.array(text_ids), sum(lengths) + 2)
+        prompts = [ids[: lengths[0]].tolist()[:longest], ids[lengths[0] : -2].tolist()[:longest]]
+        rng = np.random.default_rng(0)
+        trees = []
+        for _ in prompts:
+            token_ids = rng.choice(manifest.vocab_size, len(_PARENTS), replace=False).tolist()
+            tree = DraftTree.root(token_ids[0])
+            for token_id, parent in zip(token_ids[1:], _PARENTS[1:], strict=True):
+                tree.add(token_id, parent, "parity")
+            trees.append(tree)
+        return cls(prompts, trees)
+
+    def paths(self) -> list[list[int]]:
+        """The nodes from the root to each leaf."""
+        paths = []
+        for leaf in sorted(set(range(len(_PARENTS))) - set(_PARENTS)):
+            path = [leaf]
+            while path[0] != 0:
+                path.insert(0, _PARENTS[path[0]])
+            paths.append(path)
+        return paths
+
+
+def check_tree_logits(target: TargetModel, model: PreTrainedModel, case: TreeCase) -> Figures:
+    """Logits of the trees' nodes against the source's logits of each path as a plain text."""
+    logits = tree_logits(target, case)
+    expected = np.zeros_like(logits)
+    for b, (prompt, tree) in enumerate(zip(case.prompts, case.trees, strict=True)):
+        for path in case.paths():
+            text = prompt + [tree.token_ids[node] for node in path]
+            expected[b, path] = chain_logits(model, text)[len(prompt) :].numpy()
+    error = float(np.abs(logits - expected).max())
+    scale = float(np.abs(expected).max())
+    if not error <= MAX_RELATIVE_ERROR * max(1.0, scale):
+        raise ParityError(f"Tree logits differ by {error:.2g} from the source's (scale {scale:.2g}): please report it.")
+    return {"tree_logit_error": error, "logit_scale": scale}
+
+
+def check_tree_against_decoding(target: TargetModel, case: TreeCase) -> Figures:
+    """The trees' nodes against the same package decoding each path token by token."""
+    logits = tree_logits(target, case)
+    num_equal = num_rows = 0
+    spread = 0.0
+    for b, (prompt, tree) in enumerate(zip(case.prompts, case.trees, strict=True)):
+        for path in case.paths():
+            decoded = _decode(target, prompt, [tree.token_ids[node] for node in path])
+            num_equal += int((decoded == logits[b, path]).all(axis=1).sum())
+            num_rows += len(path)
+            spread = max(spread, float(np.abs(decoded - logits[b, path]).max()))
+    scale = float(np.abs(logits).max())
+    if not spread <= MAX_QUANTIZED_SPREAD * max(1.0, scale):
+        raise ParityError(
+            f"Tree nodes differ by {spread:.2g} from plain decoding (scale {scale:.2g}): please report it."
+        )
+    return {"tree_rows_equal": num_equal / num_rows, "tree_decoding_spread": spread}
+
+
+def check_greedy(target: TargetModel, model: PreTrainedModel, prompt: list[int]) -> Figures:
+    """The source's greedy tokens against the package's choices after the same tokens.
+
+    Where the source's two best logits are closer than NEAR_TIE, another choice is counted, not refused.
+    """
+    num_tokens = min(NUM_GREEDY_TOKENS, target.manifest.max_context - len(prompt))
+    tokens, margins = _greedy(model, prompt, num_tokens)
+    choices = _decode(target, prompt[:-1], [prompt[-1], *tokens[:-1]]).argmax(axis=1).tolist()
+    num_near_ties = 0
+    for position, (token, choice, margin) in enumerate(zip(tokens, choices, margins, strict=True)):
+        if token == choice:
+            continue
+        if margin >= NEAR_TIE:
+            raise ParityError(
+                f"Greedy token {position + 1} is {choice} instead of the source's {token} (margin {margin:.2g}): "
+                "please report it."
+            )
+        num_near_ties += 1
+    return {"greedy_tokens": float(num_tokens), "greedy_near_ties": float(num_near_ties)}
+
+
+def tree_logits(target: TargetModel, case: TreeCase) -> Float32Array:
+    """Logits (B, N, V) of all nodes, from a cache whose unused rows hold garbage."""
+    num_rows = max(map(len, case.prompts)) + len(_PARENTS)
+    cache = KVCache(target.manifest, len(case.prompts), num_rows)
+    cache.slab[...] = _GARBAGE
+    for slot, prompt in enumerate(case.prompts):
+        target.forward(cache, slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        cache.commit(slot, list(range(len(prompt))))
+    rows = list(range(len(_PARENTS)))
+    return target.forward(cache, 0, case.trees, [rows] * len(case.trees)).copy()
+
+
+def _decode(target: TargetModel, prompt: list[int], token_ids: list[int]) -> Float32Array:
+    """Logits (N, V) after each of N tokens that follow a prompt, one pass a token."""
+    cache = KVCache(target.manifest, 1, len(prompt) + len(token_ids))
+    if prompt:
+        target.forward(cache, 0, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        cache.commit(0, list(range(len(prompt))))
+    logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
+    for index, token_id in enumerate(token_ids):
+        logits[index] = target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]])[0, 0]
+        cache.commit(0, [0])
+    return logits
+
+
+def _greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
+    """The source's own greedy tokens, and the margin between its two best logits at each."""
+    tokens, margins = [], []
+    inputs, cache = torch.tensor([prompt]), None
+    for _ in range(num_tokens):
+        with torch.no_grad():
+            output = model(inputs, past_key_values=cache, use_cache=True)
+        best = output.logits[0, -1].topk(2)
+        tokens.append(int(best.indices[0]))
+        margins.append(float(best.values[0] - best.values[1]))
+        inputs, cache = best.indices[:1].reshape(1, 1), output.past_key_values
+    return tokens, margins

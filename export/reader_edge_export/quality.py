@@ -1,0 +1,64 @@
+"""What rounding the weights costs: a package against the fp32 source over a text."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedModel
+
+from reader_edge_export.source_model import chain_logits
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ExportError, ParityError
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+
+MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
+MAX_TOKENS = 1024
+_WINDOW = 256
+_CHUNK = 64
+
+
+def check_quality(target: TargetModel, model: PreTrainedModel, text_ids: list[int]) -> dict[str, float]:
+    """Top-1 agreement and mean KL divergence (source against package, nats) over windows of a text.
+
+    Raises ParityError where the package has lost the model, ExportError for a text without tokens.
+    """
+    if not text_ids:
+        raise ExportError("The tokenizer finds no token in the calibration text: give another text.")
+    window = min(_WINDOW, target.manifest.max_context)
+    num_equal = num_tokens = 0
+    total_kl = 0.0
+    for start in range(0, min(len(text_ids), MAX_TOKENS), window):
+        token_ids = text_ids[start : start + window]
+        expected = chain_logits(model, token_ids)
+        logits = torch.from_numpy(_prefill_logits(target, token_ids))
+        num_equal += int((logits.argmax(dim=1) == expected.argmax(dim=1)).sum())
+        total_kl += float(_kl(expected, logits).sum())
+        num_tokens += len(token_ids)
+    mean_kl = total_kl / num_tokens
+    if not mean_kl <= MAX_MEAN_KL:
+        raise ParityError(
+            f"The quantised model strays {mean_kl:.2g} nats per token from the source (limit {MAX_MEAN_KL:g}): "
+            "export with a higher precision."
+        )
+    return {
+        "top1_agreement": num_equal / num_tokens,
+        "mean_kl_nats": mean_kl,
+        "calibration_tokens": float(num_tokens),
+    }
+
+
+def _prefill_logits(target: TargetModel, token_ids: list[int]) -> npt.NDArray[np.float32]:
+    cache = KVCache(target.manifest, 1, len(token_ids))
+    logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
+    for start in range(0, len(token_ids), _CHUNK):
+        chunk = token_ids[start : start + _CHUNK]
+        rows = list(range(len(chunk)))
+        logits[start : start + len(chunk)] = target.forward(cache, 0, [DraftTree.chain(chunk)], [rows])[0]
+        cache.commit(0, rows)
+    return logits
+
+
+def _kl(expected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """KL divergence of each row, (N,)."""
+    log_expected, log_probabilities = expected.log_softmax(dim=1), logits.log_softmax(dim=1)
+    return (log_expected.exp() * (log_expected - log_probabilities)).sum(dim=1)

@@ -1,0 +1,96 @@
+"""int8 weights with a scale per output, int8 activations with a scale per row.
+
+ONNX Runtime's own dynamic quantisation scales activations per tensor, so that a node's logits depend on its
+neighbours; here each row has its own scale, and integer sums are the same in any order.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor
+
+Float32Array = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
+
+_ZERO_POINT = 128  # unsigned activations: ONNX Runtime's signed kernels are up to 20 times slower on x86
+_SMALLEST_SCALE = 1e-9
+
+
+def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
+    """weight (K, J) -> int8 (K, J) in [-127, 127] and scales (J,)."""
+    scales = np.abs(weight).max(axis=0) / np.float32(127)
+    scales[scales == 0] = 1
+    return np.clip(np.rint(weight / scales), -127, 127).astype(np.int8), scales.astype(np.float32)
+
+
+class Int8Products:
+    """rows (..., K) are quantised row by row, multiplied as integers and scaled back.
+
+    is_portable: only operators of the ONNX standard; else ONNX Runtime's product that scales as it goes.
+    """
+
+    def __init__(self, editor: GraphEditor, is_portable: bool) -> None:
+        self._editor = editor
+        self._is_portable = is_portable
+        self._zero_points: dict[tuple[object, ...], ir.Value] = {}
+        self._shapes: dict[tuple[object, ...], ir.Value] = {}
+
+    def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
+        """rows (..., K) times weight (K, J) -> (..., J)."""
+        quantized, scales = quantize_columns(weight)
+        stored = self._editor.constant(quantized, f"{name}.int8")
+        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"), weight.shape)
+
+    def multiply_stored(
+        self, rows: ir.Value, stored: ir.Value, scales: ir.Value, matrix_shape: tuple[int, ...]
+    ) -> ir.Value:
+        """rows (..., K) times the stored int8 matrix (K, J) with scales (J,) -> (..., J)."""
+        editor = self._editor
+        num_inputs, num_outputs = matrix_shape
+        is_flat = rows.shape is not None and len(rows.shape) == 2
+        flat = rows if is_flat else editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
+        row_scales = self._row_scales(flat)
+        product = self._scaled_product(self._quantize(rows, flat, row_scales), stored, scales)
+        result = editor.op("Mul", [product, editor.op("Unsqueeze", [row_scales, editor.int64s(1)])])
+        return result if is_flat else editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
+
+    def _row_scales(self, flat: ir.Value) -> ir.Value:
+        editor = self._editor
+        largest = editor.op("ReduceMax", [editor.op("Abs", [flat]), editor.int64s(1)], {"keepdims": 0})
+        scales = editor.op("Mul", [largest, editor.scalar(1 / 127)])
+        return editor.op("Max", [scales, editor.scalar(_SMALLEST_SCALE)])
+
+    def _quantize(self, rows: ir.Value, flat: ir.Value, row_scales: ir.Value) -> ir.Value:
+        editor = self._editor
+        key = _leading_sizes(rows)
+        if key not in self._zero_points:
+            zero = editor.constant(np.array([_ZERO_POINT], np.uint8), "zero_points")
+            shape = editor.op("Shape", [row_scales], dtype=ir.DataType.INT64)
+            self._zero_points[key] = editor.op("Expand", [zero, shape], dtype=ir.DataType.UINT8)
+        inputs = [flat, row_scales, self._zero_points[key]]
+        return editor.op("QuantizeLinear", inputs, {"axis": 0}, dtype=ir.DataType.UINT8)
+
+    def _scaled_product(self, quantized: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
+        editor = self._editor
+        zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
+        if self._is_portable:
+            product = editor.op("MatMulInteger", [quantized, stored, zero_point], dtype=ir.DataType.INT32)
+            return editor.op("Mul", [editor.op("Cast", [product], {"to": int(ir.DataType.FLOAT)}), scales])
+        inputs = [quantized, stored, editor.scalar(1.0), scales, zero_point]
+        return editor.op("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+
+    def _shape_like(self, rows: ir.Value, width: int) -> ir.Value:
+        editor = self._editor
+        key = (*_leading_sizes(rows), width)
+        if key not in self._shapes:
+            leading = editor.op("Shape", [rows], {"start": 0, "end": -1}, dtype=ir.DataType.INT64)
+            sizes = [leading, editor.int64s(width)]
+            self._shapes[key] = editor.op("Concat", sizes, {"axis": 0}, dtype=ir.DataType.INT64)
+        return self._shapes[key]
+
+
+def _leading_sizes(rows: ir.Value) -> tuple[object, ...]:
+    """What identifies the sizes before the last: their names where all are known, else the value itself."""
+    sizes = [] if rows.shape is None else [getattr(size, "value", size) for size in rows.shape][:-1]
+    return tuple(sizes) if sizes and None not in sizes else (rows,)

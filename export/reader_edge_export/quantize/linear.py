@@ -1,0 +1,79 @@
+"""Find the products with constant weights and hand them on, those with the same input together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+
+Float32Array = npt.NDArray[np.float32]
+
+
+class ProductForm(Protocol):
+    """A way to store a matrix and to multiply by it."""
+
+    def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
+        """rows (..., K) times weight (K, J) -> (..., J)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A MatMul or Gemm node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one."""
+
+    node: ir.Node
+    rows: ir.Value
+    weight: Float32Array
+    bias: ir.Value | None
+
+
+def replace_products(editor: GraphEditor, form: ProductForm) -> None:
+    """Give every product with a constant weight the stored form; products of the same rows become one, then split."""
+    for group in _grouped(editor.graph):
+        outputs = _multiply_together(editor, form, group)
+        for product, output in zip(group, outputs, strict=True):
+            if product.bias is not None:
+                output = editor.op("Add", [output, product.bias])
+            editor.replace(product.node, [output])
+
+
+def _multiply_together(editor: GraphEditor, form: ProductForm, group: Sequence[Product]) -> Sequence[ir.Value]:
+    first = group[0]
+    weight = np.concatenate([product.weight for product in group], axis=1)
+    output = form.multiply(first.rows, weight, first.node.name or "product")
+    if len(group) == 1:
+        return [output]
+    widths = editor.int64s(*[product.weight.shape[1] for product in group])
+    outputs = editor.op_multi("Split", [output, widths], len(group), {"axis": -1})
+    editor.insert_before(first.node)
+    return outputs
+
+
+def _grouped(graph: ir.Graph) -> list[list[Product]]:
+    groups: dict[ir.Value, list[Product]] = {}
+    for node in graph:
+        product = _product(node)
+        if product is not None:
+            groups.setdefault(product.rows, []).append(product)
+    return list(groups.values())
+
+
+def _product(node: ir.Node) -> Product | None:
+    if node.op_type not in ("MatMul", "Gemm") or node.inputs[0] is None:
+        return None
+    weight = weight_of(node.inputs[1])
+    if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
+        return None
+    if node.op_type == "Gemm" and _attribute(node, "transB"):
+        weight = weight.T
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return Product(node, node.inputs[0], weight.astype(np.float32, copy=False), bias)
+
+
+def _attribute(node: ir.Node, name: str) -> int:
+    attribute = node.attributes.get(name)
+    return attribute.as_int() if attribute is not None else 0

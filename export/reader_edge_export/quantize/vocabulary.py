@@ -1,0 +1,84 @@
+"""The vocabulary matrix (V, E): looked up by token at the start, multiplied by at the end; tied, it is stored once.
+
+Stored as (V, E), a lookup reads one short run of memory. The logit head multiplies by its transpose, which ONNX
+Runtime folds and packs when it loads the graph: the file holds one copy, and the bits of a row are the same at every
+width, as with any constant matrix.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
+from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
+
+
+def store_vocabulary_fp32(editor: GraphEditor) -> None:
+    """Replace the LogitHead marker by a product with the fp32 matrix as it is."""
+    marker = logit_head_marker(editor.graph)
+    hidden = _wanted_rows(editor, marker)
+    columns = editor.op("Transpose", [marker.weight], {"perm": [1, 0]})
+    _finish(editor, marker, editor.op("MatMul", [hidden, columns]))
+
+
+def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
+    """Store embedding and logit head as int8 with a scale per token; one matrix where they are tied."""
+    marker = logit_head_marker(editor.graph)
+    embedding = _embedding_lookup(editor.graph)
+    stored, scales = _store(editor, marker.weight, "vocabulary")
+    hidden = _wanted_rows(editor, marker)
+    columns = editor.op("Transpose", [stored], {"perm": [1, 0]}, dtype=ir.DataType.INT8)
+    vocab_size, width = _shape(marker.weight)
+    logits = Int8Products(editor, is_portable).multiply_stored(hidden, columns, scales, (width, vocab_size))
+    _finish(editor, marker, logits)
+    if embedding.inputs[0] is not marker.weight:
+        stored, scales = _store(editor, embedding.inputs[0], "embedding")
+    _look_up(editor, embedding, stored, scales)
+
+
+def _store(editor: GraphEditor, matrix: ir.Value | None, name: str) -> tuple[ir.Value, ir.Value]:
+    weight = weight_of(matrix)
+    assert weight is not None
+    quantized, scales = quantize_columns(weight.astype(np.float32).T)
+    return editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8"), editor.constant(scales, f"{name}.scale")
+
+
+def _look_up(editor: GraphEditor, embedding: ir.Node, stored: ir.Value, scales: ir.Value) -> None:
+    token_ids = embedding.inputs[1]
+    rows = editor.op("Gather", [stored, token_ids], dtype=ir.DataType.INT8)
+    row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, token_ids]), editor.int64s(-1)])
+    values = editor.op("Cast", [rows], {"to": int(ir.DataType.FLOAT)})
+    editor.replace(embedding, [editor.op("Mul", [values, row_scales])])
+
+
+def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
+    """hidden (B, N, E) -> (B, R, E)."""
+    indices = editor.op("Unsqueeze", [marker.rows, editor.int64s(2)], dtype=ir.DataType.INT64)
+    hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
+    hidden.shape = ir.Shape(["B", "R", _shape(marker.weight)[1]])
+    return hidden
+
+
+def _finish(editor: GraphEditor, marker: LogitHeadMarker, logits: ir.Value) -> None:
+    if marker.bias is not None:
+        logits = editor.op("Add", [logits, marker.bias])
+    editor.replace(marker.node, [logits])
+
+
+def _embedding_lookup(graph: ir.Graph) -> ir.Node:
+    for node in graph:
+        if node.op_type == "Gather" and weight_of(node.inputs[0]) is not None and _is_input_ids(node.inputs[1]):
+            return node
+    raise AssertionError("the traced graph looks up no embedding")
+
+
+def _is_input_ids(value: ir.Value | None) -> bool:
+    while value is not None and (node := value.producer()) is not None and node.op_type in ("Reshape", "Identity"):
+        value = node.inputs[0]
+    return value is not None and value.name == "input_ids"
+
+
+def _shape(value: ir.Value) -> tuple[int, int]:
+    weight = weight_of(value)
+    assert weight is not None
+    return weight.shape[0], weight.shape[1]

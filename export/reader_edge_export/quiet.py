@@ -1,0 +1,29 @@
+"""Keep the libraries' chatter out of the user's terminal, but none of their errors."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOGGERS = ("torch.onnx", "transformers", "optimum", "onnx_ir", "onnxscript", "huggingface_hub")
+
+# Torch's tracer warns from C++, where no Python module is to be named.
+_TRACER_MESSAGES = (r"Converting a tensor to a Python", r"torch\.tensor results are registered as constants")
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silence the libraries' log messages and the warnings from their modules; errors and all other warnings pass."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    with warnings.catch_warnings():
+        # Tracing fixes Python values on purpose: the survey and the parity checks vouch for the result.
+        for message in _TRACER_MESSAGES:
+            warnings.filterwarnings("ignore", message=message)
+        warnings.filterwarnings("ignore", module=r"(torch|transformers|optimum)\b")
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)

@@ -1,0 +1,54 @@
+"""The source module in PyTorch, the truth that every package is measured against."""
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from reader_edge_export.source import Source
+from reader_edge_runtime.errors import ExportError
+
+
+def load_model(source: Source) -> PreTrainedModel:
+    """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+    progress_was_shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:  # transformers and safetensors raise many classes for broken weights
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(f"The weights in '{source.folder}' cannot be loaded: {reason}") from error
+    finally:
+        if progress_was_shown:
+            transformers_logging.enable_progress_bar()
+    model, loading = loaded
+    missing = sorted(loading["missing_keys"]) + sorted(str(key[0]) for key in loading["mismatched_keys"])
+    if missing:
+        raise ExportError(
+            f"The weights in '{source.folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
+        )
+    checked: PreTrainedModel = model.eval()
+    return checked
+
+
+def vocab_size_of(model: PreTrainedModel) -> int:
+    """Rows of the logit head."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ExportError(f"The model type {model.config.model_type!r} has no logit head here.")
+    return int(head.weight.shape[0])
+
+
+def chain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
+    """Logits (N, V) after each of N tokens."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
+    return logits

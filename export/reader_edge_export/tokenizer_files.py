@@ -1,0 +1,72 @@
+"""The tokenizer's part of a package: tokenizer.json, the chat template and the special token ids."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from reader_edge_export.source import Source, read_json
+from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.package import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+
+
+def load_tokenizer(source: Source, vocab_size: int) -> PreTrainedTokenizerFast:
+    """The source's fast tokenizer.
+
+    Raises TokenizerError where it cannot be read or knows more tokens than the model.
+    """
+    has_config = (source.folder / "tokenizer_config.json").is_file()
+    try:
+        if has_config:
+            tokenizer = AutoTokenizer.from_pretrained(source.folder, use_fast=True, trust_remote_code=False)
+        else:
+            # Without its config a class guessed from the model type would add special tokens of its own.
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(source.folder / "tokenizer.json"))
+    except Exception as error:  # tokenizers raises bare Exception for a broken file
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TokenizerError(f"The tokenizer in '{source.folder}' cannot be read: {reason}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise TokenizerError(f"The tokenizer in '{source.folder}' has no fast form: save it as tokenizer.json.")
+    _check_vocabulary(tokenizer, vocab_size, source)
+    return tokenizer
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write tokenizer.json and, where the tokenizer has one, chat_template.jinja."""
+    tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_NAME))
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if template:
+        (folder / CHAT_TEMPLATE_NAME).write_text(template, encoding="utf-8")
+
+
+def special_token_ids(source: Source, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[int, ...], int | None]:
+    """(ids that end an answer, id that begins a text): of generation_config.json, else config, else tokenizer."""
+    path = source.folder / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    eos = _first_ids("eos_token_id", generation, source.config) or _ids(tokenizer.eos_token_id)
+    bos = _first_ids("bos_token_id", generation, source.config) or _ids(tokenizer.bos_token_id)
+    return eos, bos[0] if bos else None
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, source: Source) -> None:
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0:
+        raise TokenizerError(f"The tokenizer in '{source.folder}' knows no token: save it again.")
+    if largest >= vocab_size:
+        raise TokenizerError(
+            f"The tokenizer in '{source.folder}' has token id {largest}, but the model's vocabulary ends at "
+            f"{vocab_size - 1}: give the tokenizer that belongs to this model."
+        )
+
+
+def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
+    return next((ids for config in configs if (ids := _ids(config.get(name)))), ())
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()

@@ -1,0 +1,226 @@
+"""What stands in for the source's attention and output embedding while it is traced: they leave markers."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.cache_utils import Cache
+
+from reader_edge_export.markers import LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+ATTENTION_NAME = "reader_edge_tree"
+
+# Arguments of the attention call that do not change its result here; any other one that is set is refused.
+_HARMLESS = {
+    "cache_position",
+    "dropout",
+    "is_causal",
+    "output_attentions",
+    "output_hidden_states",
+    "position_ids",
+    "return_dict",
+    "use_cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """What one attention layer of the source asks for. sliding_window: tokens seen, its own included, or None."""
+
+    scale: float
+    softcap: float
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None
+
+
+@dataclass(slots=True)
+class Trace:
+    """The graph inputs of the forward pass being traced, and what its layers left.
+
+    past: key and value of each layer, (B, H, S, D). max_context: windows at least this wide are no windows.
+    """
+
+    tree_mask: torch.Tensor
+    tree_mask_sliding: torch.Tensor | None
+    write_pos: torch.Tensor
+    logit_rows: torch.Tensor
+    past: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    max_context: int
+    present: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    layers: dict[int, AttentionLayer] = field(default_factory=dict)
+
+
+current_trace: ContextVar[Trace] = ContextVar("current_trace")
+
+
+class PassThroughCache(Cache):
+    """Hands the new tokens' keys and values through: the marker writes the real cache."""
+
+    is_compileable = False
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, cache_kwargs: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+    def __len__(self) -> int:
+        return self._num_layers
+
+
+class _TreeAttention(torch.autograd.Function):
+    """The marker; its own values are never looked at, only their shapes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        past_key: torch.Tensor,
+        past_value: torch.Tensor,
+        write_pos: torch.Tensor,
+        mask: torch.Tensor,
+        layer: AttentionLayer,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return query.clone(), past_key.clone(), past_value.clone()
+
+    @staticmethod
+    def symbolic(
+        g: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        past_key: Any,
+        past_value: Any,
+        write_pos: Any,
+        mask: Any,
+        layer: AttentionLayer,
+    ) -> tuple[Any, Any, Any]:
+        output, present_key, present_value = g.op(
+            f"{MARKER_DOMAIN}::{TREE_ATTENTION}",
+            query,
+            key,
+            value,
+            past_key,
+            past_value,
+            write_pos,
+            mask,
+            scale_f=layer.scale,
+            softcap_f=layer.softcap,
+            num_heads_i=layer.num_heads,
+            kv_heads_i=layer.num_kv_heads,
+            head_dim_i=layer.head_dim,
+            outputs=3,
+        )
+        output.setType(query.type())
+        present_key.setType(past_key.type())
+        present_value.setType(past_value.type())
+        return output, present_key, present_value
+
+
+class _LogitHead(torch.autograd.Function):
+    """The marker; takes the weight as it is stored, so that tied embeddings stay one tensor."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return hidden.new_zeros(*rows.shape, weight.shape[0])
+
+    @staticmethod
+    def symbolic(g: Any, hidden: Any, weight: Any, rows: Any, bias: Any) -> Any:
+        inputs = [hidden, weight, rows] if bias is None else [hidden, weight, rows, bias]
+        logits = g.op(f"{MARKER_DOMAIN}::{LOGIT_HEAD}", *inputs)
+        vocab_size = weight.type().sizes()[0]
+        logits.setType(hidden.type().with_sizes([None, None, vocab_size]))
+        return logits
+
+
+_mark_attention: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = _TreeAttention.apply
+_mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
+
+
+def logit_head(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Stands in for the source's output embedding: logits (B, R, V) of the rows asked for."""
+    return _mark_logit_head(hidden, weight, current_trace.get().logit_rows, bias)
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    **other: object,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: q (B, Hq, N, D), k and v (B, H, N, D) -> (B, N, Hq, D).
+
+    Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
+    """
+    _refuse_unknown(other)
+    trace = current_trace.get()
+    index = _layer_index(module)
+    if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
+        raise UnsupportedArchitectureError(f"Attention layer {index} is not plain causal self-attention.")
+    is_windowed = sliding_window is not None and sliding_window < trace.max_context
+    layer = AttentionLayer(
+        scale=_scale(module, query.shape[-1], scaling),
+        softcap=float(softcap or 0.0),
+        num_heads=int(query.shape[1]),
+        num_kv_heads=int(key.shape[1]),
+        head_dim=int(query.shape[3]),
+        sliding_window=sliding_window if is_windowed else None,
+    )
+    trace.layers[index] = layer
+    mask = trace.tree_mask_sliding if is_windowed and trace.tree_mask_sliding is not None else trace.tree_mask
+    past_key, past_value = trace.past[index] if trace.past else (key, value)
+    output, present_key, present_value = _mark_attention(
+        query, key, value, past_key, past_value, trace.write_pos, mask, layer
+    )
+    trace.present[index] = (present_key, present_value)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _refuse_unknown(arguments: dict[str, object]) -> None:
+    odd = sorted(name for name, value in arguments.items() if value is not None and name not in _HARMLESS)
+    if odd:
+        raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
+
+
+def _scale(module: torch.nn.Module, head_dim: int, scaling: float | None) -> float:
+    if scaling is not None:
+        return float(scaling)
+    # GPT-2 hands no scaling over and keeps it in flags (transformers, modeling_gpt2.eager_attention_forward).
+    scale = 1.0 / math.sqrt(head_dim) if getattr(module, "scale_attn_weights", True) else 1.0
+    return scale / (_layer_index(module) + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def _layer_index(module: torch.nn.Module) -> int:
+    index = module.layer_idx
+    if not isinstance(index, int):
+        raise UnsupportedArchitectureError("The model's attention layers are not numbered.")
+    return index
+
+
+def _no_mask(*args: object, **kwargs: object) -> None:
+    """transformers' mask interface: the graph brings its own masks."""
+
+
+AttentionInterface.register(ATTENTION_NAME, tree_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)

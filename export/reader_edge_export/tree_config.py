@@ -1,0 +1,237 @@
+"""Trace a model with Optimum so that its ONNX graph follows the contract of `reader_edge_runtime.package`.
+
+A survey pass first asks every attention layer what it wants; the trace then has one marker op per layer.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import optimum.exporters.onnx.model_configs  # noqa: F401  (fills the TasksManager's table)
+import torch
+from optimum.exporters.onnx import OnnxConfig, export
+from optimum.exporters.onnx.model_patcher import ModelPatcher
+from optimum.exporters.tasks import TasksManager
+from transformers import PreTrainedModel
+
+from reader_edge_export.tracing import (
+    ATTENTION_NAME,
+    AttentionLayer,
+    PassThroughCache,
+    Trace,
+    current_trace,
+    logit_head,
+)
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+TRACE_OPSET = 18  # the newest that the TorchScript exporter and all lowerings share
+
+# Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
+_B, _N, _R, _PAST, _S = 2, 3, 2, 5, 16
+
+DynamicAxes = dict[str, dict[int, str]]
+
+
+def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[AttentionLayer]:
+    """Write the model with its markers as ONNX (opset 18) to `graph`.
+
+    Returns what each layer asks for. Raises UnsupportedArchitectureError where the graph would not be the model.
+    """
+    layers = survey(model, max_context)
+    constructor = TasksManager.get_exporter_config_constructor(
+        "onnx", model_type=model.config.model_type, task="text-generation-with-past", library_name="transformers"
+    )
+    config_class = _tree_config(getattr(constructor, "func", constructor), layers, max_context)
+    config = config_class(model.config, task="text-generation")
+    # The dynamic axes fix would load the file into ONNX Runtime, which does not know the markers.
+    export(model, config, graph, opset=TRACE_OPSET, disable_dynamic_axes_fix=True)
+    return layers
+
+
+def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
+    """Run the model once on a few tokens and note what each attention layer asks for."""
+    example = _example_inputs([], is_windowed=False)
+    trace = Trace(
+        tree_mask=example["tree_mask"],
+        tree_mask_sliding=None,
+        write_pos=example["write_pos"],
+        logit_rows=example["logit_rows"],
+        past=(),
+        max_context=max_context,
+    )
+    with torch.no_grad(), _TreePatch(model):
+        _run(model, model.forward, trace, example["input_ids"], example["position_ids"])
+    num_layers = int(model.config.num_hidden_layers)
+    if sorted(trace.layers) != list(range(num_layers)):
+        raise UnsupportedArchitectureError(
+            f"Only {len(trace.layers)} of the model's {num_layers} layers use the attention interface of transformers."
+        )
+    layers = [trace.layers[index] for index in range(num_layers)]
+    _check_uniform(layers)
+    return layers
+
+
+def sliding_window_of(layers: list[AttentionLayer]) -> int | None:
+    """The window that the windowed layers share, or None."""
+    return next((layer.sliding_window for layer in layers if layer.sliding_window is not None), None)
+
+
+def _check_uniform(layers: list[AttentionLayer]) -> None:
+    sizes = {(layer.num_heads, layer.num_kv_heads, layer.head_dim) for layer in layers}
+    windows = {layer.sliding_window for layer in layers} - {None}
+    if len(sizes) > 1 or len(windows) > 1:
+        raise UnsupportedArchitectureError(
+            f"The model's attention layers differ in size {sorted(sizes)} or window {sorted(windows)}, "  # type: ignore[type-var]
+            "which a package cannot hold."
+        )
+
+
+class _TreePatch:
+    """While entered, the model's layers and output embedding leave markers."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+        self._configs = {id(config): config for config in configs}
+        self._implementations: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        head = self._model.get_output_embeddings()
+        head.forward = lambda hidden: logit_head(hidden, head.weight, getattr(head, "bias", None))
+        for key, config in self._configs.items():
+            self._implementations[key] = config._attn_implementation
+            config._attn_implementation = ATTENTION_NAME
+
+    def __exit__(self, *exception: object) -> None:
+        del self._model.get_output_embeddings().forward
+        for key, config in self._configs.items():
+            config._attn_implementation = self._implementations[key]
+
+
+def _run(
+    model: PreTrainedModel,
+    forward: Callable[..., Any],
+    trace: Trace,
+    input_ids: torch.Tensor,
+    position_ids: torch.Tensor,
+) -> torch.Tensor:
+    token = current_trace.set(trace)
+    try:
+        logits: torch.Tensor = forward(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=trace.tree_mask,
+            past_key_values=PassThroughCache(model.config.num_hidden_layers),
+            use_cache=True,
+            cache_position=torch.arange(input_ids.shape[1]),
+            return_dict=True,
+        ).logits
+        return logits
+    finally:
+        current_trace.reset(token)
+
+
+def _tree_patcher(max_context: int) -> type[ModelPatcher]:
+    class TreePatcher(ModelPatcher):  # type: ignore[misc]
+        """Gives the model the signature of the graph contract for the time of the trace."""
+
+        def __init__(
+            self, config: OnnxConfig, model: PreTrainedModel, model_kwargs: dict[str, Any] | None = None
+        ) -> None:
+            super().__init__(config, model, model_kwargs)
+            self._patch = _TreePatch(model)
+            source_forward = self.orig_forward
+
+            def forward(
+                input_ids: torch.Tensor,
+                position_ids: torch.Tensor,
+                tree_mask: torch.Tensor,
+                write_pos: torch.Tensor,
+                logit_rows: torch.Tensor,
+                past_key: list[torch.Tensor],
+                past_value: list[torch.Tensor],
+                tree_mask_sliding: torch.Tensor | None = None,
+            ) -> dict[str, Any]:
+                past = list(zip(past_key, past_value, strict=True))
+                trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, max_context)
+                logits = _run(model, source_forward, trace, input_ids, position_ids)
+                present = [trace.present[layer] for layer in range(len(past))]
+                return {
+                    "logits": logits,
+                    "present_key": tuple(key for key, _ in present),
+                    "present_value": tuple(value for _, value in present),
+                }
+
+            self.patched_forward = forward
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            self._patch.__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            self._patch.__exit__(*exception)
+            super().__exit__(*exception)
+
+    return TreePatcher
+
+
+def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], max_context: int) -> type[OnnxConfig]:
+    is_windowed = sliding_window_of(layers) is not None
+
+    class TreeOnnxConfig(base):  # type: ignore[misc]
+        """Optimum's config of the architecture with the inputs and outputs of the graph contract."""
+
+        _MODEL_PATCHER = _tree_patcher(max_context)
+
+        @property
+        def inputs(self) -> DynamicAxes:
+            return _input_axes(len(layers), is_windowed)
+
+        @property
+        def outputs(self) -> DynamicAxes:
+            return _output_axes(len(layers))
+
+        def generate_dummy_inputs(self, framework: str = "pt", **shapes: Any) -> Mapping[str, Any]:
+            return _example_inputs(layers, is_windowed)
+
+    return TreeOnnxConfig
+
+
+def _input_axes(num_layers: int, is_windowed: bool) -> DynamicAxes:
+    axes: DynamicAxes = {
+        "input_ids": {0: "B", 1: "N"},
+        "position_ids": {0: "B", 1: "N"},
+        "tree_mask": {0: "B", 2: "N", 3: "M"},
+        "write_pos": {0: "B"},
+        "logit_rows": {0: "B", 1: "R"},
+    }
+    for kind in ("key", "value"):
+        axes |= {f"past_{kind}.{layer}": {0: "B", 2: "S"} for layer in range(num_layers)}
+    if is_windowed:
+        axes["tree_mask_sliding"] = {0: "B", 2: "N", 3: "M"}
+    return axes
+
+
+def _output_axes(num_layers: int) -> DynamicAxes:
+    axes: DynamicAxes = {"logits": {0: "B", 1: "R"}}
+    for kind in ("key", "value"):
+        axes |= {f"present_{kind}.{layer}": {0: "B", 2: "S"} for layer in range(num_layers)}
+    return axes
+
+
+def _example_inputs(layers: list[AttentionLayer], is_windowed: bool) -> dict[str, Any]:
+    def buffers() -> list[torch.Tensor]:
+        return [torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim) for layer in layers]
+
+    inputs: dict[str, Any] = {
+        "input_ids": torch.ones(_B, _N, dtype=torch.long),
+        "position_ids": torch.arange(_PAST, _PAST + _N).expand(_B, -1).contiguous(),
+        "tree_mask": torch.zeros(_B, 1, _N, _PAST + _N),
+        "write_pos": torch.full((_B,), _PAST, dtype=torch.long),
+        "logit_rows": torch.zeros(_B, _R, dtype=torch.long),
+        "past_key": buffers(),
+        "past_value": buffers(),
+    }
+    if is_windowed:
+        inputs["tree_mask_sliding"] = inputs["tree_mask"].clone()
+    return inputs

@@ -1,0 +1,44 @@
+"""Tiny models and packages, each made once a session."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from reader_edge_export import ExportOptions, export_model
+from tests.tiny_models import build_tiny_model
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Tiny models gain nothing from threads, and lose much where other processes compete for the cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """model_type -> the folder of a random model; not to be changed."""
+    root = tmp_path_factory.mktemp("models")
+
+    def build(model_type: str) -> Path:
+        folder = root / model_type
+        return folder if folder.exists() else build_tiny_model(model_type, folder)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def exported(
+    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str, str], Path]:
+    """(model_type, precision, attention) -> the folder of its package; not to be changed."""
+    root = tmp_path_factory.mktemp("packages")
+
+    def export(model_type: str, precision: str, attention: str) -> Path:
+        out = root / f"{model_type}-{precision}-{attention}"
+        if not out.exists():
+            export_model(tiny_model(model_type), out, ExportOptions(precision, attention))
+        return out
+
+    return export

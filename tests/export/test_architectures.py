@@ -1,0 +1,196 @@
+"""Every architecture, every attention variant: the graph computes what the source module computes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.graph import write_graph
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_runtime.package import ATTENTIONS, GRAPH_NAME, MASKED
+from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
+
+WINDOWED = {"gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "smollm3"}
+LIMIT = 5e-6
+LENGTHS = [20, 9]
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+NUM_NODES = len(PARENTS)
+CAPACITY = 40
+GARBAGE = 3.3
+PROMPTS, TREE = (np.random.default_rng(size).integers(3, VOCAB_SIZE, (2, size)) for size in (max(LENGTHS), NUM_NODES))
+
+FloatArray = npt.NDArray[np.float32]
+Traced = tuple[FloatArray, Path, int | None]
+
+
+@pytest.fixture(scope="module")
+def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
+    """model_type -> (the source's logits of every path, graph with markers, sliding window)."""
+    done: dict[str, Traced] = {}
+
+    def trace(model_type: str) -> Traced:
+        if model_type not in done:
+            model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type), attn_implementation="eager").eval()
+            graph = tmp_path_factory.mktemp(model_type) / "traced.onnx"
+            with quiet_libraries():
+                layers = trace_model(model, MAX_CONTEXT, graph)
+            done[model_type] = (_path_logits(model), graph, sliding_window_of(layers))
+        return done[model_type]
+
+    return trace
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
+    model_type: str, attention: str, traced: Callable[[str], Traced], tmp_path: Path
+) -> None:
+    expected, graph, window = traced(model_type)
+    assert (window == 8) == (model_type in WINDOWED)
+    write_graph(graph, tmp_path, ExportOptions("fp32", attention))
+    logits = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
+    assert np.abs(logits - expected).max() < LIMIT
+    assert np.abs(expected).max() > 0.5  # else the limit says nothing
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], Traced], tmp_path: Path) -> None:
+    _, graph, _ = traced("mistral")
+    write_graph(graph, tmp_path, ExportOptions("fp32", attention))
+    model = ir.load(tmp_path / GRAPH_NAME)
+    assert {value.name: str(value.shape) for value in model.graph.inputs} == {
+        "input_ids": "[B,N]",
+        "position_ids": "[B,N]",
+        "tree_mask": "[B,1,N,M]",
+        "tree_mask_sliding": "[B,1,N,M]",
+        "write_pos": "[B]",
+        "logit_rows": "[B,R]",
+        **{f"past_{kind}.{layer}": "[B,2,S,16]" for kind in ("key", "value") for layer in range(2)},
+    }
+    assert {value.name: str(value.shape) for value in model.graph.outputs} == {
+        "logits": f"[B,R,{VOCAB_SIZE}]",
+        **{f"present_{kind}.{layer}": "[B,2,S,16]" for kind in ("key", "value") for layer in range(2)},
+    }
+    assert model.ir_version <= 11
+    assert model.graph.opset_imports == {"": 18 if attention == "portable" else 24}
+    assert all(node.domain == "" for node in model.graph)
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_sizes_are_read_once_and_not_per_layer(
+    model_type: str, traced: Callable[[str], Traced], tmp_path: Path
+) -> None:
+    _, graph, _ = traced(model_type)
+    write_graph(graph, tmp_path, ExportOptions("fp32", "exact"))
+    operators = [node.op_type for node in ir.load(tmp_path / GRAPH_NAME).graph]
+    assert operators.count("Shape") <= 4
+    assert operators.count("Gather") <= 2
+
+
+def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("mistral"), attn_implementation="eager").eval()
+    with quiet_libraries():
+        layers = trace_model(model, 8, tmp_path / "traced.onnx")
+    assert sliding_window_of(layers) is None
+    names = [value.name for value in ir.load(tmp_path / "traced.onnx").graph.inputs]
+    assert "tree_mask_sliding" not in names
+
+
+class _GraphRunner:
+    """The contract played by hand, apart from the runtime: masks, positions and in-place buffers."""
+
+    def __init__(self, graph: Path, window: int | None) -> None:
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        self.window = window
+        self.buffers = {
+            node.name: np.full((2, node.shape[1], CAPACITY, node.shape[3]), GARBAGE, np.float32)
+            for node in self.session.get_inputs()
+            if node.name.startswith("past_")
+        }
+
+    def tree_logits(self, prompts: npt.NDArray[np.int64], tree: npt.NDArray[np.int64]) -> FloatArray:
+        """Prefill each prompt alone, then both trees in one pass: (2, N, V)."""
+        for b, length in enumerate(LENGTHS):
+            causal = np.tri(length, dtype=bool)[None]
+            self._run(prompts[b : b + 1, :length], np.arange(length)[None], causal, [0], slice(b, b + 1))
+        visible = max(LENGTHS) + NUM_NODES
+        seen = np.zeros((2, NUM_NODES, visible), bool)
+        positions = np.zeros((2, NUM_NODES), np.int64)
+        for b, length in enumerate(LENGTHS):
+            seen[b, :, :length] = True
+            seen[b, :, length : length + NUM_NODES] = _ancestors()
+            positions[b] = length + _ancestors().sum(axis=1) - 1
+        return self._run(tree, positions, seen, LENGTHS, slice(0, 2))
+
+    def _run(
+        self,
+        input_ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        seen: npt.NDArray[np.bool_],
+        write_pos: list[int],
+        slots: slice,
+    ) -> FloatArray:
+        num_sequences, num_nodes = input_ids.shape
+        feed: dict[str, npt.NDArray[Any]] = {
+            "input_ids": input_ids,
+            "position_ids": positions,
+            "tree_mask": _as_mask(seen),
+            "write_pos": np.array(write_pos),
+            "logit_rows": np.tile(np.arange(num_nodes), (num_sequences, 1)),
+        }
+        if self.window is not None:
+            feed["tree_mask_sliding"] = _as_mask(seen & self._near(positions, write_pos, seen.shape[2]))
+        binding = self.session.io_binding()
+        for name, array in feed.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
+        for name, buffer in self.buffers.items():
+            value = ort.OrtValue.ortvalue_from_numpy(buffer[slots])
+            binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(name.replace("past", "present"), value)
+        binding.bind_output("logits", "cpu")
+        self.session.run_with_iobinding(binding)
+        logits: FloatArray = binding.get_outputs()[-1].numpy()  # bound last
+        return logits
+
+    def _near(self, positions: npt.NDArray[np.int64], write_pos: list[int], visible: int) -> npt.NDArray[np.bool_]:
+        """(B, N, M): whether a row's token lies inside the node's window, by depth."""
+        keys = np.tile(np.arange(visible), (len(write_pos), 1))
+        for b, start in enumerate(write_pos):
+            keys[b, start : start + positions.shape[1]] = positions[b]
+        return positions[:, :, None] - keys[:, None, :] < (self.window or 0)
+
+
+def _as_mask(seen: npt.NDArray[np.bool_]) -> FloatArray:
+    return np.where(seen, 0, MASKED).astype(np.float32)[:, None]
+
+
+def _ancestors() -> npt.NDArray[np.bool_]:
+    """(N, N): whether node j is node i or above it."""
+    mask = np.eye(NUM_NODES, dtype=bool)
+    for node, parent in enumerate(PARENTS):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+def _path_logits(model: PreTrainedModel) -> FloatArray:
+    expected = np.zeros((2, NUM_NODES, VOCAB_SIZE), np.float32)
+    for b, length in enumerate(LENGTHS):
+        for node, path in enumerate(_ancestors()):
+            text = np.concatenate([PROMPTS[b, :length], TREE[b, path]])
+            with torch.no_grad():
+                expected[b, node] = model(torch.from_numpy(text)[None], use_cache=False).logits[0, -1].numpy()
+    return expected

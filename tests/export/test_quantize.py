@@ -1,0 +1,150 @@
+"""Stored forms: row independence bit for bit, small rounding errors, one vocabulary matrix where it is tied."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_export.quantize.int4 import BLOCK_SIZE, quantize_blocks
+from reader_edge_export.quantize.int8 import quantize_columns
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
+from tests.tiny_models import VOCAB_SIZE
+
+FloatArray = npt.NDArray[np.float32]
+Exported = Callable[[str, str, str], Path]
+
+PROMPT = list(range(5, 42))
+TREE = DraftTree.root(7)
+for token_id, parent in zip([9, 11, 9, 30, 31, 32, 7, 8, 9, 10, 50], [0, 0, 1, 1, 2, 4, 4, 6, 7, 7, 10], strict=True):
+    TREE.add(token_id, parent, "test")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt2", "qwen2"])
+def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: str, exported: Exported) -> None:
+    target = TargetModel.open(ModelPackage.open(exported(model_type, precision, "exact")), threads=1)
+    in_tree = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE])
+    for b, prompt in enumerate([PROMPT, PROMPT[:9]]):
+        for node in range(len(TREE)):
+            path = [other for other in range(len(TREE)) if TREE.ancestors()[node, other]]
+            token_ids = [TREE.token_ids[other] for other in path]
+            chain = _forward(target, [prompt], [DraftTree.chain(token_ids)])[0]
+            single = _forward(target, [prompt + token_ids[:-1]], [DraftTree.chain(token_ids[-1:])])[0]
+            np.testing.assert_array_equal(chain, in_tree[b, path])
+            np.testing.assert_array_equal(single[0], in_tree[b, node])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_bits_do_not_depend_on_the_number_of_threads(precision: str, exported: Exported) -> None:
+    package = ModelPackage.open(exported("llama", precision, "exact"))
+    one, two = (_forward(TargetModel.open(package, threads), [PROMPT], [TREE]) for threads in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_logit_rows_choose_nodes_without_changing_their_bits(precision: str, exported: Exported) -> None:
+    target = TargetModel.open(ModelPackage.open(exported("llama", precision, "exact")), threads=1)
+    everything = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE])
+    rows = [[11, 0, 3], [2, 2, 10]]
+    chosen = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE], rows)
+    for b in range(2):
+        np.testing.assert_array_equal(chosen[b], everything[b, rows[b]])
+
+
+@pytest.mark.parametrize("attention", ["exact", "fast", "portable"])
+def test_the_cache_is_updated_in_place(
+    attention: str, exported: Exported, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_runtime.execution.provider.LOG_SEVERITY", 2)
+    target = TargetModel.open(ModelPackage.open(exported("llama", "fp32", attention)), threads=1)
+    cache = KVCache(target.manifest, 1, 32)
+    target.forward(cache, 0, [DraftTree.chain(PROMPT[:9])], [[0]])
+    assert "in-place" not in capfd.readouterr().err
+    written = np.abs(cache.slab).sum(axis=(0, 1, 2, 4)) > 0
+    np.testing.assert_array_equal(written, np.arange(32) < 9)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_tied_embeddings_are_stored_once(precision: str, exported: Exported) -> None:
+    assert _vocabulary_matrices(exported("llama", precision, "exact")) == [(VOCAB_SIZE, 64)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_untied_embeddings_are_both_stored(precision: str, exported: Exported) -> None:
+    assert _vocabulary_matrices(exported("phi", precision, "exact")) == [(VOCAB_SIZE, 64)] * 2
+
+
+def test_each_step_in_precision_makes_the_weights_smaller(exported: Exported) -> None:
+    sizes = [(exported("llama", precision, "exact") / WEIGHTS_NAME).stat().st_size for precision in ("fp32", "int8")]
+    assert sizes[1] < 0.4 * sizes[0]
+    manifests = [ModelPackage.open(exported("llama", precision, "exact")).manifest for precision in ("int8", "int4")]
+    assert manifests[0].checks["mean_kl_nats"] < manifests[1].checks["mean_kl_nats"] < 0.1
+
+
+def test_no_weight_is_stored_that_nothing_reads(exported: Exported) -> None:
+    for precision in ("fp32", "int8", "int4"):
+        graph = ir.load(exported("qwen2", precision, "exact") / GRAPH_NAME).graph
+        assert all(value.uses() for value in graph.initializers.values())
+
+
+MATRICES = st.tuples(st.integers(1, 70), st.integers(1, 5), st.integers(0, 2**32 - 1))
+
+
+@given(MATRICES)
+@settings(max_examples=50, deadline=None)
+def test_int8_columns_round_to_half_a_step(shape: tuple[int, int, int]) -> None:
+    weight = _random_matrix(*shape)
+    quantized, scales = quantize_columns(weight)
+    assert (np.abs(quantized * scales - weight) <= 0.5001 * scales).all()
+    assert np.abs(quantized.astype(int)).max() <= 127
+
+
+@given(MATRICES)
+@settings(max_examples=50, deadline=None)
+def test_int4_blocks_round_to_half_a_step_or_better(shape: tuple[int, int, int]) -> None:
+    weight = _random_matrix(*shape)
+    packed, scales = quantize_blocks(weight)
+    restored = _unpack(packed, scales)[:, : weight.shape[0]].T
+    extreme = np.abs(weight).max(axis=0)
+    assert (np.sqrt(np.square(restored - weight).mean(axis=0)) <= 0.5001 * extreme / 7).all()
+
+
+def test_an_all_zero_matrix_stays_zero() -> None:
+    weight = np.zeros((BLOCK_SIZE, 2), np.float32)
+    assert not quantize_columns(weight)[0].any()
+    assert not _unpack(*quantize_blocks(weight)).any()
+
+
+def _random_matrix(num_inputs: int, num_outputs: int, seed: int) -> FloatArray:
+    return np.random.default_rng(seed).normal(size=(num_inputs, num_outputs)).astype(np.float32)
+
+
+def _unpack(packed: npt.NDArray[np.uint8], scales: FloatArray) -> FloatArray:
+    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*scales.shape, BLOCK_SIZE)
+    values = (nibbles.astype(np.float32) - 8) * scales[..., None]
+    return values.reshape(len(scales), -1)
+
+
+def _vocabulary_matrices(folder: Path) -> list[tuple[int, ...]]:
+    graph = ir.load(folder / GRAPH_NAME).graph
+    shapes = [value.shape.numpy() for value in graph.initializers.values() if value.shape is not None]
+    return [shape for shape in shapes if len(shape) == 2 and VOCAB_SIZE in shape and 1 not in shape]
+
+
+def _forward(
+    target: TargetModel, prompts: list[list[int]], trees: list[DraftTree], rows: list[list[int]] | None = None
+) -> FloatArray:
+    """Logits (B, R, V) of trees over freshly prefilled prompts; all nodes where `rows` is None."""
+    cache = KVCache(target.manifest, len(prompts), max(map(len, prompts)) + max(map(len, trees)))
+    for slot, prompt in enumerate(prompts):
+        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        cache.commit(slot, list(range(len(prompt))))
+    return target.forward(cache, 0, trees, rows or [list(range(len(tree))) for tree in trees]).copy()

@@ -1,0 +1,79 @@
+"""Tiny models with random weights, in Hugging Face format, made where a test needs one."""
+
+from pathlib import Path
+from typing import Any
+
+VOCAB_SIZE = 320
+MAX_CONTEXT = 128
+SPECIAL_TOKENS = ["<|bos|>", "<|eos|>"]
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_CONTEXT,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "tie_word_embeddings": True,
+}
+_WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+_CHANGES: dict[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, **_WINDOW},
+    "gemma3_text": {"head_dim": 16, "query_pre_attn_scalar": 24, **_WINDOW},
+    "granite": {"attention_multiplier": 0.2, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+    "mistral": {"sliding_window": 8},
+    "olmo2": {"tie_word_embeddings": False},
+    "phi": {"tie_word_embeddings": False, "partial_rotary_factor": 0.5},
+    "phi3": {"sliding_window": 8},
+    "qwen2": {"use_sliding_window": True, **_WINDOW},
+    "qwen3": {"head_dim": 32},
+    "smollm3": {"use_sliding_window": True, **_WINDOW},
+}
+_GPT2_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": MAX_CONTEXT,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "scale_attn_by_inverse_layer_idx": True,
+}
+
+
+def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
+    """Write a random model of the type, its config changed by `changes`, and a tokenizer to `folder`; return it."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = _GPT2_SIZES if model_type == "gpt2" else _SIZES | _CHANGES.get(model_type, {})
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **(sizes | {"initializer_range": 0.1} | changes))
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                # Norm weights of one and biases of zero would hide a mistake with them.
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    build_tiny_tokenizer(folder)
+    return folder
+
+
+def build_tiny_tokenizer(folder: Path) -> None:
+    """Write a byte-level BPE tokenizer of at most VOCAB_SIZE tokens to `folder`."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    trainer = ByteLevelBPETokenizer()
+    lines = ["the cat sat on the mat", "def add(a, b): return a + b", "tides rise and fall twice a day"] * 5
+    trainer.train_from_iterator(lines, vocab_size=VOCAB_SIZE, special_tokens=SPECIAL_TOKENS, show_progress=False)
+    names = dict(zip(("bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trainer._tokenizer, **names)
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    tokenizer.save_pretrained(folder)
