@@ -67,7 +67,10 @@ class DraftTree:
         seen = set()
         for node, (token_id, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
             if not 0 <= token_id < vocab_size:
-                raise DraftError(f"Draft node {node} has token id {token_id}, the vocabulary has {vocab_size}.")
+                raise DraftError(
+                    f"Draft node {node} from source {self.sources[node]!r} has token id {token_id}, but the vocabulary "
+                    f"has {vocab_size}."
+                )
             if node and not 0 <= parent < node:
                 raise DraftError(f"Draft node {node} has parent {parent}, which does not come before it.")
             if (parent, token_id) in seen:

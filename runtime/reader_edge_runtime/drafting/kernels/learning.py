@@ -1,0 +1,83 @@
+"""Learn from what the target said."""
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.calibration import learn_value
+from reader_edge_runtime.drafting.kernels.evidence import advance, gather
+from reader_edge_runtime.drafting.kernels.jit import kernel, part
+from reader_edge_runtime.drafting.kernels.layout import NUM_CANDIDATES
+from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
+
+
+@part
+def _learn_tree(token_ids: Int32Array, parameters: Float32Array, tree: Int32Array, values: Float32Array) -> None:
+    """Walk the tree with the tokens that came; each node but the root was accepted or was not."""
+    tail, depth = 0, 0
+    for node in range(1, tree.shape[1]):
+        is_hit = np.float32(0)
+        if depth < len(token_ids) and tree[1, node] == tail and tree[0, node] == token_ids[depth]:
+            is_hit = np.float32(1)
+            tail = node
+            depth += 1
+        learn_value(parameters, values[node], is_hit)
+
+
+@kernel
+def move(
+    token_ids: Int32Array,
+    node: Int32Array,
+    context_header: Int64Array,
+    context_text: Int32Array,
+    history_header: Int64Array,
+    history_text: Int32Array,
+    proposals: Int32Array,
+) -> None:
+    """Go on with tokens without learning from them."""
+    for token in token_ids:
+        advance(node, token, context_header, context_text, history_header, history_text, proposals)
+
+
+@kernel
+def observe(
+    token_ids: Int32Array,
+    node: Int32Array,
+    context_header: Int64Array,
+    context_table: Int64Array,
+    context_rows: Int32Array,
+    context_text: Int32Array,
+    history_header: Int64Array,
+    history_table: Int64Array,
+    history_rows: Int32Array,
+    history_text: Int32Array,
+    proposals: Int32Array,
+    parameters: Float32Array,
+    evidence: Int32Array,
+    scratch: Float32Array,
+    tree: Int32Array,
+    values: Float32Array,
+) -> None:
+    """Learn that tokens follow `node`, which moves along, and how the tree that was drafted for them fared.
+
+    tree: (2, N), tokens and parents of nodes; values: (N,), their predicted path values. N is 0 without a draft.
+    The stores must not have counted the tokens yet: what is learned is how well they are foretold.
+    """
+    _learn_tree(token_ids, parameters, tree, values)
+    for token in token_ids:
+        gather(
+            node,
+            context_header,
+            context_table,
+            context_rows,
+            context_text,
+            history_header,
+            history_table,
+            history_rows,
+            history_text,
+            proposals,
+            evidence,
+        )
+        if evidence[NUM_CANDIDATES]:
+            score(parameters, evidence, scratch)
+            learn_mixture(parameters, evidence, scratch, token)
+        advance(node, token, context_header, context_text, history_header, history_text, proposals)
