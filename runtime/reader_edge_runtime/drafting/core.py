@@ -140,6 +140,23 @@ class RequestCore:
         for source in self._sources:
             source.observe(token_ids)
 
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Suppose that the text went on with these tokens; learns nothing. For tools and tests."""
+        core = self._core
+        learning.move(
+            np.array(token_ids, np.int32),
+            self._state,
+            *self._context.arrays,
+            *core.history.arrays,
+            self._proposals,
+            core.evidence,
+        )
+
+    def predicted_values(self) -> list[float]:
+        """Path values of the last draft's nodes before calibration: products of their tokens' probabilities."""
+        values: list[float] = self._values.tolist()
+        return values
+
     def finish(self) -> None:
         """Add the answer to the history, after the prompt's last tokens."""
         self._core.history.add(self._context.text[self._answer_begin : self._context.end])

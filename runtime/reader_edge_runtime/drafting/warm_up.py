@@ -17,6 +17,7 @@ def warm_up() -> None:
     core = DraftingCore(DraftConfig(max_history_tokens=40), default_cost(), cold_parameters())
     for _ in range(3):
         request = core.begin([*_TEXT, *range(1000)])
+        request.follow([])
         request.observe(request.draft(8, 4), _TEXT)
         request.finish()
     mark_complete()

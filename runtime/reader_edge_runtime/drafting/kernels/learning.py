@@ -28,13 +28,31 @@ def move(
     token_ids: Int32Array,
     node: Int32Array,
     context_header: Int64Array,
+    context_table: Int64Array,
+    context_rows: Int32Array,
     context_text: Int32Array,
     history_header: Int64Array,
+    history_table: Int64Array,
+    history_rows: Int32Array,
     history_text: Int32Array,
     proposals: Int32Array,
+    evidence: Int32Array,
 ) -> None:
     """Go on with tokens without learning from them."""
     for token in token_ids:
+        gather(
+            node,
+            context_header,
+            context_table,
+            context_rows,
+            context_text,
+            history_header,
+            history_table,
+            history_rows,
+            history_text,
+            proposals,
+            evidence,
+        )
         advance(node, token, context_header, context_text, history_header, history_text, proposals)
 
 
