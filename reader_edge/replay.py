@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
-from reader_edge_runtime.drafting.cost import flat_cost
 from reader_edge_runtime.errors import ConfigError
 
 Float32Array = npt.NDArray[np.float32]
@@ -108,7 +107,7 @@ def replay(
     parameters: what the mixture starts from; None takes those that are shipped.
     """
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
-    core = DraftingCore(config, flat_cost(), parameters)
+    core = DraftingCore(config, parameters)
     result = ReplayResult()
     for request in requests:
         state: RequestCore | None = None
@@ -135,7 +134,7 @@ def _replay_answer(state: RequestCore, output: list[int], task: str, result: Rep
         path = list(_accepted_path(tree, output[position:-1]))
         emitted = output[position : position + len(path) + 1]
         learning = time.perf_counter()
-        state.observe(tree, emitted)
+        state.observe(emitted)
         learned = time.perf_counter()
         result.draft_us.append(1e6 * (drafted - start))
         result.learn_us.append(1e6 * (learned - learning) / len(emitted))
@@ -168,7 +167,7 @@ def _count_nodes(tree: DraftTree, path: list[int], result: ReplayResult) -> None
 def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Float32Array) -> Float32Array:
     """What the mixture learns from several recordings, their requests interleaved, each with a history of its own."""
     config = DraftConfig(max_nodes=17, max_depth=MAX_DEPTH)
-    cores = [DraftingCore(config, flat_cost(), start) for _ in recordings]
+    cores = [DraftingCore(config, start) for _ in recordings]
     for core in cores:
         core.parameters = cores[0].parameters
     places = [((i + 0.5) / len(r), which, request) for which, r in enumerate(recordings) for i, request in enumerate(r)]

@@ -64,4 +64,3 @@ def replay_command(
         print_json(reports)
     else:
         print_table(reports)
-

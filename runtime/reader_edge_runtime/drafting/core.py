@@ -32,18 +32,15 @@ class DraftingCore:
     """History, learned parameters and working memory, shared by all requests of an engine; one caller at a time.
 
     parameters: of the mixture, changed in place as drafts fare well or badly.
-    cost: (_MAX_NODES + 1,), time of a forward pass by its number of nodes, relative; chooses the budget of each draft.
     """
 
     def __init__(
         self,
         config: DraftConfig,
-        cost: Float32Array,
         parameters: Float32Array | None = None,
         sources: Sequence[Source] = (),
     ) -> None:
         self.config = config
-        self.cost = cost
         self.sources = tuple(sources)
         self.names = (*SOURCES[:4], *(source.name for source in self.sources))
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
@@ -68,7 +65,6 @@ class RequestCore:
         self._epoch = core.history.epoch
         self._sources: list[RequestSource] = [source.begin(prompt_token_ids) for source in core.sources]
         self._proposals = NO_PROPOSALS
-        self._draft: DraftTree | None = None
         self._tree = _NO_TREE
         self._values = _NO_VALUES
         self._answer_begin = 1
@@ -102,7 +98,6 @@ class RequestCore:
             *core.history.arrays,
             self._proposals,
             core.parameters,
-            core.cost,
             core.evidence,
             core.scratch,
             core.states,
@@ -114,14 +109,12 @@ class RequestCore:
         names = core.names
         sources = ["", *(names[i] for i in core.nodes[tree.SOURCE, 1:n].tolist())]
         token_ids, parents = self._tree.tolist()
-        self._draft = DraftTree(token_ids, parents, sources, core.values[1, :n].tolist())
-        return self._draft
+        return DraftTree(token_ids, parents, sources, core.values[1, :n].tolist())
 
-    def observe(self, draft: DraftTree, token_ids: Sequence[int]) -> None:
-        """Learn that `token_ids` followed the root of `draft`."""
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Learn that the text went on with `token_ids`, and how the last draft fared if there was one since."""
         core = self._core
         tokens = np.array(token_ids, np.int32)
-        is_last = draft is self._draft
         self._check_epoch()
         learning.observe(
             tokens,
@@ -132,10 +125,10 @@ class RequestCore:
             core.parameters,
             core.evidence,
             core.scratch,
-            self._tree if is_last else _NO_TREE,
-            self._values if is_last else _NO_VALUES,
+            self._tree,
+            self._values,
         )
-        self._draft = None
+        self._tree, self._values = _NO_TREE, _NO_VALUES
         self._context.extend(tokens)
         for source in self._sources:
             source.observe(token_ids)

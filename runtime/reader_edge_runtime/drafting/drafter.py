@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.cost import default_cost
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.source import Source
 
@@ -20,7 +19,7 @@ class RequestDrafter(Protocol):
         """A tree of at most max_nodes nodes and max_depth levels below its root, the request's last token."""
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        """Learn that `token_ids` followed the root of `tree`."""
+        """Learn that `token_ids` followed the root of `tree`, which may be a part of what was drafted, or plain."""
 
     def finish(self) -> None:
         """The request ended; what it taught may serve later ones."""
@@ -41,20 +40,19 @@ class RetrievalDrafter:
 
     The compiled core may take a while to load, or long to compile on a machine that never ran it. Until it is there,
     nothing is drafted; requests that run by then catch up.
-    cost: (257,) float32, time of a forward pass by its number of nodes; assign another when it has been measured.
     """
 
     def __init__(self, config: DraftConfig, sources: Sequence[Source] = ()) -> None:
         self.config = config
-        self.cost = default_cost()
         self._sources = tuple(sources)
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
         self._loader.start()
 
-    def wait(self) -> None:
-        """Return once the core is there."""
+    def wait(self) -> "RetrievalDrafter":
+        """Itself, once the core is there: for tools that measure or prove."""
         self._loader.wait()
+        return self
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RetrievalRequest":
         return RetrievalRequest(self, prompt_token_ids)
@@ -67,9 +65,7 @@ class RetrievalDrafter:
         if self._core is None and self._loader.is_ready:
             from reader_edge_runtime.drafting.core import DraftingCore
 
-            self._core = DraftingCore(self.config, self.cost, sources=self._sources)
-        elif self._core is not None:
-            self._core.cost = self.cost
+            self._core = DraftingCore(self.config, sources=self._sources)
         return self._core
 
 
@@ -91,7 +87,7 @@ class RetrievalRequest:
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
         if self._request is not None:
-            self._request.observe(tree, token_ids)
+            self._request.observe(token_ids)
         self._token_ids.extend(token_ids)
 
     def finish(self) -> None:
@@ -107,5 +103,5 @@ class RetrievalRequest:
             self._request = core.begin(self._token_ids[: self._num_prompt_tokens])
             answer = self._token_ids[self._num_prompt_tokens :]
             if answer:
-                self._request.observe(DraftTree.chain(self._token_ids[:1]), answer)
+                self._request.observe(answer)
         return self._request

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import threading
 
-_LOWEST_PRIORITY = 19
-
 
 class KernelLoader:
     """Loads the kernels once for the process. `is_ready` turns true when they can be called at once."""
@@ -65,6 +63,6 @@ def _compile_elsewhere() -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        check=False,
-        preexec_fn=None,
+        check=False,  # then this process compiles
+        start_new_session=True,
     )

@@ -11,14 +11,14 @@ _TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5]
 def warm_up() -> None:
     """Draft, learn, outgrow every array and forget, with the types that requests use."""
     from reader_edge_runtime.drafting.core import DraftingCore
-    from reader_edge_runtime.drafting.cost import default_cost
     from reader_edge_runtime.drafting.parameters import cold_parameters
 
-    core = DraftingCore(DraftConfig(max_history_tokens=40), default_cost(), cold_parameters())
+    core = DraftingCore(DraftConfig(max_history_tokens=40), cold_parameters())
     for _ in range(3):
         request = core.begin([*_TEXT, *range(1000)])
         request.follow([])
-        request.observe(request.draft(8, 4), _TEXT)
+        request.draft(8, 4)
+        request.observe(_TEXT)
         request.finish()
     mark_complete()
 

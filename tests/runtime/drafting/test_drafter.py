@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.drafting.cost import flat_cost
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.integrity import check_integrity
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
@@ -43,10 +42,7 @@ class ScriptedSource:
 
 
 def make_drafter(config: DraftConfig | None = None, *sources: ScriptedSource) -> RetrievalDrafter:
-    drafter = RetrievalDrafter(config or DraftConfig(max_nodes=24), sources)
-    drafter.cost = flat_cost()
-    drafter.wait()
-    return drafter
+    return RetrievalDrafter(config or DraftConfig(max_nodes=24), sources).wait()
 
 
 def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:

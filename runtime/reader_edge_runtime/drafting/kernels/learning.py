@@ -12,15 +12,16 @@ from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
 
 @part
 def _learn_tree(token_ids: Int32Array, parameters: Float32Array, tree: Int32Array, values: Float32Array) -> None:
-    """Walk the tree with the tokens that came; each node but the root was accepted or was not."""
-    tail, depth = 0, 0
+    """Learn of each node whether the text went through it; what lies below the last token is not known yet."""
+    matched = np.zeros(tree.shape[1], np.int32)  # tokens up to and with the node, -1 where it was missed
     for node in range(1, tree.shape[1]):
-        is_hit = np.float32(0)
-        if depth < len(token_ids) and tree[1, node] == tail and tree[0, node] == token_ids[depth]:
-            is_hit = np.float32(1)
-            tail = node
-            depth += 1
-        learn_value(parameters, values[node], is_hit)
+        above = matched[tree[1, node]]
+        if above >= len(token_ids):
+            matched[node] = above
+            continue
+        is_hit = above >= 0 and tree[0, node] == token_ids[above]
+        matched[node] = above + 1 if is_hit else -1
+        learn_value(parameters, values[node], np.float32(1) if is_hit else np.float32(0))
 
 
 @kernel
@@ -77,7 +78,8 @@ def observe(
 ) -> None:
     """Learn that tokens follow `node`, which moves along, and how the tree that was drafted for them fared.
 
-    tree: (2, N), tokens and parents of nodes; values: (N,), their predicted path values. N is 0 without a draft.
+    tree: (2, N), tokens and parents of what was drafted, also of nodes that were not verified in the end; values: (N,),
+    their predicted path values. N is 0 without a draft.
     The stores must not have counted the tokens yet: what is learned is how well they are foretold.
     """
     _learn_tree(token_ids, parameters, tree, values)

@@ -38,7 +38,6 @@ def draft(
     history_text: Int32Array,
     proposals: Int32Array,
     parameters: Float32Array,
-    cost: Float32Array,
     evidence: Int32Array,
     scratch: Float32Array,
     states: Int32Array,
@@ -47,7 +46,7 @@ def draft(
 ) -> int:
     """Build the tree below `root`; how many nodes it has, the root included.
 
-    max_nodes: root included, at most the room in `nodes`. cost[n]: time of a forward pass with n nodes, in any unit.
+    max_nodes: root included, at most the room in `nodes`.
     nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] hold the tree, its most likely chain first; values[0] the
     predicted values before calibration, in the same order.
     """
@@ -85,7 +84,7 @@ def draft(
         for i in range(STATE):
             states[node, i] = states[parent, i]
         advance(states[node], nodes[TOKEN, node], context_header, context_text, history_header, history_text, proposals)
-    num_nodes = _best_budget(parameters, cost, values, num_nodes)
+    _calibrate(parameters, values, num_nodes)
     _put_spine_first(nodes, values, num_nodes)
     return num_nodes
 
@@ -163,19 +162,30 @@ def _take(place: Number, node: Number, scratch: Float32Array, nodes: Int32Array,
 
 
 @part
-def _best_budget(parameters: Float32Array, cost: Float32Array, values: Float32Array, num_nodes: Number) -> Number:
-    """The number of nodes that emits most tokens per time: argmax (1 + expected accepted) / cost."""
-    emitted = np.float32(1)
-    best = np.float32(1) / cost[1]
-    best_num = 1
-    values[1, 0] = 1
+def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number) -> None:
+    """True values, values[1], for predicted ones that fall from node to node: they must not rise either.
+
+    Where they would, neighbours share their mean (isotonic regression by pooling adjacent violators). So the best n
+    nodes are the same by both, and no child is worth more than its parent.
+    """
+    num_pools = 0  # values[2]: mean of each pool, values[3]: its size
     for node in range(1, num_nodes):
-        values[1, node] = calibrated(parameters, values[0, node])
-        emitted += values[1, node]
-        if emitted / cost[node + 1] >= best:
-            best = emitted / cost[node + 1]
-            best_num = node + 1
-    return best_num
+        mean = calibrated(parameters, values[0, node])
+        size = np.float32(1)
+        while num_pools and values[2, num_pools - 1] < mean:
+            num_pools -= 1
+            pooled = values[3, num_pools]
+            mean = (mean * size + values[2, num_pools] * pooled) / (size + pooled)
+            size += pooled
+        values[2, num_pools] = mean
+        values[3, num_pools] = size
+        num_pools += 1
+    node = 1
+    for pool in range(num_pools):
+        for _ in range(np.int64(values[3, pool])):
+            values[1, node] = values[2, pool]
+            node += 1
+    values[1, 0] = 1
 
 
 @part
