@@ -116,7 +116,8 @@ class RequestCore:
         core = self._core
         tokens = np.array(token_ids, np.int32)
         self._check_epoch()
-        learning.observe(
+        self._context.reserve(len(tokens))
+        num_counted = learning.observe(
             tokens,
             self._state,
             *self._context.arrays,
@@ -127,9 +128,10 @@ class RequestCore:
             core.scratch,
             self._tree,
             self._values,
+            self._context.end,
         )
+        self._context.went_on(len(tokens), num_counted)
         self._tree, self._values = _NO_TREE, _NO_VALUES
-        self._context.extend(tokens)
         for source in self._sources:
             source.observe(token_ids)
 

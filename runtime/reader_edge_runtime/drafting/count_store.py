@@ -52,11 +52,22 @@ class CountStore:
 
     def extend(self, token_ids: Int32Array) -> None:
         """Count tokens that continue the text."""
+        self.reserve(len(token_ids))
         begin, end = self.end, self.end + len(token_ids)
-        if end + 1 > len(self.text):
-            self._grow_text(end + 1)
         self.text[begin:end] = token_ids
         self._learn(begin, end)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Have room for the text to go on by so many tokens."""
+        if self.end + num_tokens + 1 > len(self.text):
+            self._grow_text(self.end + num_tokens + 1)
+
+    def went_on(self, num_tokens: int, num_counted: int) -> None:
+        """A kernel wrote tokens behind the text, of which it counted the first ones: count the others."""
+        if num_counted < num_tokens:
+            self._learn(self.end + num_counted, self.end + num_tokens)
+        else:
+            self.end += num_tokens
 
     def successors(self, suffix: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Token -> (count, last position) of what followed `suffix`, 0 to ORDER tokens, oldest token first."""
@@ -138,11 +149,18 @@ class History(CountStore):
         while self.num_tokens + len(self._texts) + len(token_ids) > self.max_tokens and self._texts:
             self._forget_oldest()
         begin, end = self.end, self.end + len(token_ids)
-        self.text.put(np.arange(begin, end + 1), [*token_ids, _BETWEEN_TEXTS], mode="wrap")
+        self._write(begin, token_ids)
+        self.text[end & (len(self.text) - 1)] = _BETWEEN_TEXTS
         self._learn(begin, end)
         self.end = end + 1
         self.num_tokens += len(token_ids)
         self._texts.append((begin, end))
+
+    def _write(self, begin: int, token_ids: Int32Array) -> None:
+        place = begin & (len(self.text) - 1)
+        num_before_wrap = min(len(token_ids), len(self.text) - place)
+        self.text[place : place + num_before_wrap] = token_ids[:num_before_wrap]
+        self.text[: len(token_ids) - num_before_wrap] = token_ids[num_before_wrap:]
 
     def texts(self) -> list[npt.NDArray[np.int32]]:
         """The texts remembered, oldest first."""
@@ -155,7 +173,7 @@ class History(CountStore):
     def _forget_oldest(self) -> None:
         begin, end = self._texts.popleft()
         counts.unlearn(*self.arrays, begin, end)
-        self.text.put(np.arange(begin, end), _BETWEEN_TEXTS, mode="wrap")
+        self._write(begin, np.full(end - begin, _BETWEEN_TEXTS, np.int32))
         self.num_tokens -= end - begin
         self.epoch += 1
 

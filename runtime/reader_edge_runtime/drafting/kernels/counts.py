@@ -133,8 +133,8 @@ def _push_down(
         header[NUM_KEYS] += 1
 
 
-@kernel
-def learn(
+@part
+def count(
     header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
 ) -> Number:
     """Count text[begin:end] of one text; how many tokens were counted before space ran out.
@@ -174,6 +174,14 @@ def learn(
                 row = value
             row_add(header, rows, row, token, position)
     return end - begin
+
+
+@kernel
+def learn(
+    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
+) -> Number:
+    """`count` as an entry point."""
+    return count(header, table, rows, text, begin, end)
 
 
 @kernel

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
+from reader_edge_runtime.drafting.kernels.counts import count
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part
 from reader_edge_runtime.drafting.kernels.layout import NUM_CANDIDATES
@@ -75,12 +76,15 @@ def observe(
     scratch: Float32Array,
     tree: Int32Array,
     values: Float32Array,
-) -> None:
+    end: Number,
+) -> Number:
     """Learn that tokens follow `node`, which moves along, and how the tree that was drafted for them fared.
+
+    end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
+    many were counted is returned.
 
     tree: (2, N), tokens and parents of what was drafted, also of nodes that were not verified in the end; values: (N,),
     their predicted path values. N is 0 without a draft.
-    The stores must not have counted the tokens yet: what is learned is how well they are foretold.
     """
     _learn_tree(token_ids, parameters, tree, values)
     for token in token_ids:
@@ -101,3 +105,7 @@ def observe(
             score(parameters, evidence, scratch)
             learn_mixture(parameters, evidence, scratch, token)
         advance(node, token, context_header, context_text, history_header, history_text, proposals)
+    # Counted only now: what is learned above is how well the tokens are foretold.
+    for i in range(len(token_ids)):
+        context_text[end + i] = token_ids[i]
+    return count(context_header, context_table, context_rows, context_text, end, end + len(token_ids))
