@@ -164,11 +164,11 @@ class _Prover:
         if name == "stress":
             known = {answer.prompt: answer.token_ids for answer in answers}
             return StressDrafter(known, self._target.manifest.vocab_size)
-        return RetrievalDrafter(DraftConfig(is_history_used=name == "context + history"))
+        return RetrievalDrafter(DraftConfig(is_history_used=name == "context + history")).wait()
 
     def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> _PlainAnswer:
         alone = replace(self._engine_config, max_batch=1)
-        decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()), alone)
+        decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), alone)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(_digest(row))
         sequence = decoder.submit(prompt, replace(config, is_drafted=False))

@@ -3,6 +3,7 @@
 import click
 
 from reader_edge.commands.bench_cost import cost
+from reader_edge.commands.bench_replay import replay_command
 
 
 @click.group()
@@ -11,3 +12,4 @@ def bench() -> None:
 
 
 bench.add_command(cost)
+bench.add_command(replay_command)

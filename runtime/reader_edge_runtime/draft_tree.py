@@ -1,5 +1,6 @@
 """The draft tree: what one forward pass of the target model scores at once."""
 
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +73,10 @@ class DraftTree:
         seen = set()
         for node, (token_id, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
             if not 0 <= token_id < vocab_size:
-                raise DraftError(f"Draft node {node} has token id {token_id}, the vocabulary has {vocab_size}.")
+                raise DraftError(
+                    f"Draft node {node} from source {self.sources[node]!r} has token id {token_id}, but the vocabulary "
+                    f"has {vocab_size}."
+                )
             if node and not 0 <= parent < node:
                 raise DraftError(f"Draft node {node} has parent {parent}, which does not come before it.")
             if (parent, token_id) in seen:
@@ -81,9 +85,9 @@ class DraftTree:
 
     def depths(self) -> Int64Array:
         """Distance of each node from the root, int64 (N,)."""
-        depths = [0] * len(self.parents)
-        for node in range(1, len(self.parents)):
-            depths[node] = depths[self.parents[node]] + 1
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if depths else 0)
         return np.array(depths, np.int64)
 
     def ancestors(self) -> BoolArray:
@@ -91,12 +95,18 @@ class DraftTree:
         num_nodes = len(self.parents)
         if self.is_chain:
             return np.tri(num_nodes, dtype=np.bool_)
-        mask = np.zeros((num_nodes, num_nodes), np.bool_)
-        for node, parent in enumerate(self.parents):
-            if node:
-                mask[node] = mask[parent]
-            mask[node, node] = True
-        return mask
+        # Rows as whole numbers, a bit a node: several times faster than rows of an array.
+        rows: list[int] = []
+        bit = 1
+        for parent in self.parents:
+            rows.append(rows[parent] | bit if rows else bit)
+            bit <<= 1
+        if num_nodes <= 64:
+            packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), np.uint8)
+        else:
+            packed = np.frombuffer(b"".join([row.to_bytes(-(-num_nodes // 8), "little") for row in rows]), np.uint8)
+        bits = np.unpackbits(packed.reshape(num_nodes, -1), axis=1, count=num_nodes, bitorder="little")
+        return bits.view(np.bool_)
 
     def best(self, num_nodes: int) -> "DraftTree":
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""

@@ -16,6 +16,9 @@ class GenerationStats:
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
     num_rested_steps: passes without drafting because drafting had not paid.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
+    drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
+        (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
+        predicted against what was observed.
     *_s: seconds; decode_s is the whole of the steps, and draft_s + forward_s + verify_s + commit_s its parts.
     In a batch each sequence is charged with the whole time of a step it took part in.
     """
@@ -29,6 +32,9 @@ class GenerationStats:
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    drafted_by_tenth: Counter[int] = field(default_factory=Counter)
+    predicted_by_tenth: Counter[int] = field(default_factory=Counter)
+    accepted_by_tenth: Counter[int] = field(default_factory=Counter)
     steps_by_width: Counter[int] = field(default_factory=Counter)
     num_rested_steps: int = 0
     prefill_s: float = 0.0

@@ -111,7 +111,7 @@ def test_random_trees_in_ragged_batches_change_no_token(
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_retrieval_drafts_change_no_token_and_are_accepted(temperature: float) -> None:
     manifest = make_manifest(8)
-    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()))
+    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
     config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=temperature, seed=3))
     for prompt in ([1, 2, 3], [4, 5, 6, 7]):
         sequence = decoder.submit(prompt, config)
@@ -127,14 +127,14 @@ def test_retrieval_drafts_change_no_token_and_are_accepted(temperature: float) -
 def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     manifest = make_manifest(8)
     target = FakeTarget(manifest, order=1)  # a function of one token soon runs in a circle
-    decoder = Decoder(cast(TargetModel, target), RetrievalDrafter(DraftConfig()), EngineConfig())
+    decoder = Decoder(cast(TargetModel, target), RetrievalDrafter(DraftConfig()).wait(), EngineConfig())
     decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=100)])
     assert target.num_passes < 40
 
 
 def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
     manifest = make_manifest(16)
-    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()))
+    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
     config = GenerationConfig(max_tokens=10)
     first = list(range(16)) * 3
     decode(decoder, [first], [config])

@@ -202,6 +202,10 @@ class Decoder:
         for depth, node in enumerate(verification.path[1:], start=1):
             stats.accepted_by_source[tree.sources[node]] += 1
             stats.accepted_by_depth[depth] += 1
+            stats.accepted_by_tenth[_tenth(tree.values[node])] += 1
+        for value in tree.values[1:]:
+            stats.drafted_by_tenth[_tenth(value)] += 1
+            stats.predicted_by_tenth[_tenth(value)] += round(1000 * value)
         if sequence.drafter is not None:
             sequence.drafter.observe(tree, verification.token_ids)
 
@@ -214,3 +218,7 @@ class Decoder:
                 self.running.pop()
                 if sequence.drafter is not None:
                     sequence.drafter.finish()
+
+
+def _tenth(value: float) -> int:
+    return min(int(10 * value), 9)

@@ -1,19 +1,15 @@
 """Drafters: what proposes a tree before each forward pass and learns from what was accepted."""
 
 from collections.abc import Sequence
-from heapq import nlargest
-from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.calibration import Calibration
-from reader_edge_runtime.drafting.counts import ORDER, Counts, History
-from reader_edge_runtime.drafting.tree_builder import Candidate, build_tree
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.source import Source
 
-_MAX_CHILDREN = 8
-_MIN_UNCLAIMED = 0.02
-_PROMPT_TAIL = 4
+if TYPE_CHECKING:
+    from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 
 
 class RequestDrafter(Protocol):
@@ -23,7 +19,7 @@ class RequestDrafter(Protocol):
         """A tree of at most max_nodes nodes and max_depth levels below its root, the request's last token."""
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        """Learn that `token_ids` followed the root of `tree`."""
+        """Learn that `token_ids` followed the root of `tree`, which may be a part of what was drafted, or plain."""
 
     def finish(self) -> None:
         """The request ended; what it taught may serve later ones."""
@@ -40,83 +36,72 @@ class Drafter(Protocol):
 
 
 class RetrievalDrafter:
-    """Drafts from counts over the request itself (context) and over past requests (history)."""
+    """Drafts from the request's own text (context), past answers (history) and further sources.
 
-    def __init__(self, config: DraftConfig) -> None:
+    The compiled core may take a while to load, or long to compile on a machine that never ran it. Until it is there,
+    nothing is drafted; requests that run by then catch up.
+    """
+
+    def __init__(self, config: DraftConfig, sources: Sequence[Source] = ()) -> None:
         self.config = config
-        self.forget()
+        self._sources = tuple(sources)
+        self._core: DraftingCore | None = None
+        self._loader = KernelLoader.shared()
+        self._loader.start()
+
+    def wait(self) -> "RetrievalDrafter":
+        """Itself, once the core is there: for tools that measure or prove."""
+        self._loader.wait()
+        return self
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RetrievalRequest":
         return RetrievalRequest(self, prompt_token_ids)
 
     def forget(self) -> None:
-        self.history = History(self.config.max_history_tokens if self.config.is_history_used else 0)
-        self.calibration = Calibration()
+        self._core = None
+
+    def core(self) -> "DraftingCore | None":
+        """The compiled core, None while it is not loaded."""
+        if self._core is None and self._loader.is_ready:
+            from reader_edge_runtime.drafting.core import DraftingCore
+
+            self._core = DraftingCore(self.config, sources=self._sources)
+        return self._core
 
 
 class RetrievalRequest:
     """One request of a RetrievalDrafter."""
 
     def __init__(self, drafter: RetrievalDrafter, prompt_token_ids: Sequence[int]) -> None:
-        self._config = drafter.config
-        self._calibration = drafter.calibration
-        self._history = drafter.history
+        self._drafter = drafter
         self._token_ids = list(prompt_token_ids)
         self._num_prompt_tokens = len(self._token_ids)
-        self._context = Counts()
-        self._context.extend(self._token_ids)
-        self._sources = (("context", self._context), ("history", self._history.counts))
+        self._request: RequestCore | None = None
+        self._core: DraftingCore | None = None
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-        recent = tuple(self._token_ids[-ORDER:])
-        return build_tree(
-            self._token_ids[-1],
-            lambda path: self._candidates((recent + path)[-ORDER:]),
-            min(max_nodes, self._config.max_nodes),
-            min(max_depth, self._config.max_depth),
-        )
+        request = self._current()
+        if request is None or max_nodes < 2 or max_depth < 1:
+            return DraftTree.chain([self._token_ids[-1]])
+        return request.draft(max_nodes, max_depth)
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        for token_id in token_ids:
-            self._calibrate(tuple(self._token_ids[-ORDER:]), token_id)
-            self._context.extend([token_id])
-            self._token_ids.append(token_id)
+        if self._request is not None:
+            self._request.observe(token_ids)
+        self._token_ids.extend(token_ids)
 
     def finish(self) -> None:
-        self._history.add(self._token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :])
+        request = self._current()
+        if request is not None:
+            request.finish()
 
-    def _candidates(self, suffix: tuple[int, ...]) -> list[Candidate]:
-        """Blend all match lengths of all sources, longest first; what one class does not claim falls to the next."""
-        blended: dict[int, Candidate] = {}
-        shares: dict[int, float] = {}
-        unclaimed = 1.0
-        for start in range(len(suffix)):
-            for index, (source, counts) in enumerate(self._sources):
-                row = counts.row(suffix[start:])
-                if row is None:
-                    continue
-                total = sum(row.values())
-                confidence = self._calibration.confidence(index, len(suffix) - start, total)
-                for token_id, count in row.items():
-                    share = unclaimed * confidence * count / total
-                    known = blended.get(token_id)
-                    if known is None:
-                        shares[token_id] = share
-                        blended[token_id] = Candidate(token_id, share, source)
-                    elif share > shares[token_id]:
-                        shares[token_id] = share
-                        blended[token_id] = Candidate(token_id, known.probability + share, source)
-                    else:
-                        blended[token_id] = Candidate(token_id, known.probability + share, known.source)
-                unclaimed *= 1.0 - confidence
-            if unclaimed < _MIN_UNCLAIMED:
-                break
-        return nlargest(_MAX_CHILDREN, blended.values(), key=attrgetter("probability"))
-
-    def _calibrate(self, suffix: tuple[int, ...], token_id: int) -> None:
-        for start in range(len(suffix)):
-            for index, (_, counts) in enumerate(self._sources):
-                row = counts.row(suffix[start:])
-                if row is not None:
-                    support = sum(row.values())
-                    self._calibration.observe(index, len(suffix) - start, support, token_id in row)
+    def _current(self) -> "RequestCore | None":
+        """The compiled request, caught up with the text; made anew when the drafter was told to forget."""
+        core = self._drafter.core()
+        if core is not None and core is not self._core:
+            self._core = core
+            self._request = core.begin(self._token_ids[: self._num_prompt_tokens])
+            answer = self._token_ids[self._num_prompt_tokens :]
+            if answer:
+                self._request.observe(answer)
+        return self._request

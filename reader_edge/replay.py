@@ -1,0 +1,183 @@
+"""Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
+from reader_edge_runtime.errors import ConfigError
+
+Float32Array = npt.NDArray[np.float32]
+
+# The recordings' end token; any number that the tokenizer does not give out would do.
+END_TOKEN_ID = 32000
+MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request as it was recorded. turns: (input, output) token ids; an end token closes each output."""
+
+    task: str
+    turns: list[tuple[list[int], list[int]]]
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """What a replay of one file with one node budget found.
+
+    steps_by_task, tokens_by_task: forward passes and tokens emitted. A draft is accepted as far as it agrees.
+    drafted, accepted: nodes by source. predicted, observed: each drafted node's predicted value, and whether it was
+    accepted. *_us: microseconds of each draft, of learning each answer token (what a step takes, divided by its
+    tokens) and of each prompt token. num_bytes: the history and the largest context, in memory.
+    """
+
+    steps_by_task: Counter[str] = field(default_factory=Counter)
+    tokens_by_task: Counter[str] = field(default_factory=Counter)
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+    predicted: list[float] = field(default_factory=list)
+    observed: list[bool] = field(default_factory=list)
+    draft_us: list[float] = field(default_factory=list)
+    learn_us: list[float] = field(default_factory=list)
+    prompt_us: list[float] = field(default_factory=list)
+    num_bytes: int = 0
+
+    @property
+    def acceptance_length(self) -> float:
+        return self.tokens_by_task.total() / max(1, self.steps_by_task.total())
+
+    @property
+    def nodes_per_step(self) -> float:
+        return len(self.predicted) / max(1, self.steps_by_task.total())
+
+    def calibration(self) -> list[tuple[float, float, float, int]]:
+        """Per tenth of predicted value with nodes in it: its lower end, mean predicted, mean observed, nodes."""
+        predicted, observed = np.array(self.predicted), np.array(self.observed)
+        tenths = np.minimum((predicted * 10).astype(int), 9)
+        rows = [(t / 10, predicted[tenths == t], observed[tenths == t]) for t in range(10)]
+        return [(low, float(p.mean()), float(o.mean()), len(p)) for low, p, o in rows if len(p)]
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer from a package, a folder or a `tokenizer.json`."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"There is no tokenizer at {file}: give a package, a folder or a tokenizer.json.")
+    return Tokenizer.from_file(str(file))
+
+
+def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:
+    """Requests of a recording, one JSON object a line: task and turns of input and output."""
+    requests = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            turns = [(_encode(tokenizer, t["input"]), _encode(tokenizer, t["output"])) for t in record["turns"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"Line {number} of {path} is not a recorded request: {error}.") from error
+        requests.append(RecordedRequest(str(record.get("task", "")), [(i, [*o, END_TOKEN_ID]) for i, o in turns]))
+    return requests
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def replay(
+    requests: Sequence[RecordedRequest],
+    num_nodes: int,
+    is_history_used: bool = True,
+    parameters: Float32Array | None = None,
+) -> ReplayResult:
+    """Replay requests in order from an empty history, with trees of up to num_nodes drafted nodes.
+
+    parameters: what the mixture starts from; None takes those that are shipped.
+    """
+    config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
+    core = DraftingCore(config, parameters)
+    result = ReplayResult()
+    for request in requests:
+        state: RequestCore | None = None
+        for prompt, output in request.turns:
+            start = time.perf_counter()
+            if state is None:
+                state = core.begin(prompt)
+            else:
+                state.extend(prompt)
+            result.prompt_us.append(1e6 * (time.perf_counter() - start) / max(1, len(prompt)))
+            _replay_answer(state, output, request.task, result)
+            state.finish()
+        if state is not None:
+            result.num_bytes = max(result.num_bytes, core.history.num_bytes + state.num_bytes)
+    return result
+
+
+def _replay_answer(state: RequestCore, output: list[int], task: str, result: ReplayResult) -> None:
+    position = 0
+    while position < len(output):
+        start = time.perf_counter()
+        tree = state.draft(256, MAX_DEPTH)
+        drafted = time.perf_counter()
+        path = list(_accepted_path(tree, output[position:-1]))
+        emitted = output[position : position + len(path) + 1]
+        learning = time.perf_counter()
+        state.observe(emitted)
+        learned = time.perf_counter()
+        result.draft_us.append(1e6 * (drafted - start))
+        result.learn_us.append(1e6 * (learned - learning) / len(emitted))
+        result.steps_by_task[task] += 1
+        result.tokens_by_task[task] += len(emitted)
+        _count_nodes(tree, path, result)
+        position += len(emitted)
+
+
+def _accepted_path(tree: DraftTree, token_ids: Sequence[int]) -> Iterator[int]:
+    """Nodes of the tree that say what came, as far as they do."""
+    node = 0
+    for token_id in token_ids:
+        node = tree.child(node, token_id)
+        if node < 0:
+            return
+        yield node
+
+
+def _count_nodes(tree: DraftTree, path: list[int], result: ReplayResult) -> None:
+    result.drafted.update(tree.sources[1:])
+    result.accepted.update(tree.sources[node] for node in path)
+    result.predicted += tree.values[1:]
+    is_accepted = [False] * len(tree)
+    for node in path:
+        is_accepted[node] = True
+    result.observed += is_accepted[1:]
+
+
+def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Float32Array) -> Float32Array:
+    """What the mixture learns from several recordings, their requests interleaved, each with a history of its own."""
+    config = DraftConfig(max_nodes=17, max_depth=MAX_DEPTH)
+    cores = [DraftingCore(config, start) for _ in recordings]
+    for core in cores:
+        core.parameters = cores[0].parameters
+    places = [((i + 0.5) / len(r), which, request) for which, r in enumerate(recordings) for i, request in enumerate(r)]
+    for _, which, request in sorted(places, key=lambda place: place[:2]):
+        state: RequestCore | None = None
+        for prompt, output in request.turns:
+            if state is None:
+                state = cores[which].begin(prompt)
+            else:
+                state.extend(prompt)
+            _replay_answer(state, output, request.task, ReplayResult())
+            state.finish()
+    return cores[0].parameters

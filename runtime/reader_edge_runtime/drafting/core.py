@@ -1,0 +1,169 @@
+"""The compiled drafter: what all requests share, and one request's drafting state."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.count_store import CountStore, History
+from reader_edge_runtime.drafting.kernels import learning, tree
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
+from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.kernels.layout import (
+    EVIDENCE,
+    HISTORY_STATE,
+    PROPOSAL_STATE,
+    SOURCES,
+    STATE,
+)
+from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
+from reader_edge_runtime.drafting.parameters import shipped_parameters
+from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
+from reader_edge_runtime.drafting.source import RequestSource, Source
+
+_MAX_NODES = 256
+_PROMPT_TAIL = 4
+_NO_TREE = np.zeros((2, 0), np.int32)
+_NO_VALUES = np.zeros(0, np.float32)
+
+
+class DraftingCore:
+    """History, learned parameters and working memory, shared by all requests of an engine; one caller at a time.
+
+    parameters: of the mixture, changed in place as drafts fare well or badly.
+    """
+
+    def __init__(
+        self,
+        config: DraftConfig,
+        parameters: Float32Array | None = None,
+        sources: Sequence[Source] = (),
+    ) -> None:
+        self.config = config
+        self.sources = tuple(sources)
+        self.names = (*SOURCES[:4], *(source.name for source in self.sources))
+        self.history = History(config.max_history_tokens if config.is_history_used else 0)
+        self.parameters = shipped_parameters() if parameters is None else parameters.copy()
+        self.evidence: Int32Array = np.zeros(EVIDENCE, np.int32)
+        self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
+        self.states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
+        self.nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
+        self.values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
+
+    def begin(self, prompt_token_ids: Sequence[int]) -> "RequestCore":
+        return RequestCore(self, prompt_token_ids)
+
+
+class RequestCore:
+    """One request: its context's counts, and where its text's end stands in all sources."""
+
+    def __init__(self, core: DraftingCore, prompt_token_ids: Sequence[int]) -> None:
+        self._core = core
+        self._context = CountStore(len(prompt_token_ids))
+        self._state: Int32Array = np.full(STATE, -1, np.int32)
+        self._epoch = core.history.epoch
+        self._sources: list[RequestSource] = [source.begin(prompt_token_ids) for source in core.sources]
+        self._proposals = NO_PROPOSALS
+        self._tree = _NO_TREE
+        self._values = _NO_VALUES
+        self._answer_begin = 1
+        self.extend(prompt_token_ids)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._context.num_bytes
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Go on with tokens that the target did not choose: a prompt, another turn."""
+        tokens = np.array(token_ids, np.int32)
+        self._context.extend(tokens)
+        self._state[:] = -1
+        recent = tokens[-ORDER:] if len(tokens) >= ORDER else self._context.text[1 : self._context.end][-ORDER:]
+        self._state[: len(recent)] = recent[::-1]
+        self._answer_begin = max(1, self._context.end - _PROMPT_TAIL)
+
+    def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+        """A tree of at most max_nodes nodes, the root included, and max_depth levels below the root."""
+        core = self._core
+        max_nodes = min(max_nodes, core.config.max_nodes, _MAX_NODES)
+        max_depth = min(max_depth, core.config.max_depth)
+        self._check_epoch()
+        self._propose(max_nodes, max_depth)
+        n = tree.draft(
+            max_nodes,
+            max_depth,
+            self._state,
+            *self._context.arrays,
+            *core.history.arrays,
+            self._proposals,
+            core.parameters,
+            core.evidence,
+            core.scratch,
+            core.states,
+            core.nodes,
+            core.values,
+        )
+        self._tree = core.nodes[:2, :n].copy()
+        self._values = core.values[0, :n].copy()
+        names = core.names
+        sources = ["", *(names[i] for i in core.nodes[tree.SOURCE, 1:n].tolist())]
+        token_ids, parents = self._tree.tolist()
+        return DraftTree(token_ids, parents, sources, core.values[1, :n].tolist())
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Learn that the text went on with `token_ids`, and how the last draft fared if there was one since."""
+        core = self._core
+        tokens = np.array(token_ids, np.int32)
+        self._check_epoch()
+        self._context.reserve(len(tokens))
+        num_counted = learning.observe(
+            tokens,
+            self._state,
+            *self._context.arrays,
+            *core.history.arrays,
+            self._proposals,
+            core.parameters,
+            core.evidence,
+            core.scratch,
+            self._tree,
+            self._values,
+            self._context.end,
+        )
+        self._context.went_on(len(tokens), num_counted)
+        self._tree, self._values = _NO_TREE, _NO_VALUES
+        for source in self._sources:
+            source.observe(token_ids)
+
+    def follow(self, token_ids: Sequence[int]) -> None:
+        """Suppose that the text went on with these tokens; learns nothing. For tools and tests."""
+        core = self._core
+        learning.move(
+            np.array(token_ids, np.int32),
+            self._state,
+            *self._context.arrays,
+            *core.history.arrays,
+            self._proposals,
+            core.evidence,
+        )
+
+    def predicted_values(self) -> list[float]:
+        """Path values of the last draft's nodes before calibration: products of their tokens' probabilities."""
+        values: list[float] = self._values.tolist()
+        return values
+
+    def finish(self) -> None:
+        """Add the answer to the history, after the prompt's last tokens."""
+        self._core.history.add(self._context.text[self._answer_begin : self._context.end])
+
+    def _check_epoch(self) -> None:
+        if self._epoch != self._core.history.epoch:
+            self._epoch = self._core.history.epoch
+            self._state[HISTORY_STATE : HISTORY_STATE + 4] = -1
+
+    def _propose(self, max_nodes: int, max_depth: int) -> None:
+        if not self._sources:
+            return
+        proposals = [source.propose(max_nodes, max_depth) for source in self._sources]
+        self._proposals, roots = pack_proposals(proposals, [source.name for source in self._core.sources])
+        self._state[PROPOSAL_STATE : PROPOSAL_STATE + len(roots)] = roots

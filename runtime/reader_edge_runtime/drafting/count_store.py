@@ -1,0 +1,185 @@
+"""Counts of what followed what, in growing arrays: one text that goes on (context) or many, the oldest forgotten."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.drafting.kernels import counts
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.counts import SINGLE_MARK
+from reader_edge_runtime.drafting.kernels.rows import (
+    BLOCK,
+    HEADER,
+    NEXT_BLOCK,
+    NUM_BLOCKS,
+    NUM_KEYS,
+    ORDER_0_ROW,
+    TABLE_SHIFT,
+    TEXT_MASK,
+)
+
+_MIN_KEYS = 1 << 10
+_FIRST_BLOCKS = 1 << 8
+_BETWEEN_TEXTS = -1
+
+
+class CountStore:
+    """A text and the counts over it; kernels/counts.py says how the arrays are laid out.
+
+    header, table, rows, text: the arrays, replaced when they grow.
+    end: position after the last token, not wrapped.
+    """
+
+    def __init__(self, num_tokens: int) -> None:
+        """num_tokens: how many tokens there is room for at first."""
+        self.header: Int64Array = np.zeros(HEADER, np.int64)
+        self.header[NEXT_BLOCK] = self.header[NUM_BLOCKS] = ORDER_0_ROW + 1
+        self.rows = _aligned_blocks(_FIRST_BLOCKS)
+        self.table = self._new_table(_MIN_KEYS)
+        self.text = self._new_text(num_tokens + 2)
+        self.end = 1
+
+    @property
+    def arrays(self) -> tuple[Int64Array, Int64Array, Int32Array, Int32Array]:
+        """What kernels take a store as."""
+        return self.header, self.table, self.rows, self.text
+
+    @property
+    def num_bytes(self) -> int:
+        return self.table.nbytes + self.rows.nbytes + self.text.nbytes
+
+    def extend(self, token_ids: Int32Array) -> None:
+        """Count tokens that continue the text."""
+        self.reserve(len(token_ids))
+        begin, end = self.end, self.end + len(token_ids)
+        self.text[begin:end] = token_ids
+        self._learn(begin, end)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Have room for the text to go on by so many tokens."""
+        if self.end + num_tokens + 1 > len(self.text):
+            self._grow_text(self.end + num_tokens + 1)
+
+    def went_on(self, num_tokens: int, num_counted: int) -> None:
+        """A kernel wrote tokens behind the text, of which it counted the first ones: count the others."""
+        if num_counted < num_tokens:
+            self._learn(self.end + num_counted, self.end + num_tokens)
+        else:
+            self.end += num_tokens
+
+    def successors(self, suffix: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Token -> (count, last position) of what followed `suffix`, 0 to ORDER tokens, oldest token first."""
+        row = ORDER_0_ROW
+        if suffix:
+            newest_first = np.array(suffix[::-1], np.int32)
+            row = int(counts.look_up(self.header, self.table, self.text, newest_first))
+        if row & SINGLE_MARK:
+            return {row >> 32: (1, row & (SINGLE_MARK - 1))}
+        return {token: (count, position) for token, count, position in self.entries(row)}
+
+    def entries(self, row: int) -> list[tuple[int, int, int]]:
+        """(token, count, last position) of a row, in the order stored."""
+        found: list[tuple[int, int, int]] = []
+        block, offset = row, 4
+        for _ in range(int(self.rows[row * BLOCK + 2]) if row else 0):
+            if offset == BLOCK:
+                block, offset = int(self.rows[block * BLOCK]), 1
+            token, count, position = self.rows[block * BLOCK + offset :][:3].tolist()
+            found.append((token, count, position))
+            offset += 3
+        return found
+
+    def _learn(self, begin: int, end: int) -> None:
+        while True:
+            begin += counts.learn(*self.arrays, begin, end)
+            if begin == end:
+                break
+            self._grow()
+        self.end = end
+
+    def _grow(self) -> None:
+        """Double what is nearly full: kernels stop where either could run out within one token."""
+        if self.header[NUM_BLOCKS] * 2 > len(self.rows) // BLOCK:
+            rows = _aligned_blocks(2 * len(self.rows) // BLOCK)
+            rows[: len(self.rows)] = self.rows
+            self.rows = rows
+        if self.header[NUM_KEYS] * 2 > len(self.table):
+            old = self.table
+            self.table = self._new_table(2 * len(old))
+            counts.move_keys(old, self.header, self.table)
+
+    def _new_table(self, num_keys: int) -> Int64Array:
+        self.header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
+        return np.zeros((num_keys, 2), np.int64)
+
+    def _new_text(self, num_tokens: int) -> Int32Array:
+        capacity = 1 << (num_tokens - 1).bit_length()
+        self.header[TEXT_MASK] = capacity - 1
+        return np.full(capacity, _BETWEEN_TEXTS, np.int32)
+
+    def _grow_text(self, num_tokens: int) -> None:
+        text = self._new_text(num_tokens + num_tokens // 2)
+        text[: self.end] = self.text[: self.end]
+        self.text = text
+
+
+class History(CountStore):
+    """Past texts, bounded in tokens.
+
+    The oldest text goes first. That is the least recently used one in effect: what a later answer repeats is counted
+    again with that answer.
+    num_tokens: tokens that are remembered. epoch: grows when texts are forgotten, and positions may be others' then.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        super().__init__(max_tokens + 2)
+        self.max_tokens = max_tokens
+        self.num_tokens = 0
+        self.epoch = 0
+        self._texts: deque[tuple[int, int]] = deque()
+
+    def add(self, token_ids: Int32Array) -> None:
+        """Remember one text; of a text longer than the bound, its end."""
+        token_ids = token_ids[max(0, len(token_ids) - self.max_tokens) :]
+        if not len(token_ids):
+            return
+        # one position between texts also counts against the room
+        while self.num_tokens + len(self._texts) + len(token_ids) > self.max_tokens and self._texts:
+            self._forget_oldest()
+        begin, end = self.end, self.end + len(token_ids)
+        self._write(begin, token_ids)
+        self.text[end & (len(self.text) - 1)] = _BETWEEN_TEXTS
+        self._learn(begin, end)
+        self.end = end + 1
+        self.num_tokens += len(token_ids)
+        self._texts.append((begin, end))
+
+    def _write(self, begin: int, token_ids: Int32Array) -> None:
+        place = begin & (len(self.text) - 1)
+        num_before_wrap = min(len(token_ids), len(self.text) - place)
+        self.text[place : place + num_before_wrap] = token_ids[:num_before_wrap]
+        self.text[: len(token_ids) - num_before_wrap] = token_ids[num_before_wrap:]
+
+    def texts(self) -> list[npt.NDArray[np.int32]]:
+        """The texts remembered, oldest first."""
+        return [self.text.take(np.arange(begin, end), mode="wrap") for begin, end in self._texts]
+
+    def text_ends(self) -> list[int]:
+        """Each text's position after its last token, oldest first."""
+        return [end for _, end in self._texts]
+
+    def _forget_oldest(self) -> None:
+        begin, end = self._texts.popleft()
+        counts.unlearn(*self.arrays, begin, end)
+        self._write(begin, np.full(end - begin, _BETWEEN_TEXTS, np.int32))
+        self.num_tokens -= end - begin
+        self.epoch += 1
+
+
+def _aligned_blocks(num_blocks: int) -> Int32Array:
+    """Zeroed blocks that each lie in one cache line."""
+    numbers = np.zeros((num_blocks + 1) * BLOCK, np.int32)
+    start = -(numbers.ctypes.data // numbers.itemsize) % BLOCK
+    return numbers[start : start + num_blocks * BLOCK]

@@ -1,0 +1,90 @@
+"""Whether a store of counts is what its texts say: slow, for tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reader_edge_runtime.drafting.count_store import CountStore
+from reader_edge_runtime.drafting.kernels.counts import ORDER, SINGLE_MARK
+from reader_edge_runtime.drafting.kernels.rows import (
+    BLOCK,
+    FREE_BLOCK,
+    MAX_ENTRIES,
+    NEXT_BLOCK,
+    NUM_BLOCKS,
+    NUM_KEYS,
+    ORDER_0_ROW,
+)
+
+Successors = dict[int, tuple[int, int]]
+
+
+def count_plainly(texts: Sequence[Sequence[int]], ends: Sequence[int]) -> dict[tuple[int, ...], Successors]:
+    """Suffix -> token -> (count, last position), by the definition. ends: each text's position after its last token."""
+    found: dict[tuple[int, ...], Successors] = {}
+    for text, end in zip(texts, ends, strict=True):
+        for i, token in enumerate(text):
+            for order in range(min(ORDER, i) + 1):
+                successors = found.setdefault(tuple(text[i - order : i]), {})
+                successors[token] = (successors.get(token, (0, 0))[0] + 1, end - len(text) + i)
+    return found
+
+
+def check_integrity(store: CountStore, texts: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
+    """Raise AssertionError unless the store counts exactly these texts, the oldest first, and wastes no space."""
+    expected = count_plainly(texts, ends)
+    for suffix, successors in expected.items():
+        _check_row(store, suffix, successors)
+    used = _check_table(store)
+    _check_blocks(store, used)
+    _check_positions(store, used, texts, ends)
+
+
+def _check_row(store: CountStore, suffix: tuple[int, ...], expected: Successors) -> None:
+    found = store.successors(suffix)
+    mask = len(store.text) - 1
+    assert found, f"{suffix} is not found."
+    assert len(found) >= min(len(expected), MAX_ENTRIES) or len(expected) > MAX_ENTRIES, f"{suffix} lost tokens."
+    for token, (count, position) in found.items():
+        assert token in expected, f"{suffix} is followed by {token}, which it never was."
+        assert position == expected[token][1] & mask, f"{suffix}, {token}: last at {position}."
+        assert 1 <= count <= expected[token][0], f"{suffix}, {token}: counted {count} times, not {expected[token][0]}."
+
+
+def _check_table(store: CountStore) -> list[int]:
+    """Rows that keys lead to."""
+    keys = store.table[store.table[:, 0] != 0]
+    assert len(keys) == store.header[NUM_KEYS]
+    assert len(np.unique(keys[:, 0])) == len(keys), "A key is stored twice."
+    return [int(value) for value in keys[:, 1] if not value & SINGLE_MARK]
+
+
+def _check_positions(store: CountStore, used: list[int], texts: Sequence[Sequence[int]], ends: Sequence[int]) -> None:
+    """Whatever is stored points to a token that is still remembered."""
+    mask = len(store.text) - 1
+    live = {(end - len(t) + i) & mask: token for t, end in zip(texts, ends, strict=True) for i, token in enumerate(t)}
+    values = store.table[store.table[:, 0] != 0][:, 1].tolist()
+    stored = [(value >> 32, value & (SINGLE_MARK - 1)) for value in values if value & SINGLE_MARK]
+    for row in [ORDER_0_ROW, *used]:
+        stored += [(token, position) for token, _, position in store.entries(row)]
+    for token, position in stored:
+        assert live.get(position) == token, f"Token {token} at {position} is stale."
+
+
+def _check_blocks(store: CountStore, used: list[int]) -> None:
+    """Every block is in one row or is free."""
+    seen: set[int] = {0}
+    for start in [ORDER_0_ROW, *used, int(store.header[FREE_BLOCK])]:
+        block = start
+        while block:
+            assert block not in seen, f"Block {block} is in use twice."
+            seen.add(block)
+            block = int(store.rows[block * BLOCK])
+    assert seen == set(range(int(store.header[NEXT_BLOCK])))
+    for row in [ORDER_0_ROW, *used]:
+        counts = [count for _, count, _ in store.entries(row)]
+        assert counts == sorted(counts, reverse=True), f"Row {row} is not sorted."
+    num_free, block = 0, int(store.header[FREE_BLOCK])
+    while block:
+        num_free, block = num_free + 1, int(store.rows[block * BLOCK])
+    assert store.header[NUM_BLOCKS] == store.header[NEXT_BLOCK] - num_free

@@ -1,0 +1,7 @@
+"""Everything hot, compiled, over flat arrays: the seam at which a native extension can take numba's place.
+
+Entry points (the others are their parts):
+    counts.learn, counts.unlearn, counts.move_keys   what followed which tokens
+    tree.draft                                       the best tree for a text so far
+    learning.observe, learning.move                  learn from what the target said, and go on with it
+"""

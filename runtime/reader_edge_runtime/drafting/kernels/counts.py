@@ -1,0 +1,242 @@
+"""Next-token counts after every suffix of up to ORDER tokens, over flat arrays, learned and unlearned token by token.
+
+A store is four arrays:
+    header  int64 (HEADER,): how much of the others is used, constants in rows.py
+    table   int64 (S, 2): open addressing, S a power of two; (key of a suffix, what followed it), key 0 is empty
+    rows    int32 (R * BLOCK,): blocks of BLOCK numbers, 64 bytes, one cache line
+    text    int32 (C,): the tokens themselves, C a power of two; position p lives at p & (C - 1)
+
+What followed a suffix is one of two things. If it occurred once: the token and its position (a "single"). If it
+occurred more often: the number of a row of counts (rows.py). A suffix of n + 1 tokens is stored only where its last n
+tokens occurred at least twice: until then the single says all, and a longer match can be read off the text. That keeps
+a token's cost near two entries, however long ORDER is, and is exact: it answers for every order what a plain table
+would. Keys are 64-bit hashes: two suffixes of a billion share one with a probability of a few percent, and then a
+draft is a little worse.
+"""
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.rows import (
+    BLOCK,
+    NUM_BLOCKS,
+    NUM_KEYS,
+    ORDER_0_ROW,
+    TABLE_SHIFT,
+    TEXT_MASK,
+    free_row,
+    new_block,
+    row_add,
+    row_remove,
+)
+
+ORDER = 8
+SINGLE_MARK = 0x80000000
+
+# A token may take this many blocks at most: a row and a block at each order.
+_BLOCKS_A_TOKEN = 2 * (ORDER + 1)
+
+_SEED = np.uint64(0x243F6A8885A308D3)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_FINAL = np.uint64(0xD6E8FEB86659FD93)
+_S32 = np.uint64(32)
+_S29 = np.uint64(29)
+
+
+@small_part
+def hash_start() -> Number:
+    return _SEED
+
+
+@small_part
+def hash_push(state: Number, token: Number) -> Number:
+    """Hash of a suffix that reaches one token further back."""
+    return (state ^ np.uint64(token + 1)) * _MULTIPLIER + _SEED
+
+
+@small_part
+def hash_key(state: Number) -> Number:
+    """Key of a suffix: int64, never 0."""
+    x = (state ^ (state >> _S32)) * _FINAL
+    x = x ^ (x >> _S29)
+    return np.int64(x) | 1
+
+
+@small_part
+def find(header: Int64Array, table: Int64Array, key: Number) -> Number:
+    """Index of `key` in the table, or of the empty place where it belongs, as ~index."""
+    mask = table.shape[0] - 1
+    i = np.int64(np.uint64(key) >> np.uint64(header[TABLE_SHIFT]))
+    while table[i, 0] != key:
+        if table[i, 0] == 0:
+            return ~i
+        i = (i + 1) & mask
+    return i
+
+
+@small_part
+def pack_single(token: Number, position: Number) -> Number:
+    """What followed a suffix that occurred once: token in the high half, position and a mark in the low one."""
+    return (np.int64(token) << 32) | np.int64(SINGLE_MARK) | np.int64(position)
+
+
+@small_part
+def is_single(value: Number) -> Number:
+    return (value & np.int64(SINGLE_MARK)) != 0
+
+
+@small_part
+def single_position(value: Number) -> Number:
+    return value & np.int64(SINGLE_MARK - 1)
+
+
+@small_part
+def single_token(value: Number) -> Number:
+    return value >> 32
+
+
+@part
+def _delete_key(header: Int64Array, table: Int64Array, i: Number) -> None:
+    """Empty a place and move up what probed past it, so that no marker of a deletion is ever needed."""
+    mask = table.shape[0] - 1
+    shift = np.uint64(header[TABLE_SHIFT])
+    j = i
+    while True:
+        j = (j + 1) & mask
+        if table[j, 0] == 0:
+            break
+        home = np.int64(np.uint64(table[j, 0]) >> shift)
+        if ((j - home) & mask) >= ((j - i) & mask):
+            table[i, 0] = table[j, 0]
+            table[i, 1] = table[j, 1]
+            i = j
+    table[i, 0] = 0
+    table[i, 1] = 0
+    header[NUM_KEYS] -= 1
+
+
+@small_part
+def _push_down(
+    header: Int64Array, table: Int64Array, text: Int32Array, state: Number, order: Number, position: Number
+) -> None:
+    """A suffix of `order` tokens is no longer single: store what was its single under one token more."""
+    mask = header[TEXT_MASK]
+    token = text[(position - order - 1) & mask]
+    if order >= ORDER or token < 0:
+        return
+    key = hash_key(hash_push(state, token))
+    i = find(header, table, key)
+    if i < 0:
+        table[~i, 0] = key
+        table[~i, 1] = pack_single(text[position], position)
+        header[NUM_KEYS] += 1
+
+
+@part
+def count(
+    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
+) -> Number:
+    """Count text[begin:end] of one text; how many tokens were counted before space ran out.
+
+    Positions are given without wrapping. A token below 0 stands before the first of a text.
+    """
+    mask = header[TEXT_MASK]
+    max_keys = table.shape[0] * 5 // 8
+    last_block = rows.shape[0] // BLOCK - _BLOCKS_A_TOKEN
+    for p in range(begin, end):
+        if header[NUM_KEYS] + 2 * ORDER > max_keys or header[NUM_BLOCKS] > last_block:
+            return p - begin
+        position = p & mask
+        token = text[position]
+        row_add(header, rows, ORDER_0_ROW, token, position)
+        state = hash_start()
+        for order in range(1, ORDER + 1):
+            before = text[(p - order) & mask]
+            if before < 0:
+                break
+            state = hash_push(state, before)
+            key = hash_key(state)
+            i = find(header, table, key)
+            if i < 0:
+                table[~i, 0] = key
+                table[~i, 1] = pack_single(token, position)
+                header[NUM_KEYS] += 1
+                break
+            value = table[i, 1]
+            if is_single(value):
+                row = new_block(header, rows)
+                other = single_position(value)
+                row_add(header, rows, row, single_token(value), other)
+                table[i, 1] = row
+                _push_down(header, table, text, state, order, other)
+            else:
+                row = value
+            row_add(header, rows, row, token, position)
+    return end - begin
+
+
+@kernel
+def learn(
+    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
+) -> Number:
+    """`count` as an entry point."""
+    return count(header, table, rows, text, begin, end)
+
+
+@kernel
+def unlearn(
+    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
+) -> None:
+    """Take back text[begin:end], the oldest tokens of all that are counted."""
+    mask = header[TEXT_MASK]
+    for p in range(begin, end):
+        position = p & mask
+        token = text[position]
+        row_remove(header, rows, ORDER_0_ROW, token, position)
+        state = hash_start()
+        for order in range(1, ORDER + 1):
+            before = text[(p - order) & mask]
+            if before < 0:
+                break
+            state = hash_push(state, before)
+            i = find(header, table, hash_key(state))
+            if i < 0:
+                break
+            value = table[i, 1]
+            if is_single(value):
+                _delete_key(header, table, i)
+                continue
+            left = row_remove(header, rows, value, token, position)
+            if left == 1:
+                a = value * BLOCK + 4
+                table[i, 1] = pack_single(rows[a], rows[a + 2])
+                free_row(header, rows, value)
+
+
+@kernel
+def look_up(header: Int64Array, table: Int64Array, text: Int32Array, suffix: Int32Array) -> Number:
+    """What followed a suffix of 1 to ORDER tokens, newest token first: a single, the number of a row, 0 for nothing."""
+    state = hash_start()
+    value = np.int64(0)
+    for order in range(len(suffix)):
+        if value != 0 and is_single(value):
+            if text[(single_position(value) - order - 1) & header[TEXT_MASK]] != suffix[order]:
+                return np.int64(0)
+            continue
+        state = hash_push(state, suffix[order])
+        i = find(header, table, hash_key(state))
+        if i < 0:
+            return np.int64(0)
+        value = table[i, 1]
+    return value
+
+
+@kernel
+def move_keys(old: Int64Array, header: Int64Array, table: Int64Array) -> None:
+    """Fill an empty, larger table from an old one."""
+    for j in range(old.shape[0]):
+        if old[j, 0] != 0:
+            i = ~find(header, table, old[j, 0])
+            table[i, 0] = old[j, 0]
+            table[i, 1] = old[j, 1]

@@ -1,0 +1,92 @@
+"""Where things stand in the arrays that the kernels share, and how evidence is put into classes.
+
+Evidence about the next token comes as inputs. An input is one voice: a source at one match length. It names tokens,
+and gives each a class; the class says how often such a claim came true (mixture.py learns that).
+
+    inputs of context (0..11) and of history (12..23):
+        0..8        row of counts after a suffix of that many tokens
+        SINGLE      a suffix that occurred once, classes by match length
+        COPY        the text went on from the longest match and has agreed since, classes by length of agreement
+        RESUMED     a copy that went on beyond a token that differed (an edit, a changed value in a repeated form)
+    inputs 24..26   a datastore (longest match, two shorter)
+    inputs 27, 28   successors recorded from the target's logits: after a token, after a pair
+    inputs 29, 30   proposals of other sources, two at most
+"""
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.counts import ORDER
+
+SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2")
+
+NUM_INPUTS = 32
+CONTEXT_INPUTS, HISTORY_INPUTS, PROPOSAL_INPUTS = 0, 12, 29
+SINGLE, COPY, RESUMED = 9, 10, 11
+NUM_PROPOSALS = 2
+SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 5], np.int32)
+
+# An input's weight depends on its level (support or match length), and on two sets chosen by the match state.
+LEVELS = 8
+NUM_SETS = 64
+NUM_SETS_2 = 72
+
+# State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 where the text starts; then per store the
+# position and length of a copy, the position and state of a resumed copy; then per proposal the node it stands at;
+# then room for a datastore's interval.
+STATE = 24
+CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE = ORDER, ORDER + 4, ORDER + 8
+
+# Evidence at one node, int32 (EVIDENCE,): counts, then the inputs that speak, then the candidates, then pairs
+# (input, candidate) with their class; an input's miss class is that of candidates it does not name. PLACES finds a
+# candidate by its token; LEADING is the input that raises a candidate most.
+NUM_SPEAKING, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2, KIND, TOP = range(7)
+MAX_CANDIDATES = 48
+MAX_PAIRS = 384
+SPEAKING = 8
+WEIGHT = SPEAKING + NUM_INPUTS
+MISS = WEIGHT + NUM_INPUTS
+ROWS_FOUND = MISS + NUM_INPUTS
+CANDIDATES = ROWS_FOUND + 16
+PAIR_SPEAKER = CANDIDATES + MAX_CANDIDATES
+PAIR_CLASS = PAIR_SPEAKER + MAX_PAIRS
+PAIR_CANDIDATE = PAIR_CLASS + MAX_PAIRS
+PLACES = PAIR_CANDIDATE + MAX_PAIRS
+NUM_PLACES = 128
+LEADING = PLACES + NUM_PLACES
+EVIDENCE = LEADING + MAX_CANDIDATES
+
+# What a row may name: more after short suffixes, whose rows are flat.
+MAX_NAMED = np.array([8, 12, 12, 8, 8, 8, 8, 8, 8], np.int32)
+
+# Classes: 256 an input. A row's: (total, count) in buckets, twice: with and without "it came last".
+CLASSES = 256
+TOTALS = (1, 2, 3, 4, 5.5, 8, 12, 19, 43)
+_TOTAL_EDGES = (1, 2, 3, 4, 6, 9, 14, 24)
+RATIOS = (0.015, 0.045, 0.09, 0.16, 0.25, 0.37, 0.52, 0.67, 0.82, 0.92, 0.98, 1.0)
+_RATIO_EDGES = (0.03, 0.06, 0.12, 0.2, 0.3, 0.45, 0.6, 0.75, 0.88, 0.96, 0.9999)
+COUNT_BUCKETS = 14
+MAX_TOTAL = 63
+
+
+def _count_class(count: int, total: int) -> int:
+    bucket = sum(total > edge for edge in _TOTAL_EDGES)
+    if count == 0 or total <= 4:
+        return 2 * (bucket * COUNT_BUCKETS + count)
+    return 2 * (bucket * COUNT_BUCKETS + 1 + sum(count / total >= edge for edge in _RATIO_EDGES))
+
+
+COUNT_CLASS = np.array(
+    [[_count_class(min(k, t), t) if t else 0 for k in range(MAX_TOTAL + 1)] for t in range(MAX_TOTAL + 1)], np.int32
+)
+LEVEL_OF_TOTAL = np.array([0, 0, 1, 2, 3] + [4] * 3 + [5] * 8 + [6] * 48, np.int32)
+
+MAX_LENGTH = 64
+LENGTH_BUCKET = np.array([*range(10), 9, 9] + [10] * 4 + [11] * 8 + [12] * 8 + [13] * 16 + [14] * 16 + [15], np.int32)
+SET_LEVEL = np.array([0, 1, 2, 3, 3, 4, 4, 4] + [5] * 8 + [6] * 16 + [7] * 33, np.int32)
+
+# A copy shorter than this is not resumed; a resumed one is dropped after this many more differences.
+MIN_RESUMED = 4
+MAX_DIFFERENCES = 7
+
+# Proposals, int32 (P, 4): token, first child, next sibling (0: none), class; nodes 0.. are the roots.
+PROBABILITY_BUCKETS = 32

@@ -1,0 +1,202 @@
+"""From evidence to probabilities: log-odds of all inputs, weighted by weights learned online.
+
+Logistic mixing as in the PAQ family of compressors (Mahoney, "Adaptive weighing of context models for lossless data
+compression", 2005), for many candidates at once: each candidate's probability is a logistic function of the weighted
+log-odds that each input gives it. An input's weight is a sum of three: by support or match length, and by two sets
+that the match state chooses. What an input's claim is worth is itself learned, as the frequency with which claims of
+its class came true (indirect modelling).
+
+The parameters are one float32 array (PARAMETERS,), see the constants.
+"""
+
+import math
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
+from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.layout import (
+    CANDIDATES,
+    CLASSES,
+    LEADING,
+    LEVELS,
+    MAX_CANDIDATES,
+    MISS,
+    NUM_CANDIDATES,
+    NUM_INPUTS,
+    NUM_PAIRS,
+    NUM_SETS,
+    NUM_SETS_2,
+    NUM_SPEAKING,
+    PAIR_CANDIDATE,
+    PAIR_CLASS,
+    PAIR_SPEAKER,
+    SET,
+    SET_2,
+    SPEAKING,
+    WEIGHT,
+)
+
+NUM_CLASSES = NUM_INPUTS * CLASSES
+
+# parameters: per class the probability, its log-odds and the rate at which it learns; weights; biases of the sets
+PROBABILITY = 0
+LOG_ODDS = PROBABILITY + NUM_CLASSES
+RATE = LOG_ODDS + NUM_CLASSES
+WEIGHTS = RATE + NUM_CLASSES
+SET_WEIGHTS = WEIGHTS + NUM_INPUTS * LEVELS
+SET_WEIGHTS_2 = SET_WEIGHTS + NUM_SETS * NUM_INPUTS
+BIASES = SET_WEIGHTS_2 + NUM_SETS_2 * NUM_INPUTS
+BIASES_2 = BIASES + NUM_SETS
+# then the calibration of path values (calibration.py): hits and trials of each bucket
+VALUE_BUCKETS = 33
+VALUE_HITS = BIASES_2 + NUM_SETS_2
+VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
+PARAMETERS = VALUE_TRIALS + VALUE_BUCKETS
+
+# scratch: float32 (SCRATCH,)
+LOGITS = 0
+BEST_VOICE = LOGITS + MAX_CANDIDATES
+SPEAKER_WEIGHT = BEST_VOICE + MAX_CANDIDATES
+SPEAKER_GRADIENT = SPEAKER_WEIGHT + NUM_INPUTS
+SPEAKER_MISSES = SPEAKER_GRADIENT + NUM_INPUTS
+SPEAKER_MISSED = SPEAKER_MISSES + NUM_INPUTS
+PENDING_VALUE = SPEAKER_MISSED + NUM_INPUTS
+SCRATCH = PENDING_VALUE + 256
+
+_MIN_P = np.float32(0.0005)
+_MAX_P = np.float32(0.9995)
+_MIN_RATE = np.float32(1 / 256)
+_MAX_GRADIENT = np.float32(8)
+_MAX_WEIGHT = np.float32(8)
+_WEIGHT_RATE = np.float32(0.01)
+_SET_RATE = np.float32(0.005)
+_BIAS_RATE = np.float32(0.01)
+
+_SIGMOID_RANGE = 12.0
+_SIGMOID_STEPS = 4096
+_SIGMOID = (1 / (1 + np.exp(-(np.arange(_SIGMOID_STEPS) + 0.5 - _SIGMOID_STEPS / 2) * 24.0 / _SIGMOID_STEPS))).astype(
+    np.float32
+)
+_SIGMOID_SCALE = np.float32(_SIGMOID_STEPS / 24.0)
+_SIGMOID_MIDDLE = np.float32(_SIGMOID_STEPS / 2)
+
+_LOG_ODDS_STEPS = 4096
+_p = np.clip(np.arange(_LOG_ODDS_STEPS + 2) / _LOG_ODDS_STEPS, 1e-4, 1 - 1e-4)
+_LOG_ODDS = np.log(_p / (1 - _p)).astype(np.float32)
+_LOG_ODDS_SCALE = np.float32(_LOG_ODDS_STEPS)
+
+
+@small_part
+def sigmoid(x: Number) -> Number:
+    """Logistic function from a table, to 0.2 % of itself."""
+    step: Number = min(max(np.int64(x * _SIGMOID_SCALE + _SIGMOID_MIDDLE), 0), _SIGMOID_STEPS - 1)
+    return _SIGMOID[step]
+
+
+@small_part
+def _log_odds(p: Number) -> Number:
+    """log(p / (1 - p)) from a table, interpolated."""
+    x = p * _LOG_ODDS_SCALE
+    i = np.int64(x)
+    return _LOG_ODDS[i] + (_LOG_ODDS[i + 1] - _LOG_ODDS[i]) * (x - np.float32(i))
+
+
+@part
+def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array) -> None:
+    """Log-odds of all candidates, at scratch[LOGITS:], and the input that raises each most, at evidence[LEADING:]."""
+    set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
+    set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
+    base = parameters[BIASES + evidence[SET]] + parameters[BIASES_2 + evidence[SET_2]]
+    for s in range(evidence[NUM_SPEAKING]):
+        which = evidence[SPEAKING + s]
+        weight = parameters[WEIGHTS + evidence[WEIGHT + s]]
+        weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
+        scratch[SPEAKER_WEIGHT + s] = weight
+        base += weight * parameters[LOG_ODDS + evidence[MISS + s]]
+    for c in range(evidence[NUM_CANDIDATES]):
+        scratch[LOGITS + c] = base
+        scratch[BEST_VOICE + c] = -1e30
+    for pair in range(evidence[NUM_PAIRS]):
+        s = evidence[PAIR_SPEAKER + pair]
+        voice = parameters[LOG_ODDS + evidence[PAIR_CLASS + pair]] - parameters[LOG_ODDS + evidence[MISS + s]]
+        voice *= scratch[SPEAKER_WEIGHT + s]
+        c = evidence[PAIR_CANDIDATE + pair]
+        scratch[LOGITS + c] += voice
+        if voice > scratch[BEST_VOICE + c]:
+            scratch[BEST_VOICE + c] = voice
+            evidence[LEADING + c] = evidence[SPEAKING + s]
+
+
+@small_part
+def _update_class(parameters: Float32Array, number: Number, outcome: Number) -> None:
+    p = parameters[PROBABILITY + number]
+    rate = parameters[RATE + number]
+    p += (outcome - p) * rate
+    p = min(max(p, _MIN_P), _MAX_P)
+    parameters[PROBABILITY + number] = p
+    parameters[LOG_ODDS + number] = _log_odds(p)
+    parameters[RATE + number] = max(rate / (np.float32(1) + rate), _MIN_RATE)
+
+
+@small_part
+def _update(parameters: Float32Array, at: Number, step: Number) -> None:
+    parameters[at] = min(max(parameters[at] + step, -_MAX_WEIGHT), _MAX_WEIGHT)
+
+
+@part
+def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple[Number, Number]:
+    """Replace log-odds by outcome minus probability; the sum, and the number of the candidate that came or -1."""
+    total = np.float32(0)
+    came = -1
+    for c in range(evidence[NUM_CANDIDATES]):
+        error = -sigmoid(scratch[LOGITS + c])
+        if evidence[CANDIDATES + c] == token:
+            came = c
+            error += np.float32(1)
+        scratch[LOGITS + c] = error
+        total += error
+    return total, came
+
+
+@part
+def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, token: Number) -> None:
+    """Learn from the token that came, given evidence and its score."""
+    total, came = _errors(evidence, scratch, token)
+    num_speaking = evidence[NUM_SPEAKING]
+    for s in range(num_speaking):
+        scratch[SPEAKER_GRADIENT + s] = parameters[LOG_ODDS + evidence[MISS + s]] * total
+        scratch[SPEAKER_MISSES + s] = evidence[NUM_CANDIDATES]
+        scratch[SPEAKER_MISSED + s] = 1 if came >= 0 else 0
+    for pair in range(evidence[NUM_PAIRS]):
+        s = evidence[PAIR_SPEAKER + pair]
+        candidate = evidence[PAIR_CANDIDATE + pair]
+        voice = parameters[LOG_ODDS + evidence[PAIR_CLASS + pair]] - parameters[LOG_ODDS + evidence[MISS + s]]
+        scratch[SPEAKER_GRADIENT + s] += scratch[LOGITS + candidate] * voice
+        scratch[SPEAKER_MISSES + s] -= 1
+        if candidate == came:
+            scratch[SPEAKER_MISSED + s] = 0
+    _update_weights(parameters, evidence, scratch, total)
+    for pair in range(evidence[NUM_PAIRS]):
+        outcome = np.float32(1) if evidence[PAIR_CANDIDATE + pair] == came else np.float32(0)
+        _update_class(parameters, evidence[PAIR_CLASS + pair], outcome)
+
+
+@small_part
+def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, total: Number) -> None:
+    num_speaking = evidence[NUM_SPEAKING]
+    share = np.float32(1) / np.float32(math.sqrt(max(num_speaking, 1)))
+    set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
+    set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
+    for s in range(num_speaking):
+        which = evidence[SPEAKING + s]
+        step = share * min(max(scratch[SPEAKER_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
+        _update(parameters, WEIGHTS + evidence[WEIGHT + s], _WEIGHT_RATE * step)
+        _update(parameters, set_weights + which, _SET_RATE * step)
+        _update(parameters, set_weights_2 + which, _SET_RATE * step)
+        if scratch[SPEAKER_MISSES + s] > 0:
+            # all candidates that an input does not name are one class: their mean outcome
+            outcome = scratch[SPEAKER_MISSED + s] / scratch[SPEAKER_MISSES + s]
+            _update_class(parameters, evidence[MISS + s], outcome)
+    _update(parameters, BIASES + evidence[SET], _BIAS_RATE * total)
+    _update(parameters, BIASES_2 + evidence[SET_2], _BIAS_RATE * total)

@@ -1,0 +1,228 @@
+"""The best draft tree for every budget at once: always take the node of the highest path value next.
+
+A path's value is the product of its tokens' probabilities, so a child is never worth more than its parent: the n most
+valuable of all paths form a tree, whatever n is, and no tree of n nodes has a higher sum of values.
+"""
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.calibration import calibrated
+from reader_edge_runtime.drafting.kernels.evidence import advance, gather
+from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.layout import CANDIDATES, LEADING, NUM_CANDIDATES, SOURCE_OF_INPUT, STATE
+from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, score, sigmoid
+
+# nodes: int32 (NODE_FIELDS, N)
+TOKEN, PARENT, DEPTH, SOURCE, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(8)
+NODE_FIELDS = 8
+
+# values: float32 (VALUE_FIELDS, N): predicted path values, calibrated ones, and room to reorder them
+VALUE_FIELDS = 4
+_MIN_VALUE = np.float32(1e-4)
+_MAX_SUM = np.float32(0.98)
+
+
+@kernel
+def draft(
+    max_nodes: int,
+    max_depth: int,
+    root: Int32Array,
+    context_header: Int64Array,
+    context_table: Int64Array,
+    context_rows: Int32Array,
+    context_text: Int32Array,
+    history_header: Int64Array,
+    history_table: Int64Array,
+    history_rows: Int32Array,
+    history_text: Int32Array,
+    proposals: Int32Array,
+    parameters: Float32Array,
+    evidence: Int32Array,
+    scratch: Float32Array,
+    states: Int32Array,
+    nodes: Int32Array,
+    values: Float32Array,
+) -> int:
+    """Build the tree below `root`; how many nodes it has, the root included.
+
+    max_nodes: root included, at most the room in `nodes`.
+    nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] hold the tree, its most likely chain first; values[0] the
+    predicted values before calibration, in the same order.
+    """
+    for i in range(STATE):
+        states[0, i] = root[i]
+    nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0] = root[0], -1, 0, -1
+    values[0, 0] = 1
+    num_nodes, num_pending, node = 1, 0, 0
+    while num_nodes < max_nodes:
+        if nodes[DEPTH, node] < max_depth:
+            gather(
+                states[node],
+                context_header,
+                context_table,
+                context_rows,
+                context_text,
+                history_header,
+                history_table,
+                history_rows,
+                history_text,
+                proposals,
+                evidence,
+            )
+            score(parameters, evidence, scratch)
+            num_pending = _add_pending(
+                evidence, scratch, nodes, node, values[0, node], num_pending, max_nodes - num_nodes
+            )
+        if num_pending == 0:
+            break
+        num_pending -= 1
+        node = num_nodes
+        num_nodes += 1
+        _take(num_pending, node, scratch, nodes, values)
+        parent = nodes[PARENT, node]
+        for i in range(STATE):
+            states[node, i] = states[parent, i]
+        advance(states[node], nodes[TOKEN, node], context_header, context_text, history_header, history_text, proposals)
+    _calibrate(parameters, values, num_nodes)
+    _put_spine_first(nodes, values, num_nodes)
+    return num_nodes
+
+
+@part
+def _add_pending(
+    evidence: Int32Array,
+    scratch: Float32Array,
+    nodes: Int32Array,
+    node: Number,
+    value: Number,
+    num_pending: Number,
+    room: Number,
+) -> Number:
+    """Add a node's children to the nodes that may be taken next, of which the `room` best are kept, lowest first."""
+    num_candidates = evidence[NUM_CANDIDATES]
+    total = np.float32(0)
+    for c in range(num_candidates):
+        scratch[LOGITS + c] = sigmoid(scratch[LOGITS + c])
+        total += scratch[LOGITS + c]
+    if total > _MAX_SUM:
+        value = value * _MAX_SUM / total
+    for c in range(num_candidates):
+        child_value = scratch[LOGITS + c] * value
+        if child_value < _MIN_VALUE or (num_pending == room and child_value <= scratch[PENDING_VALUE]):
+            continue
+        if num_pending == room:
+            place = _place_from_below(scratch, nodes, num_pending, child_value)
+        else:
+            place = _place_from_above(scratch, nodes, num_pending, child_value)
+            num_pending += 1
+        scratch[PENDING_VALUE + place] = child_value
+        nodes[PENDING_TOKEN, place] = evidence[CANDIDATES + c]
+        nodes[PENDING_PARENT, place] = node
+        nodes[PENDING_SOURCE, place] = SOURCE_OF_INPUT[evidence[LEADING + c]]
+    return num_pending
+
+
+@small_part
+def _move_pending(scratch: Float32Array, nodes: Int32Array, to: Number, place: Number) -> None:
+    scratch[PENDING_VALUE + to] = scratch[PENDING_VALUE + place]
+    nodes[PENDING_TOKEN, to] = nodes[PENDING_TOKEN, place]
+    nodes[PENDING_PARENT, to] = nodes[PENDING_PARENT, place]
+    nodes[PENDING_SOURCE, to] = nodes[PENDING_SOURCE, place]
+
+
+@small_part
+def _place_from_below(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
+    """Drop the lowest and move down what is below `value`; the place that is free then."""
+    place = 0
+    while place + 1 < num_pending and scratch[PENDING_VALUE + place + 1] < value:
+        _move_pending(scratch, nodes, place, place + 1)
+        place += 1
+    return place
+
+
+@small_part
+def _place_from_above(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
+    """Move up what is not below `value`; the place that is free then."""
+    place = num_pending
+    while place > 0 and scratch[PENDING_VALUE + place - 1] >= value:
+        _move_pending(scratch, nodes, place, place - 1)
+        place -= 1
+    return place
+
+
+@small_part
+def _take(place: Number, node: Number, scratch: Float32Array, nodes: Int32Array, values: Float32Array) -> None:
+    parent = nodes[PENDING_PARENT, place]
+    values[0, node] = scratch[PENDING_VALUE + place]
+    nodes[TOKEN, node] = nodes[PENDING_TOKEN, place]
+    nodes[PARENT, node] = parent
+    nodes[DEPTH, node] = nodes[DEPTH, parent] + 1
+    nodes[SOURCE, node] = nodes[PENDING_SOURCE, place]
+
+
+@part
+def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number) -> None:
+    """True values, values[1], for predicted ones that fall from node to node: they must not rise either.
+
+    Where they would, neighbours share their mean (isotonic regression by pooling adjacent violators). So the best n
+    nodes are the same by both, and no child is worth more than its parent.
+    """
+    num_pools = 0  # values[2]: mean of each pool, values[3]: its size
+    for node in range(1, num_nodes):
+        mean = calibrated(parameters, values[0, node])
+        size = np.float32(1)
+        while num_pools and values[2, num_pools - 1] < mean:
+            num_pools -= 1
+            pooled = values[3, num_pools]
+            mean = (mean * size + values[2, num_pools] * pooled) / (size + pooled)
+            size += pooled
+        values[2, num_pools] = mean
+        values[3, num_pools] = size
+        num_pools += 1
+    node = 1
+    for pool in range(num_pools):
+        for _ in range(np.int64(values[3, pool])):
+            values[1, node] = values[2, pool]
+            node += 1
+    values[1, 0] = 1
+
+
+@part
+def _put_spine_first(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> None:
+    """Renumber: the most likely chain, then the others as they were taken; parents stay before their children.
+
+    Of a node's children the first taken is the most likely, so one pass finds the chain.
+    """
+    tail, length = 0, 1
+    nodes[PLACE, 0] = 0
+    for node in range(1, num_nodes):
+        nodes[PLACE, node] = -1
+        if nodes[PARENT, node] == tail:
+            tail = node
+            nodes[PLACE, node] = length
+            length += 1
+    following = length
+    for node in range(1, num_nodes):
+        if nodes[PLACE, node] < 0:
+            nodes[PLACE, node] = following
+            following += 1
+    _renumber(nodes, values, num_nodes)
+
+
+@small_part
+def _renumber(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> None:
+    # The pending lists are done with, so they serve as room for the copy.
+    for node in range(1, num_nodes):
+        place = nodes[PLACE, node]
+        nodes[PENDING_TOKEN, place] = nodes[TOKEN, node]
+        nodes[PENDING_PARENT, place] = nodes[PLACE, nodes[PARENT, node]]
+        nodes[PENDING_SOURCE, place] = nodes[SOURCE, node]
+        values[2, place] = values[0, node]
+        values[3, place] = values[1, node]
+    for node in range(1, num_nodes):
+        nodes[TOKEN, node] = nodes[PENDING_TOKEN, node]
+        nodes[PARENT, node] = nodes[PENDING_PARENT, node]
+        nodes[SOURCE, node] = nodes[PENDING_SOURCE, node]
+        values[0, node] = values[2, node]
+        values[1, node] = values[3, node]

@@ -1,0 +1,86 @@
+"""The mixture's parameters as they are before a drafter has seen anything: by formula, or learned on recordings.
+
+`priors.npz` was made by `scripts/learn_priors` from recordings of chat, code, mathematics, retrieval and tool
+use (docs/drafting.md): only statistics of how evidence of each class fared, no text.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels import layout, mixture
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array
+
+PRIORS = Path(__file__).with_name("priors.npz")
+_FIRST_RATE = 0.18
+_FIRST_WEIGHT = 0.25
+_FIRST_BIAS = -0.25
+
+# Trials that a prior counts for, so that a request's own evidence soon outweighs it.
+_PRIOR_RATE = 1 / 22
+
+
+def cold_parameters() -> Float32Array:
+    """Parameters that have seen no text at all."""
+    parameters = np.zeros(mixture.PARAMETERS, np.float32)
+    probability = np.clip(_first_probabilities(), 0.002, 0.995)
+    parameters[mixture.PROBABILITY : mixture.LOG_ODDS] = probability.ravel()
+    parameters[mixture.LOG_ODDS : mixture.RATE] = np.log(probability / (1 - probability)).ravel()
+    parameters[mixture.RATE : mixture.WEIGHTS] = _FIRST_RATE
+    parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
+    parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
+    parameters[mixture.VALUE_HITS :] = 5.0
+    return parameters
+
+
+def shipped_parameters() -> Float32Array:
+    """Parameters learned on recordings; cold ones where the file is of another layout."""
+    with np.load(PRIORS, allow_pickle=False) as file:
+        priors = file["parameters"].astype(np.float32)
+    return priors if priors.shape == (mixture.PARAMETERS,) else cold_parameters()
+
+
+def as_priors(parameters: Float32Array) -> Float32Array:
+    """Learned parameters made ready to be started from: they adapt to new text as fast as priors should."""
+    priors = parameters.copy()
+    rate = priors[mixture.RATE : mixture.WEIGHTS]
+    np.maximum(rate, _PRIOR_RATE, out=rate)
+    trials = priors[mixture.VALUE_TRIALS :]
+    share = np.minimum(1.0, 20.0 / trials)
+    priors[mixture.VALUE_HITS : mixture.VALUE_TRIALS] *= share
+    trials *= share
+    return priors
+
+
+def _first_probabilities() -> Float32Array:
+    """(NUM_INPUTS, CLASSES): rows by absolute discounting, matches by their length."""
+    p = np.full((layout.NUM_INPUTS, layout.CLASSES), 0.3, np.float32)
+    for first in (layout.CONTEXT_INPUTS, layout.HISTORY_INPUTS):
+        for order in range(layout.SINGLE):
+            p[first + order] = _row_probabilities()
+        for which in (layout.SINGLE, layout.COPY):
+            for length in range(20):
+                comes = 1 - 0.7 / (length + 0.5) if length else 0.3
+                p[first + which, 2 * length : 2 * length + 2] = 0.04 * (1 - comes) + 0.002, comes
+        for state in range(64):
+            p[first + layout.RESUMED, 2 * state : 2 * state + 2] = 0.02, 0.3 + 0.5 * (state & 7) / 7
+    for e in range(layout.NUM_PROPOSALS):
+        buckets = (np.arange(layout.PROBABILITY_BUCKETS) + 0.5) / layout.PROBABILITY_BUCKETS
+        p[layout.PROPOSAL_INPUTS + e, 0] = 0.02
+        p[layout.PROPOSAL_INPUTS + e, 1 : 1 + layout.PROBABILITY_BUCKETS] = buckets
+    return p
+
+
+def _row_probabilities() -> Float32Array:
+    p = np.full(layout.CLASSES, 0.3, np.float32)
+    for i, total in enumerate(layout.TOTALS):
+        for bucket in range(layout.COUNT_BUCKETS):
+            if bucket == 0:
+                value = 0.05 / (total + 0.5)
+            elif total <= 4:
+                value = (min(bucket, total) - 0.2) / (total + 0.3)
+            else:
+                value = (max(1.0, layout.RATIOS[min(bucket - 1, 11)] * total) - 0.2) / (total + 0.3)
+            at = 2 * (i * layout.COUNT_BUCKETS + bucket)
+            p[at : at + 2] = value
+    return p

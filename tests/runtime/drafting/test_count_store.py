@@ -1,0 +1,73 @@
+"""Counts equal a brute-force reference, whatever is learned and forgotten in whatever pieces."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_runtime.drafting.count_store import CountStore, History
+from reader_edge_runtime.drafting.integrity import check_integrity, count_plainly
+from reader_edge_runtime.drafting.kernels.counts import ORDER
+
+# Few tokens make long matches and many rows; many tokens make rows longer than a row may be.
+streams = st.one_of(
+    st.lists(st.integers(0, 1), max_size=120),
+    st.lists(st.integers(0, 3), max_size=120),
+    st.lists(st.integers(0, 40), max_size=300),
+    st.lists(st.sampled_from([5, 31999, 2**31 - 2]), max_size=60),
+)
+
+
+def tokens(token_ids: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(token_ids, np.int32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pieces=st.lists(streams, max_size=4), num_tokens=st.sampled_from([0, 7, 500]))
+def test_context_counts_what_a_plain_table_counts(pieces: list[list[int]], num_tokens: int) -> None:
+    store = CountStore(num_tokens)
+    text: list[int] = []
+    for piece in pieces:
+        store.extend(tokens(piece))
+        text += piece
+    check_integrity(store, [text], [store.end])
+    expected = count_plainly([text], [store.end])
+    if len(set(text)) <= 24:
+        for suffix, successors in expected.items():
+            assert store.successors(suffix) == successors
+    assert store.successors((9,) * ORDER) == expected.get((9,) * ORDER, {})
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(streams, max_size=14), max_tokens=st.sampled_from([0, 1, 13, 60, 200, 5000]))
+def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
+    texts: list[list[int]], max_tokens: int
+) -> None:
+    history = History(max_tokens)
+    for text in texts:
+        history.add(tokens(text))
+        assert history.num_tokens <= max_tokens
+    kept = [text.tolist() for text in history.texts()]
+    given_texts = [text[max(0, len(text) - max_tokens) :] for text in texts if text and max_tokens]
+    assert kept == given_texts[len(given_texts) - len(kept) :]
+    if given_texts:
+        assert kept, "The newest text is always kept."
+    check_integrity(history, kept, history.text_ends())
+
+
+def test_history_stays_within_its_memory_when_texts_come_and_go() -> None:
+    history = History(2000)
+    random = np.random.default_rng(0)
+    sizes = []
+    for _ in range(60):
+        history.add(tokens(random.integers(0, 12, size=int(random.integers(1, 400))).tolist()))
+        sizes.append(history.num_bytes)
+    assert sizes[-1] == sizes[20]
+    check_integrity(history, [text.tolist() for text in history.texts()], history.text_ends())
+
+
+def test_text_longer_than_the_room_is_kept_at_its_end() -> None:
+    history = History(10)
+    history.add(tokens(list(range(100))))
+    assert [text.tolist() for text in history.texts()] == [list(range(90, 100))]
+    assert history.successors((93,)) == {94: (1, 5)}
+    assert history.successors((50,)) == {}

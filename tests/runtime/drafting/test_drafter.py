@@ -1,0 +1,186 @@
+"""The retrieval drafter in the decoder: whatever sources say, the answer is the target's own."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.integrity import check_integrity
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.source import Proposal
+from reader_edge_runtime.errors import DraftError
+from reader_edge_runtime.execution.target_model import TargetModel
+from tests.fake_target import FakeTarget, make_manifest
+
+VOCAB_SIZE = 8
+
+
+class ScriptedSource:
+    """Proposes what it is told to, whatever the text."""
+
+    name = "scripted"
+
+    def __init__(self, *proposals: Proposal) -> None:
+        self.proposals = list(proposals)
+        self.observed: list[int] = []
+
+    def begin(self, prompt_token_ids: Sequence[int]) -> "ScriptedSource":
+        return self
+
+    def propose(self, max_nodes: int, max_depth: int) -> Proposal:
+        self.proposals.append(self.proposals.pop(0))
+        return self.proposals[-1]
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        self.observed += token_ids
+
+
+def make_drafter(config: DraftConfig | None = None, *sources: ScriptedSource) -> RetrievalDrafter:
+    return RetrievalDrafter(config or DraftConfig(max_nodes=24), sources).wait()
+
+
+def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+    target = cast(TargetModel, FakeTarget(make_manifest(VOCAB_SIZE), order=2))
+    decoder = Decoder(target, drafter, EngineConfig(max_batch=3, prefill_chunk=7))
+    sequences = [decoder.submit(prompt, config) for prompt in prompts]
+    while any(sequence.finish_reason is None for sequence in sequences):
+        decoder.step()
+    assert sum(sequence.stats.num_accepted_tokens for sequence in sequences) > 0
+    return [sequence.output_token_ids for sequence in sequences]
+
+
+def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+    from reader_edge_runtime.decoding.sampling import Sampler
+
+    target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
+    answers = []
+    for prompt in prompts:
+        sampler = Sampler(config.sampling, VOCAB_SIZE, prompt)
+        token_ids = list(prompt)
+        for _ in range(config.max_tokens):
+            token_ids.append(sampler.choose(target.logits_after(token_ids), len(token_ids)))
+        answers.append(token_ids[len(prompt) :])
+    return answers
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 20),
+    temperature=st.sampled_from([0.0, 0.8]),
+    max_history_tokens=st.sampled_from([0, 30, 10_000]),
+    max_nodes=st.integers(2, 64),
+)
+def test_drafted_batches_with_shared_history_change_no_token(
+    seed: int, temperature: float, max_history_tokens: int, max_nodes: int
+) -> None:
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(VOCAB_SIZE, size=n).tolist() for n in random.integers(1, 30, size=6)]
+    config = GenerationConfig(max_tokens=60, sampling=SamplingConfig(temperature=temperature, seed=seed))
+    drafter = make_drafter(DraftConfig(max_nodes=max_nodes, max_history_tokens=max_history_tokens))
+    assert decode(drafter, prompts, config) == plain(prompts, config)
+    core = drafter.core()
+    assert core is not None
+    check_integrity(core.history, [text.tolist() for text in core.history.texts()], core.history.text_ends())
+
+
+def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None:
+    config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=1.5, seed=1))
+    nonsense = ScriptedSource(
+        Proposal([1, 2, 3, 1], [-1, 0, 1, 2], [1.0, 1.0, 1.0, 1.0]),
+        Proposal([], [], []),
+        Proposal([7, 6, 5], [-1, -1, -1], [0.0, 0.5, 1.0]),
+    )
+    drafter = make_drafter(None, nonsense)
+    prompts = [[1, 2, 3], [4, 5]]
+    assert decode(drafter, prompts[:1], config) == plain(prompts[:1], config)
+    assert len(nonsense.observed) == 200
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        Proposal([-1], [-1], [0.9]),
+        Proposal([2**40], [-1], [0.9]),
+        Proposal([1, 1], [-1, -1], [0.9, 0.9]),
+        Proposal([1, 1], [-1, 1], [0.9, 0.9]),
+        Proposal([1, 1], [-1, -2], [0.9, 0.9]),
+        Proposal([1], [-1], [1.5]),
+        Proposal([1], [-1], [float("nan")]),
+        Proposal([1, 2], [-1], [0.5, 0.5]),
+        Proposal([VOCAB_SIZE], [-1], [1.0]),
+    ],
+)
+def test_hostile_source_is_named_in_an_error_and_says_no_token(proposal: Proposal) -> None:
+    drafter = make_drafter(None, ScriptedSource(proposal))
+    with pytest.raises(DraftError, match="scripted"):
+        decode(drafter, [[1, 2, 3]], GenerationConfig(max_tokens=20))
+    config = GenerationConfig(max_tokens=40)
+    assert decode(make_drafter(), [[1, 2, 3]], config) == plain([[1, 2, 3]], config)
+
+
+def test_requests_before_the_kernels_are_there_draft_nothing_and_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = make_drafter()
+    loader = KernelLoader.shared()
+    monkeypatch.setattr(loader, "is_ready", False)
+    request = drafter.begin([1, 2, 3, 1, 2, 3, 1])
+    tree = request.draft(8, 8)
+    assert len(tree) == 1
+    request.observe(tree, [2, 3])
+    monkeypatch.setattr(loader, "is_ready", True)
+    tree = request.draft(8, 8)
+    assert tree.token_ids[:4] == [3, 1, 2, 3]
+    assert set(tree.sources[1:]) == {"context"}
+
+
+def test_history_helps_the_next_request_until_it_is_forgotten() -> None:
+    drafter = make_drafter()
+    text = [5, 6, 7, 8, 9, 10, 11]
+    for _ in range(2):
+        first = drafter.begin([4])
+        first.observe(first.draft(2, 2), text)
+        first.finish()
+    second = drafter.begin([4])
+    second.observe(second.draft(2, 2), [5, 6])
+    tree = second.draft(8, 8)
+    assert tree.token_ids[:6] == [6, 7, 8, 9, 10, 11]
+    assert tree.sources[1] == "history"
+    drafter.forget()
+    assert set(second.draft(8, 8).token_ids) <= {4, 5, 6}
+    third = drafter.begin([4, 5])
+    assert 7 not in third.draft(8, 8).token_ids
+
+
+def test_position_in_a_forgotten_text_is_not_followed() -> None:
+    drafter = make_drafter(DraftConfig(max_nodes=16, max_history_tokens=20))
+    first = drafter.begin([1])
+    first.observe(first.draft(2, 2), list(range(100, 115)))
+    first.finish()
+    running = drafter.begin([1])
+    running.observe(running.draft(2, 2), [100, 101, 102, 103, 104, 105])
+    assert 106 in running.draft(8, 4).token_ids
+    other = drafter.begin([2])
+    other.observe(other.draft(2, 2), list(range(200, 215)))
+    other.finish()
+    assert set(running.draft(16, 4).token_ids) <= {1, 2, *range(100, 106), *range(200, 215)}
+
+
+def test_predicted_values_become_true() -> None:
+    """Tokens that are right one time in two at random: values near one half are accepted as often."""
+    random = np.random.default_rng(0)
+    drafter = make_drafter()
+    request = drafter.begin([0])
+    predicted, observed = [], []
+    for _ in range(3000):
+        tree = request.draft(2, 1)
+        token = int(random.integers(2))
+        if len(tree) == 2:
+            predicted.append(tree.values[1])
+            observed.append(tree.token_ids[1] == token)
+        request.observe(tree, [token])
+    assert np.mean(predicted[500:]) == pytest.approx(np.mean(observed[500:]), abs=0.05)

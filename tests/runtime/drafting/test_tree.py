@@ -1,0 +1,90 @@
+"""The drafted tree is the best one for every budget, by a brute-force reference over all paths."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.parameters import cold_parameters
+
+Path = tuple[int, ...]
+_DEPTH = 3
+
+
+def make_core(seed: int, num_tokens: int = 6) -> DraftingCore:
+    """A drafter that has seen some random answers."""
+    random = np.random.default_rng(seed)
+    core = DraftingCore(DraftConfig(max_nodes=256, max_depth=_DEPTH), cold_parameters())
+    for _ in range(3):
+        request = core.begin(random.integers(num_tokens, size=20).tolist())
+        for _ in range(20):
+            request.draft(20, _DEPTH)
+            request.observe(random.integers(num_tokens, size=2).tolist())
+        request.finish()
+    return core
+
+
+def paths_of(tree: DraftTree) -> list[Path]:
+    """Tokens from below the root to each node; the root's path is empty."""
+    paths: list[Path] = [()]
+    for node in range(1, len(tree)):
+        paths.append((*paths[tree.parents[node]], tree.token_ids[node]))
+    return paths
+
+
+def values_of_all_paths(core: DraftingCore, text: list[int]) -> dict[Path, float]:
+    """Every path's value, from drafts of one level after each path."""
+    values: dict[Path, float] = {(): 1.0}
+    level: list[Path] = [()]
+    for _ in range(_DEPTH):
+        below: list[Path] = []
+        for path in level:
+            request = core.begin(text)
+            request.follow(path)
+            tree = request.draft(256, 1)
+            for token, value in zip(tree.token_ids[1:], request.predicted_values()[1:], strict=True):
+                values[(*path, token)] = values[path] * value
+                below.append((*path, token))
+        level = below
+    return values
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1 << 20), length=st.integers(1, 40))
+def test_tree_is_the_best_of_its_size_for_every_budget(seed: int, length: int) -> None:
+    core = make_core(seed)
+    text = np.random.default_rng(seed + 1).integers(6, size=length).tolist()
+    values = values_of_all_paths(core, text)
+    best = sorted(values.values(), reverse=True)
+    previous: set[Path] = set()
+    for max_nodes in (2, 3, 5, 9, 17, 40):
+        request = core.begin(text)
+        tree = request.draft(max_nodes, _DEPTH)
+        tree.check(text[-1], 6, max_nodes)
+        paths = paths_of(tree)
+        assert len(tree) == min(max_nodes, sum(value >= 1e-4 for value in best))
+        np.testing.assert_allclose(request.predicted_values(), [values[path] for path in paths], rtol=1e-4)
+        assert sum(request.predicted_values()) == pytest.approx(sum(best[: len(tree)]), rel=1e-4)
+        assert previous <= set(paths)
+        previous = set(paths)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1 << 20), max_nodes=st.integers(1, 80), max_depth=st.integers(1, 6))
+def test_most_likely_chain_comes_first(seed: int, max_nodes: int, max_depth: int) -> None:
+    core = make_core(seed)
+    tree = core.begin([1, 2, 3, 1, 2]).draft(max_nodes, max_depth)
+    tree.check(2, 6, max_nodes)
+    assert len(tree) == 1 or max(tree.depths()) <= max_depth
+    spine = 0
+    while True:
+        children = [n for n in range(len(tree)) if tree.parents[n] == spine]
+        if not children:
+            break
+        assert children[0] == spine + 1
+        assert tree.values[children[0]] >= max(tree.values[n] for n in children) - 1e-6
+        spine += 1
+    assert all(0 <= value <= 1 for value in tree.values)
