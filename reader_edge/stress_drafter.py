@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 
@@ -33,6 +34,8 @@ class StressDrafter:
 class StressRequest:
     """One request of a StressDrafter."""
 
+    num_harvested_rows = 3  # so that a prompt's end is read at more than one row
+
     def __init__(self, answer: Sequence[int], vocab_size: int, random: np.random.Generator) -> None:
         self._answer = answer
         self._vocab_size = vocab_size
@@ -58,6 +61,11 @@ class StressRequest:
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
         self._num_emitted += len(token_ids)
         self._pending = token_ids[-1]
+
+    def learn_successors(
+        self, token_ids: npt.NDArray[np.int64], top_ids: npt.NDArray[np.int64], top_logits: npt.NDArray[np.float32]
+    ) -> None:
+        """Nothing to learn: the answer is known."""
 
     def finish(self) -> None:
         """Nothing is kept for later requests."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import ForwardResult
 from reader_edge_runtime.package import FileEntry, Manifest
 
 
@@ -24,6 +25,7 @@ def make_manifest(vocab_size: int = 32, max_context: int = 512, eos_token_ids: t
         head_dim=2,
         num_layers=1,
         vocab_size=vocab_size,
+        top_k=min(4, vocab_size),
         max_context=max_context,
         sliding_window=None,
         precision="fp32",
@@ -50,7 +52,7 @@ class FakeTarget:
 
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> npt.NDArray[np.float32]:
+    ) -> ForwardResult:
         self.num_passes += 1
         num_nodes = max(map(len, trees))
         logits = np.zeros((len(trees), max(map(len, logit_rows)), self.manifest.vocab_size), np.float32)
@@ -65,7 +67,8 @@ class FakeTarget:
                 visible = np.concatenate([rows[:length], rows[length : length + len(tree)][ancestors[node]]])
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")
                 logits[b, r] = self.logits_after(visible[:, 0].astype(int).tolist())
-        return logits
+        top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : self.manifest.top_k]
+        return ForwardResult(logits, top_ids, np.take_along_axis(logits, top_ids, axis=-1))
 
     def logits_after(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
         """Logits (V,) after a text: a fixed function of its last `order` tokens."""

@@ -13,6 +13,8 @@ from reader_edge_export.quantize import store_fp32, store_int4, store_int8
 from reader_edge_export.sizes import fold_sizes
 from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME
 
+TOP_K = 8
+
 _CONTRIB_DOMAIN = "com.microsoft"
 
 
@@ -27,6 +29,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     fold_sizes(editor)
     lower_attention(editor, options.attention)
     _store_weights(editor, options)
+    _add_top_logits(editor)
     _tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
@@ -49,6 +52,20 @@ def _store_weights(editor: GraphEditor, options: ExportOptions) -> None:
         store_fp32(editor)
     if any(node.domain == _CONTRIB_DOMAIN for node in editor.graph):
         editor.graph.opset_imports[_CONTRIB_DOMAIN] = 1
+
+
+def _add_top_logits(editor: GraphEditor) -> None:
+    """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones."""
+    logits = next(value for value in editor.graph.outputs if value.name == "logits")
+    vocab_size = logits.shape[-1] if logits.shape is not None else None
+    top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
+    values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
+    indices.dtype = ir.DataType.INT64
+    editor.append()
+    for value, name in ((indices, "top_ids"), (values, "top_logits")):
+        value.name = name
+        value.shape = ir.Shape(["B", "R", top_k])
+        editor.graph.outputs.append(value)
 
 
 def _tidy(model: ir.Model) -> None:

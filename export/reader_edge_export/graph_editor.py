@@ -86,6 +86,11 @@ class GraphEditor:
         self.graph.insert_before(node, self._pending)
         self._pending = []
 
+    def append(self) -> None:
+        """Put the waiting nodes at the end of the graph."""
+        self.graph.extend(self._pending)
+        self._pending = []
+
     def replace(self, node: ir.Node, outputs: Sequence[ir.Value]) -> None:
         """Put the waiting nodes in the place of `node`, whose outputs become `outputs`, names included."""
         self.insert_before(node)

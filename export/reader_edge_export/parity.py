@@ -132,7 +132,7 @@ def tree_logits(target: TargetModel, case: TreeCase) -> Float32Array:
         target.forward(cache, slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
         cache.commit(slot, list(range(len(prompt))))
     rows = list(range(len(_PARENTS)))
-    return target.forward(cache, 0, case.trees, [rows] * len(case.trees)).copy()
+    return target.forward(cache, 0, case.trees, [rows] * len(case.trees)).logits.copy()
 
 
 def _decode(target: TargetModel, prompt: list[int], token_ids: list[int]) -> Float32Array:
@@ -143,7 +143,7 @@ def _decode(target: TargetModel, prompt: list[int], token_ids: list[int]) -> Flo
         cache.commit(0, list(range(len(prompt))))
     logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
     for index, token_id in enumerate(token_ids):
-        logits[index] = target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]])[0, 0]
+        logits[index] = target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]]).logits[0, 0]
         cache.commit(0, [0])
     return logits
 

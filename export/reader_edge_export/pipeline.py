@@ -132,6 +132,7 @@ class _Export:
     def _manifest(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[AttentionLayer]
     ) -> Manifest:
+        from reader_edge_export.graph import TOP_K
         from reader_edge_export.source_model import vocab_size_of
         from reader_edge_export.tokenizer_files import special_token_ids
         from reader_edge_export.tree_config import sliding_window_of
@@ -144,6 +145,7 @@ class _Export:
             head_dim=layers[0].head_dim,
             num_layers=len(layers),
             vocab_size=vocab_size_of(model),
+            top_k=min(TOP_K, vocab_size_of(model)),
             max_context=self._source.max_context,
             sliding_window=sliding_window_of(layers),
             precision=self._options.precision,

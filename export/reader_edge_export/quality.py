@@ -53,7 +53,7 @@ def _prefill_logits(target: TargetModel, token_ids: list[int]) -> npt.NDArray[np
     for start in range(0, len(token_ids), _CHUNK):
         chunk = token_ids[start : start + _CHUNK]
         rows = list(range(len(chunk)))
-        logits[start : start + len(chunk)] = target.forward(cache, 0, [DraftTree.chain(chunk)], [rows])[0]
+        logits[start : start + len(chunk)] = target.forward(cache, 0, [DraftTree.chain(chunk)], [rows]).logits[0]
         cache.commit(0, rows)
     return logits
 

@@ -1,12 +1,13 @@
 """The model package on disk: a folder with an ONNX graph, a tokenizer and a manifest that vouches for both.
 
 The manifest is the one truth that the exporter writes and the runtime checks. Graph contract of format version 1
-(B sequences, N nodes, M visible KV rows, R logit rows, S slot rows, H KV heads, D head size, V vocabulary):
+(B sequences, N nodes, M visible KV rows, R logit rows, S slot rows, H KV heads, D head size, V vocabulary, K top_k):
 
-    input_ids      int64 (B, N)          logits               float32 (B, R, V)
-    position_ids   int64 (B, N)          present_key.{layer}    kv_dtype (B, H, S, D), bound to the past's memory
-    tree_mask      float32 (B, 1, N, M)  present_value.{layer}  the same
-    tree_mask_sliding, the same shape; only where the manifest has a sliding_window
+    input_ids      int64 (B, N)          logits                 float32 (B, R, V)
+    position_ids   int64 (B, N)          top_ids, top_logits    int64, float32 (B, R, K), best first, equals by id
+    tree_mask      float32 (B, 1, N, M)  present_key.{layer}    kv_dtype (B, H, S, D), bound to the past's memory
+    tree_mask_sliding, the same shape    present_value.{layer}  the same
+        (only with a sliding_window)
     write_pos      int64 (B,)
     logit_rows     int64 (B, R)
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
@@ -55,6 +56,7 @@ class Manifest:
 
     architecture: `model_type` of the source config, e.g. "llama".
     num_heads, num_kv_heads, head_dim, num_layers, vocab_size: sizes of the graph's tensors.
+    top_k: successors the graph reports per logit row.
     max_context: tokens of prompt and answer together.
     sliding_window: tokens a windowed layer sees, its own included; None without such layers.
     precision: one of PRECISIONS. attention: one of ATTENTIONS.
@@ -71,6 +73,7 @@ class Manifest:
     head_dim: int
     num_layers: int
     vocab_size: int
+    top_k: int
     max_context: int
     sliding_window: int | None
     precision: str
@@ -190,6 +193,7 @@ def _parse(fields: object, path: Path) -> Manifest:
         head_dim=read.size("head_dim", 1 << 12),
         num_layers=read.size("num_layers", 1 << 12),
         vocab_size=read.size("vocab_size", 1 << 24),
+        top_k=read.size("top_k", 256),
         max_context=read.size("max_context", 1 << 28),
         sliding_window=None if fields.get("sliding_window") is None else read.size("sliding_window", 1 << 28),
         precision=read.choice("precision", PRECISIONS),

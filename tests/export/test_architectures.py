@@ -79,6 +79,8 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
     }
     assert {value.name: str(value.shape) for value in model.graph.outputs} == {
         "logits": f"[B,R,{VOCAB_SIZE}]",
+        "top_ids": "[B,R,8]",
+        "top_logits": "[B,R,8]",
         **{f"present_{kind}.{layer}": "[B,2,S,16]" for kind in ("key", "value") for layer in range(2)},
     }
     assert model.ir_version <= 11

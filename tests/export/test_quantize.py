@@ -147,4 +147,4 @@ def _forward(
     for slot, prompt in enumerate(prompts):
         target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
         cache.commit(slot, list(range(len(prompt))))
-    return target.forward(cache, 0, trees, rows or [list(range(len(tree))) for tree in trees]).copy()
+    return target.forward(cache, 0, trees, rows or [list(range(len(tree))) for tree in trees]).logits.copy()

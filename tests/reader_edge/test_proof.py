@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, prove
@@ -12,12 +11,11 @@ from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
 MAX_TOKENS = 16
-Float32Array = npt.NDArray[np.float32]
 
 
 def test_the_demo_package_is_lossless_bit_for_bit(engine: Engine) -> None:
@@ -85,11 +83,12 @@ def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
         first_slot: int,
         trees: Sequence[DraftTree],
         logit_rows: Sequence[Sequence[int]],
-    ) -> Float32Array:
-        logits = forward(target, cache, first_slot, trees, logit_rows)
+    ) -> ForwardResult:
+        result = forward(target, cache, first_slot, trees, logit_rows)
         if max(map(len, trees)) > 1:
-            logits += scale * np.sin(np.arange(logits.shape[-1], dtype=np.float32))
-        return logits
+            noise = np.sin(np.arange(result.logits.shape[-1], dtype=np.float32))
+            np.add(result.logits, scale * noise, out=result.logits)
+        return result
 
     monkeypatch.setattr(TargetModel, "forward", noisy_forward)
 

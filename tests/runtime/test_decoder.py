@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ from tests.fake_target import FakeTarget, make_manifest
 
 class RandomDrafter:
     """Random trees over a small vocabulary: many are right by chance, at scattered nodes."""
+
+    num_harvested_rows = 5
 
     def __init__(self, vocab_size: int, num_nodes: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -45,6 +48,12 @@ class RandomDrafter:
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
         self._last = token_ids[-1]
+
+    def learn_successors(
+        self, token_ids: npt.NDArray[np.int64], top_ids: npt.NDArray[np.int64], top_logits: npt.NDArray[np.float32]
+    ) -> None:
+        assert top_ids.shape == top_logits.shape == (len(token_ids), min(4, self._vocab_size))
+        assert (np.diff(top_logits, axis=1) <= 0).all()
 
     def finish(self) -> None:
         self._last = -1

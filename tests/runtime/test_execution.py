@@ -105,6 +105,6 @@ def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
         cache.commit(slot, list(range(len(prompt))))
     small = DraftTree([8, 9, 10], [-1, 0, 0], [""] * 3)
     large = DraftTree([8, 9, 10, 11, 12, 13], [-1, 0, 0, 1, 2, 4], [""] * 6)
-    alone = target.forward(cache, 0, [small], [range(3)])[0].copy()
-    together = target.forward(cache, 0, [small, large], [range(3), range(6)])[0, :3]
+    alone = target.forward(cache, 0, [small], [range(3)]).logits[0].copy()
+    together = target.forward(cache, 0, [small, large], [range(3), range(6)]).logits[0, :3]
     assert alone.tobytes() == together.tobytes()

@@ -14,9 +14,9 @@ from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, verify
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.drafter import Drafter, RequestDrafter
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.execution.verify_cost import MAX_WIDTH
 
 Float32Array = npt.NDArray[np.float32]
@@ -80,14 +80,16 @@ class Decoder:
         width = self.budget.choose([draft.values for draft in drafts], past)
         trees = [draft.best(width) for draft in drafts]
         drafted = time.perf_counter()
-        logits = self._forward(trees)
+        result = self._forward(trees)
         forwarded = time.perf_counter()
-        verifications = [self._verify(*each) for each in zip(self.running, trees, logits, strict=True)]
+        verifications = [self._verify(*each) for each in zip(self.running, trees, result.logits, strict=True)]
         verified = time.perf_counter()
         for slot, verification in enumerate(verifications):
             self.cache.commit(slot, verification.path)
         committed = time.perf_counter()
-        for sequence, tree, verification in zip(self.running, trees, verifications, strict=True):
+        for b, (sequence, tree, verification) in enumerate(zip(self.running, trees, verifications, strict=True)):
+            if sequence.drafter is not None:
+                self._learn_successors(sequence.drafter, tree, range(len(tree)), result, b)
             self._learn(sequence, tree, verification)
         learned = time.perf_counter()
         self._account(drafts, trees, verifications, past, forwarded - drafted, learned - start)
@@ -135,14 +137,23 @@ class Decoder:
             length = self.cache.lengths[slot]
             tree = DraftTree.chain(prompt[length : length + self.config.prefill_chunk])
             self.cache.reserve(self.cache.num_slots, length + len(tree))
-            logits = self.target.forward(self.cache, slot, [tree], [[len(tree) - 1]])
+            rows = self._prefill_rows(sequence, length, len(tree))
+            result = self.target.forward(self.cache, slot, [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))
+            if sequence.drafter is not None:
+                self._learn_successors(sequence.drafter, tree, rows, result, 0)
             if length + len(tree) == len(prompt):
                 break
-        token_id = self._choose(sequence, logits[0, 0])
+        token_id = self._choose(sequence, result.logits[0, -1])
         sequence.append(token_id)
         if sequence.drafter is not None:
             sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
+
+    def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
+        """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
+        num_harvested = sequence.drafter.num_harvested_rows if sequence.drafter is not None else 0
+        first = sequence.num_prompt_tokens - max(num_harvested, 1) - length
+        return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def _draft(self, past: int) -> list[DraftTree]:
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
@@ -159,7 +170,7 @@ class Decoder:
                 trees.append(tree)
         return trees
 
-    def _forward(self, trees: list[DraftTree]) -> Float32Array:
+    def _forward(self, trees: list[DraftTree]) -> ForwardResult:
         num_nodes = max(map(len, trees))
         self.cache.reserve(self.cache.num_slots, max(self.cache.lengths[: len(trees)]) + num_nodes)
         return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
@@ -191,6 +202,13 @@ class Decoder:
         for sequence in self.running:
             sequence.stats.steps_by_width[width] += 1
             sequence.stats.num_rested_steps += self.budget.is_resting
+
+    def _learn_successors(
+        self, drafter: RequestDrafter, tree: DraftTree, rows: range, result: ForwardResult, b: int
+    ) -> None:
+        """Hand the drafter what the target thought of every row, rejected ones included."""
+        token_ids = np.array(tree.token_ids[rows.start : rows.stop], np.int64)
+        drafter.learn_successors(token_ids, result.top_ids[b, : len(rows)], result.top_logits[b, : len(rows)])
 
     def _learn(self, sequence: Sequence, tree: DraftTree, verification: Verification) -> None:
         stats = sequence.stats

@@ -51,7 +51,7 @@ def probe_width(target: TargetModel) -> WidthReport:
         tree, nodes = _scattered(path, others, spacing)
         if len(tree) > room:
             continue
-        logits = target.forward(cache, 0, [tree], [nodes])[0]
+        logits = target.forward(cache, 0, [tree], [nodes]).logits[0]
         num_rows += len(nodes)
         num_equal += sum(map(np.array_equal, logits, reference))
         largest = max(largest, float(np.abs(logits - reference).max()))
@@ -61,7 +61,7 @@ def probe_width(target: TargetModel) -> WidthReport:
 def _single_passes(target: TargetModel, cache: KVCache, path: Sequence[int]) -> Float32Array:
     rows = []
     for token_id in path:
-        rows.append(target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]])[0, 0].copy())
+        rows.append(target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]]).logits[0, 0].copy())
         cache.commit(0, [0])
     cache.truncate(0, _PREFIX_LEN)
     return np.stack(rows)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
@@ -12,14 +15,26 @@ if TYPE_CHECKING:
     from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 
 
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+
 class RequestDrafter(Protocol):
-    """The drafting state of one request."""
+    """The drafting state of one request.
+
+    num_harvested_rows: of how many of the prompt's last tokens the target's successors are wanted.
+    """
+
+    num_harvested_rows: int
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
         """A tree of at most max_nodes nodes and max_depth levels below its root, the request's last token."""
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
         """Learn that `token_ids` followed the root of `tree`, which may be a part of what was drafted, or plain."""
+
+    def learn_successors(self, token_ids: Int64Array, top_ids: Int64Array, top_logits: Float32Array) -> None:
+        """Learn the target's best successors (N, K) of N tokens, best first; rejected tokens count as well."""
 
     def finish(self) -> None:
         """The request ended; what it taught may serve later ones."""
@@ -72,6 +87,8 @@ class RetrievalDrafter:
 class RetrievalRequest:
     """One request of a RetrievalDrafter."""
 
+    num_harvested_rows = 0
+
     def __init__(self, drafter: RetrievalDrafter, prompt_token_ids: Sequence[int]) -> None:
         self._drafter = drafter
         self._token_ids = list(prompt_token_ids)
@@ -89,6 +106,9 @@ class RetrievalRequest:
         if self._request is not None:
             self._request.observe(token_ids)
         self._token_ids.extend(token_ids)
+
+    def learn_successors(self, token_ids: Int64Array, top_ids: Int64Array, top_logits: Float32Array) -> None:
+        """No source uses them yet."""
 
     def finish(self) -> None:
         request = self._current()

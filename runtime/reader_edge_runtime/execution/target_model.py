@@ -1,6 +1,7 @@
 """The target model: one forward pass over the draft trees of B sequences."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,18 @@ from reader_edge_runtime.package import GRAPH_NAME, MASKED, Manifest, ModelPacka
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResult:
+    """What a pass says of the rows asked for, B trees with R rows each; valid until the next pass.
+
+    logits: float32 (B, R, V). top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
+    """
+
+    logits: Float32Array
+    top_ids: Int64Array
+    top_logits: Float32Array
 
 
 class TargetModel:
@@ -40,22 +53,32 @@ class TargetModel:
 
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> Float32Array:
+    ) -> ForwardResult:
         """Score all nodes of B trees against slots first_slot .. first_slot + B - 1.
 
         Writes each tree's KV rows at [length, length + N) of its slot without committing them; N is the widest
         tree's size, so every slot needs capacity for length + N rows.
         logit_rows: the nodes of each tree whose logits are wanted.
-        Returns float32 (B, R, V), R the longest of logit_rows; valid until the next call.
+        R is the longest of logit_rows; shorter ones repeat the root's row.
         """
         inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
         binding = self._binding(cache, first_slot, len(trees))
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        logits = self._logits_buffer(inputs["logit_rows"].shape)
-        binding.bind_ortvalue_output("logits", ort.OrtValue.ortvalue_from_numpy(logits))
+        shape = inputs["logit_rows"].shape
+        result = ForwardResult(
+            self._logits_buffer(shape),
+            np.empty((*shape, self.manifest.top_k), np.int64),
+            np.empty((*shape, self.manifest.top_k), np.float32),
+        )
+        for name, array in (
+            ("logits", result.logits),
+            ("top_ids", result.top_ids),
+            ("top_logits", result.top_logits),
+        ):
+            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
         self.session.run_with_iobinding(binding)
-        return logits
+        return result
 
     def build_inputs(
         self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
@@ -136,10 +159,15 @@ def _check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
         if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
             raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
     outputs = {node.name: node for node in session.get_outputs()}
-    if set(outputs) != {"logits", *manifest.present_names()}:
-        odd = ", ".join(sorted(set(outputs) ^ {"logits", *manifest.present_names()})[:3])
+    promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
+    if set(outputs) != promised:
+        odd = ", ".join(sorted(set(outputs) ^ promised)[:3])
         raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
     if outputs["logits"].shape[-1] != manifest.vocab_size:
         raise ProviderError(
             f"The graph has {outputs['logits'].shape[-1]} logits, the manifest {manifest.vocab_size}: export again."
+        )
+    if outputs["top_ids"].shape[-1] != manifest.top_k:
+        raise ProviderError(
+            f"The graph has {outputs['top_ids'].shape[-1]} top successors, the manifest {manifest.top_k}: export again."
         )
