@@ -73,7 +73,10 @@ def open_tokenizer(path: Path) -> Tokenizer:
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"There is no tokenizer at {file}: give a package, a folder or a tokenizer.json.")
-    return Tokenizer.from_file(str(file))
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # whatever the library makes of a malformed file
+        raise ConfigError(f"{file} is not a tokenizer: {error}.") from error
 
 
 def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:

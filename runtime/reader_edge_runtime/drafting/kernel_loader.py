@@ -39,9 +39,9 @@ class KernelLoader:
 
     def _load(self) -> None:
         try:
-            from reader_edge_runtime.drafting.kernel_cache import is_complete
+            from reader_edge_runtime.drafting import kernel_cache
 
-            if not is_complete():
+            if not kernel_cache.is_complete() and kernel_cache.cache_folder() is not None:
                 _compile_elsewhere()
             from reader_edge_runtime.drafting.warm_up import warm_up
 

@@ -1,0 +1,59 @@
+"""A cold machine answers at once; a warm one finds its kernels; importing the package loads no compiler."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.drafting import kernel_cache, kernel_loader
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+
+
+def test_importing_the_runtime_imports_no_compiler() -> None:
+    code = "import sys, reader_edge_runtime; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = KernelLoader()
+    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
+    monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
+    monkeypatch.setattr(kernel_loader, "_compile_elsewhere", lambda: time.sleep(0.3))
+    start = time.perf_counter()
+    drafter = RetrievalDrafter(DraftConfig())
+    request = drafter.begin([1, 2, 1, 2, 1])
+    assert request.draft(8, 8).token_ids == [1]
+    request.finish()
+    assert time.perf_counter() - start < 0.25
+    drafter.wait()
+    assert len(drafter.begin([1, 2, 1, 2, 1]).draft(8, 8)) > 1
+
+
+def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = KernelLoader()
+
+    def broken() -> bool:
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
+    monkeypatch.setattr(kernel_cache, "is_complete", broken)
+    drafter = RetrievalDrafter(DraftConfig())
+    with pytest.raises(OSError, match="no compiler"):
+        drafter.wait()
+    assert len(drafter.begin([1, 2, 1, 2, 1]).draft(8, 8)) == 1
+
+
+def test_cache_folder_follows_the_environment_and_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = kernel_cache.cache_folder.__wrapped__
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert folder() is not None
+    assert folder().parent == tmp_path
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert folder() is None
