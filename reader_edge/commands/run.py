@@ -147,7 +147,7 @@ def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", sta
     from reader_edge.comparison_report import comparison_fields, comparison_table
     from reader_edge.console import count_progress, print_table
 
-    with count_progress("Decoding both ways") as on_progress:
+    with count_progress("Preparing, then decoding both ways") as on_progress:
         comparison = compare(engine, prompt, config, on_progress)
     if as_json:
         click.echo(json.dumps(comparison_fields(engine, comparison)))

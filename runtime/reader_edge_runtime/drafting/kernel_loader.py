@@ -55,7 +55,7 @@ def _compile_elsewhere() -> None:
     """Compile in a process of low priority: in this one, compiling would hold the interpreter for seconds."""
     if not sys.executable:
         return
-    command = [sys.executable, "-m", "reader_edge_runtime.drafting.warm_up"]
+    command = [sys.executable, "-P", "-m", "reader_edge_runtime.drafting.warm_up"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     subprocess.run(
         command,
