@@ -9,6 +9,7 @@ import sys
 import click
 
 from reader_edge import __version__
+from reader_edge.commands.datastore import datastore
 from reader_edge.commands.export import export
 from reader_edge.commands.info import info
 from reader_edge.commands.run import run
@@ -42,5 +43,5 @@ def main() -> None:
     """Lossless speculative decoding for exported language models: the same text, sooner."""
 
 
-for command in (run, verify, info, export):
+for command in (run, verify, info, export, datastore):
     main.add_command(command)

@@ -1,7 +1,10 @@
 """Text to token ids and back: the tokenizer, decoding as it streams, the chat template."""
 
 import datetime
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -31,10 +34,7 @@ class Tokenizer:
     def open(cls, package: ModelPackage) -> "Tokenizer":
         """Load a package's tokenizer. Raises TokenizerError when it is broken or does not fit the model."""
         path = package.path(TOKENIZER_NAME)
-        try:
-            fast = FastTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"'{path}' is not a readable tokenizer ({error}): export the model again.") from error
+        fast = _read(path, "export the model again")
         manifest = package.manifest
         if fast.get_vocab_size() > manifest.vocab_size:
             raise TokenizerError(
@@ -48,6 +48,29 @@ class Tokenizer:
         special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
         return cls(fast, template, special)
 
+    @classmethod
+    def from_file(cls, path: Path) -> "Tokenizer":
+        """Load a tokenizer.json of any model, without a chat template. Raises TokenizerError."""
+        return cls(_read(path, "give a model's tokenizer.json"), None, {})
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id."""
+        return max(self._fast.get_vocab().values(), default=-1) + 1
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of everything that makes text into token ids and back.
+
+        Equal for a model's own tokenizer.json and the one in its package: the library's form of the content is
+        hashed, not the file. What only adds special tokens, truncates or pads is left out.
+        """
+        content = json.loads(self._fast.to_str())
+        for name in ("version", "truncation", "padding", "post_processor"):
+            content.pop(name, None)
+        digest = hashlib.sha256(json.dumps(content["model"].pop("merges", None)).encode())
+        digest.update(json.dumps(content, sort_keys=True).encode())
+        return digest.hexdigest()
+
     @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
@@ -58,6 +81,13 @@ class Tokenizer:
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
         except (TypeError, UnicodeError):
             raise PromptError("The prompt is not valid Unicode text: it holds half of a surrogate pair.") from None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of many texts, without special tokens, on all cores."""
+        try:
+            return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeError):
+            raise PromptError("A text is not valid Unicode: it holds half of a surrogate pair.") from None
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer; messages have a role and a content."""
@@ -80,6 +110,13 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         return str(self._fast.decode(list(token_ids), skip_special_tokens=True))
+
+
+def _read(path: Path, remedy: str) -> FastTokenizer:
+    try:
+        return FastTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"'{path}' is not a readable tokenizer ({error}): {remedy}.") from error
 
 
 def _refuse(message: str) -> None:
