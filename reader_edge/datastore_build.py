@@ -43,7 +43,7 @@ def build_datastore(
                 _add_batch(builder, tokenizer, batch, path)
                 num_read = num_done + int(batch[-1].read_share * num_bytes)
                 on_progress(num_read, num_total)
-                _check_memory(builder, max_memory, num_read / max(num_total, 1))
+                _check_memory(builder.memory_bytes(), max_memory, num_read / max(num_total, 1))
             num_done += num_bytes
     names = tuple("".join(c if c.isprintable() else "?" for c in path.name) for path in corpus)
     facts = DatastoreFacts.merged([DatastoreFacts(names, len(names))])
@@ -55,13 +55,10 @@ def merge_datastores(paths: Sequence[Path], out: Path, max_memory: int) -> Build
     started = time.perf_counter()
     datastores = [Datastore.open(path) for path in paths]
     builder = DatastoreBuilder(datastores[0].header.tokenizer_fingerprint, datastores[0].header.vocab_size)
-    num_total = sum(datastore.header.num_positions for datastore in datastores)
-    num_done = 0
-    facts = DatastoreFacts.merged([datastore.facts for datastore in datastores])
-    for datastore in datastores:
-        num_done += datastore.header.num_positions
-        builder.add_datastore(datastore)
-        _check_memory(builder, max_memory, num_done / num_total)
+    _check_memory(builder.memory_bytes(sum(part.header.num_positions for part in datastores)), max_memory, 1.0)
+    for part in datastores:
+        builder.add_datastore(part)
+    facts = DatastoreFacts.merged([part.facts for part in datastores])
     return _write(builder, out, facts, "reading", started)
 
 
@@ -89,12 +86,12 @@ def _add_batch(builder: DatastoreBuilder, tokenizer: Tokenizer, batch: Sequence[
             builder.end_document()
 
 
-def _check_memory(builder: DatastoreBuilder, max_memory: int, done_share: float) -> None:
-    needed = _BASE_BYTES + builder.memory_bytes
-    if needed > max_memory:
-        estimate = _BASE_BYTES + builder.memory_bytes / max(done_share, 1e-9)
+def _check_memory(num_bytes: int, max_memory: int, done_share: float) -> None:
+    """Refuse what takes more than max_memory; num_bytes: the memory for done_share of the corpus."""
+    if _BASE_BYTES + num_bytes > max_memory:
+        estimate = _BASE_BYTES + int(num_bytes / max(done_share, 1e-9))
         raise DatastoreError(
-            f"This corpus takes about {readable_size(int(estimate))} of memory, "
+            f"This corpus takes about {readable_size(estimate)} of memory, "
             f"more than --max-memory {readable_size(max_memory)}: raise it, or build several datastores and name all."
         )
 

@@ -28,7 +28,7 @@ def search_datastore(path: Path, text: str, tokenizer: Tokenizer, max_continuati
     match = datastores.find(token_ids, _MAX_MATCH)
     continuations = [
         (count, tokenizer.decode(_most_frequent(datastores, datastores.narrow(match, token_id), token_id)))
-        for token_id, count in datastores.successors(match, max_continuations)
+        for token_id, count in datastores.count_successors(match)[:max_continuations]
     ]
     matched = tokenizer.decode(token_ids[len(token_ids) - match.length :])
     return SearchResult(matched, match.num_occurrences, continuations)

@@ -49,10 +49,9 @@ class DatastoreBuilder:
     def num_documents(self) -> int:
         return self._num_documents
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory that `write` takes at its peak, with what is held already."""
-        num_positions = len(self._stream) // self._token_bytes + 1
+    def memory_bytes(self, num_more: int = 0) -> int:
+        """Memory that `write` takes at its peak, with what is held already; after num_more further tokens."""
+        num_positions = len(self._stream) // self._token_bytes + 1 + num_more
         return num_positions * (self._token_bytes + sort_bytes_per_position(self._token_bytes))
 
     def add(self, token_ids: Sequence[int]) -> None:
@@ -62,13 +61,8 @@ class DatastoreBuilder:
         ids = np.asarray(token_ids, np.int64)
         if ids.min() < 0 or ids.max() >= self._vocab_size:
             raise DatastoreError(f"Token id {ids[(ids < 0) | (ids >= self._vocab_size)][0]} is outside the vocabulary.")
-        self._stream += ids.astype(self._type).tobytes()
+        self._append(ids.astype(self._type).tobytes())
         self._is_inside = True
-        if len(self._stream) // self._token_bytes >= max_sortable(self._token_bytes):
-            raise DatastoreError(
-                f"The corpus has more than {self.num_tokens} tokens, the most that one datastore can hold: "
-                "build several and name them all."
-            )
 
     def end_document(self) -> None:
         """End the current document; one without tokens is none."""
@@ -88,7 +82,7 @@ class DatastoreBuilder:
         if not is_end[-1] or is_end.sum() != header.num_documents or tokens[~is_end].max() >= self._vocab_size:
             raise DatastoreError(f"'{datastore.path}' is not sound: do not trust this file, build it again.")
         self.end_document()
-        self._stream += tokens.tobytes()
+        self._append(tokens.tobytes())
         self._num_documents += header.num_documents
 
     def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
@@ -125,6 +119,15 @@ class DatastoreBuilder:
             file.seek(0)
             file.write(header.pack())
         return header
+
+    def _append(self, data: bytes) -> None:
+        limit = max_sortable(self._token_bytes)
+        if (len(self._stream) + len(data)) // self._token_bytes >= limit:
+            raise DatastoreError(
+                f"The corpus has more than {limit} tokens, the most that one datastore can hold: "
+                "build several and name them all."
+            )
+        self._stream += data
 
 
 @contextlib.contextmanager

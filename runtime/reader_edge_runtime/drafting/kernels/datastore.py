@@ -30,9 +30,8 @@ LAYOUT = 8
 # A token id that is none: behind a document, and outside the file.
 END = 0xFFFFFFFF
 
-# Up to this many occurrences all successors are counted; of more, those with at least 1 / NUM_PROBES of them.
+# Up to this many occurrences all successors are counted; of more, as many evenly spaced ones are looked at.
 MAX_COUNTED = 64
-NUM_PROBES = 32
 MAX_GATHERED = MAX_FILES * MAX_COUNTED
 
 
@@ -67,7 +66,7 @@ def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, 
         lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
         if length == 0:
             lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
-        lo, hi = _narrow_file(files[f], layouts[f], lo, hi, length, np.int64(token))
+        lo, hi = _narrow_in_file(files[f], layouts[f], lo, hi, length, np.int64(token))
         child[1 + 2 * f] = lo
         child[2 + 2 * f] = hi
         total += hi - lo
@@ -87,8 +86,8 @@ def successors(
 ) -> Number:
     """Fill token_ids and counts with what followed the match most often, most frequent (then lowest id) first.
 
-    Both have room for MAX_GATHERED. Returns their number, at most max_children. A file's counts are exact; left out
-    may be tokens with less than 1 / NUM_PROBES of more than MAX_COUNTED occurrences in it.
+    Both have room for MAX_GATHERED. Returns their number, at most max_children. Of more than MAX_COUNTED occurrences
+    in a file, counts are within 1 / MAX_COUNTED of these, and what is rarer may be left out.
     """
     num = np.int64(0)
     for f in range(layouts.shape[0]):
@@ -102,22 +101,37 @@ def successors(
 def _find_exactly(files: Files, layouts: Int64Array, context: Int32Array, length: Number, state: Int32Array) -> None:
     """Set `state` to the matches of the last `length` tokens of `context`; of length 0 if there is none."""
     state[:] = 0
-    start = context.shape[0] - length
-    is_found = False
+    end = context[context.shape[0] - length :]
     for f in range(layouts.shape[0]):
-        lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
-        for depth in range(length):
-            token = np.int64(context[start + depth])
-            if token < 0 or token >= layouts[f, VOCAB_SIZE]:
-                hi = lo
-            lo, hi = _narrow_file(files[f], layouts[f], lo, hi, depth, token)
-            if lo == hi:
-                break
-        state[1 + 2 * f] = lo
-        state[2 + 2 * f] = hi
-        is_found = is_found or lo < hi
-    if is_found:
-        state[0] = length
+        lo, hi = _find_in_file(files[f], layouts[f], end)
+        if lo < hi:
+            state[0] = length
+            state[1 + 2 * f] = lo
+            state[2 + 2 * f] = hi
+
+
+@part
+def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> tuple[Number, Number]:
+    """The suffixes that start with `tokens`."""
+    length = np.int64(tokens.shape[0])
+    for token in tokens:
+        if token < 0 or token >= layout[VOCAB_SIZE]:
+            return np.int64(0), np.int64(0)
+    key, next_key = np.int64(tokens[0]) << 32, np.int64(tokens[0] + 1) << 32
+    if length > 1:
+        key += np.int64(tokens[1])
+        next_key = key + 1
+    lo = _find_key(file, layout, np.int64(0), layout[NUM_SUFFIXES], key)
+    hi = _find_key(file, layout, lo, layout[NUM_SUFFIXES], next_key)
+    depth = np.int64(2)
+    while depth < length and lo + 1 < hi:
+        lo, hi = _narrow_in_file(file, layout, lo, hi, depth, np.int64(tokens[depth]))
+        depth += 1
+    while depth < length and lo < hi:  # the only one: read on where it stands
+        if _token_of(file, layout, lo, depth) != tokens[depth]:
+            hi = lo
+        depth += 1
+    return lo, hi
 
 
 @small_part
@@ -160,10 +174,10 @@ def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, 
 
 
 @part
-def _bracket(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key: Number) -> tuple[Number, Number]:
-    """The part of [lo, hi) in which the first suffix stands whose two first tokens are at least `key`."""
-    first = np.int64((lo + KEY_STEP - 1) // KEY_STEP)
-    last = np.int64((hi - 1) // KEY_STEP + 1)
+def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key: Number) -> Number:
+    """First suffix of [lo, hi) whose two first tokens are at least `key`, else hi."""
+    first = (lo + KEY_STEP - 1) // KEY_STEP
+    last = (hi - 1) // KEY_STEP + 1
     while first < last:
         middle = (first + last) >> 1
         at = layout[KEYS] + 2 * middle
@@ -171,11 +185,18 @@ def _bracket(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key:
             first = middle + 1
         else:
             last = middle
-    return max(lo, (first - 1) * KEY_STEP), min(hi, first * KEY_STEP)
+    lo, hi = max(lo, (first - 1) * KEY_STEP), min(hi, first * KEY_STEP)
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if (_token_of(file, layout, middle, 0) << 32) + _token_of(file, layout, middle, 1) < key:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
 
 
 @part
-def _narrow_file(
+def _narrow_in_file(
     file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number
 ) -> tuple[Number, Number]:
     """The part of [lo, hi), whose suffixes share `depth` tokens, that goes on with `token`."""
@@ -185,16 +206,14 @@ def _narrow_file(
         if depth == 0:
             key, next_key = token << 32, (token + 1) << 32
         else:
-            key = (_token_of(file, layout, lo, np.int64(0)) << 32) + token
+            key = (_token_of(file, layout, lo, 0) << 32) + token
             next_key = key + 1
-        near, far = _bracket(file, layout, lo, hi, key)
-        first = _lower_bound(file, layout, near, far, depth, token)
-        near, far = _bracket(file, layout, first, hi, next_key) if first < hi else (hi, hi)
-        return first, _lower_bound(file, layout, near, far, depth, token + 1)
-    first = _lower_bound(file, layout, lo, hi, depth, token)
-    if first == hi or _token_of(file, layout, first, depth) != token:
-        return first, first
-    return first, _upper_bound(file, layout, first, hi, depth, token)
+        lo = _find_key(file, layout, lo, hi, key)
+        return lo, _find_key(file, layout, lo, hi, next_key)
+    lo = _lower_bound(file, layout, lo, hi, depth, token)
+    if lo == hi or _token_of(file, layout, lo, depth) != token:
+        return lo, lo
+    return lo, _upper_bound(file, layout, lo, hi, depth, token)
 
 
 @part
@@ -210,19 +229,30 @@ def _count_successors(
 ) -> Number:
     """Add a file's successors to the lists of length `num`; their new length."""
     size = hi - lo
-    num_probes = size if size <= MAX_COUNTED else np.int64(NUM_PROBES)
-    done = lo
-    for probe in range(num_probes):
-        # Whatever fills a whole gap between two probes is hit by one of them.
-        at = lo + probe * size // num_probes
-        if at < done:
-            continue
-        token = _token_of(file, layout, at, depth)
-        start = _lower_bound(file, layout, done, at, depth, token)
-        done = _upper_bound(file, layout, at, hi, depth, token)
-        if token < layout[VOCAB_SIZE]:
-            num = _add(token_ids, counts, num, token, done - start)
+    num_probes = min(size, np.int64(MAX_COUNTED))
+    if _token_of(file, layout, lo, depth) == _token_of(file, layout, hi - 1, depth):
+        num_probes = np.int64(1)
+    token = _probe(file, layout, lo, size, depth, np.int64(0), num_probes)
+    start = np.int64(0)
+    for probe in range(1, num_probes + 1):  # equal successors stand together
+        next_token = np.int64(-1)
+        if probe < num_probes:
+            next_token = _probe(file, layout, lo, size, depth, probe, num_probes)
+        if next_token != token:
+            if token < layout[VOCAB_SIZE]:
+                count = probe * size // num_probes - start * size // num_probes
+                num = _add(token_ids, counts, num, token, count)
+            token = next_token
+            start = np.int64(probe)
     return num
+
+
+@small_part
+def _probe(
+    file: UInt32Array, layout: Int64Array, lo: Number, size: Number, depth: Number, probe: Number, num_probes: Number
+) -> Number:
+    """Successor in the middle of a probe's share of the occurrences; with as many probes as these, of each in turn."""
+    return _token_of(file, layout, lo + (2 * probe + 1) * size // (2 * num_probes), depth)
 
 
 @small_part
