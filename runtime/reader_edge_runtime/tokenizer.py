@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -61,14 +60,15 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of everything that makes text into token ids and back.
 
-        Equal for a model's own tokenizer.json and the one in its package: the library's form of the content is
-        hashed, not the file. What only adds special tokens, truncates or pads is left out.
+        Equal for a model's own tokenizer.json and the one in its package, which the library wrote: the content is
+        hashed in the library's form, not the file. What only adds special tokens, truncates or pads is left out.
         """
-        content = json.loads(self._fast.to_str())
-        for name in ("version", "truncation", "padding", "post_processor"):
-            content.pop(name, None)
-        digest = hashlib.sha256(json.dumps(content["model"].pop("merges", None)).encode())
-        digest.update(json.dumps(content, sort_keys=True).encode())
+        fast = self._fast
+        digest = hashlib.sha256()
+        for part in (fast.normalizer, fast.pre_tokenizer, fast.decoder, fast.model):
+            digest.update(hashlib.sha256(b"" if part is None else part.__getstate__()).digest())
+        for token_id, token in sorted(fast.get_added_tokens_decoder().items()):
+            digest.update(f"{token_id} {token!r}\n".encode())
         return digest.hexdigest()
 
     @property
