@@ -18,7 +18,7 @@ from reader_edge_runtime.errors import DatastoreError, InstallationError
 _SEPARATOR = "\x1e"
 _READ_BYTES = 1 << 18
 _PIECE = 1 << 16
-_MAX_LINE_BYTES = 1 << 27
+_MAX_LINE_BYTES = 1 << 25
 _PARQUET_ROWS = 256
 
 
@@ -104,7 +104,7 @@ def _json_text(line: bytes, field: str, number: int, path: Path) -> str:
 def _read_parquet(path: Path, field: str) -> Iterator[Piece]:
     parquet = _load_parquet()
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, buffer_size=_READ_BYTES) as file:
             num_rows = max(file.metadata.num_rows, 1)
             if field not in file.schema_arrow.names:
                 raise DatastoreError(f"'{path}' has no column \"{field}\": see --field.")

@@ -8,23 +8,22 @@ import click
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class _Size(click.ParamType[int]):
-    """A size in bytes with a unit."""
+def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    from reader_edge.sizes import parse_size
 
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from reader_edge.sizes import parse_size
-
-        size = value if isinstance(value, int) else parse_size(str(value))
-        if size is None:
-            self.fail(f"{value!r} is not a size such as 500MB or 4GB.", param, ctx)
-        return size
+    size = parse_size(value)
+    if size is None:
+        raise click.BadParameter(f"{value!r} is not a size such as 500MB or 4GB.")
+    return size
 
 
 _out = click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file.")
 _max_memory = click.option(
-    "--max-memory", type=_Size(), default="4GB", show_default=True, help="Refuse a corpus that would take more."
+    "--max-memory",
+    default="4GB",
+    show_default=True,
+    callback=_parse_size,
+    help="Refuse a corpus that would take more.",
 )
 _force = click.option("--force", is_flag=True, help="Replace an existing file.")
 _tokenizer = click.option(

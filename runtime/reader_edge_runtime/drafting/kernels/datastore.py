@@ -27,7 +27,7 @@ STATE = 1 + 2 * MAX_FILES
 TOKENS, NUM_POSITIONS, IS_WIDE, SUFFIXES, NUM_SUFFIXES, KEYS, VOCAB_SIZE = range(7)
 LAYOUT = 8
 
-# A token id that is none: behind a document, and outside the file.
+# Stands for all that is outside the file, and is above all token ids.
 END = 0xFFFFFFFF
 
 # Up to this many occurrences all successors are counted; of more, as many evenly spaced ones are looked at.
@@ -136,7 +136,7 @@ def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> 
 
 @small_part
 def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number:
-    """Token id at a position; END or more behind a document, and wherever a broken suffix array may point."""
+    """Token id at a position; none of the vocabulary behind a document and wherever a broken suffix array may point."""
     if position >= layout[NUM_POSITIONS]:
         return np.int64(END)
     if layout[IS_WIDE]:
