@@ -11,6 +11,7 @@
     ├── ProviderError          ONNX Runtime cannot run the graph here
     ├── DraftError             a drafter or source proposed something that is not a tree of tokens
     ├── DatastoreError         a datastore or its corpus cannot be read, or was built with another tokenizer
+    ├── HistoryError           a history file cannot be used, or belongs to another tokenizer
     └── ExportError            a model cannot be exported
         ├── UnsupportedArchitectureError
         └── ParityError        the exported graph does not compute what the source does
@@ -61,6 +62,10 @@ class DraftError(ReaderEdgeError):
 
 class DatastoreError(ReaderEdgeError):
     """A datastore or its corpus cannot be read, or was built with another tokenizer."""
+
+
+class HistoryError(ReaderEdgeError):
+    """A history file cannot be used, or belongs to another tokenizer."""
 
 
 class ExportError(ReaderEdgeError):
