@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow import parquet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from reader_edge.cli import main
@@ -246,8 +248,6 @@ def test_jsonl_takes_a_field_of_every_line(tmp_path: Path) -> None:
 
 
 def test_parquet_takes_a_column(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "corpus.parquet"
     parquet.write_table(pyarrow.table({"text": ["a", None, "b" * 200_000], "number": [1, 2, 3]}), path)
     assert texts(path) == ["a", "b" * 200_000]
@@ -276,8 +276,6 @@ def test_broken_corpora_are_one_sentence(
 
 
 def test_a_missing_or_numeric_column_is_told(command: Command, tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "corpus.parquet"
     parquet.write_table(pyarrow.table({"number": [1, 2, 3]}), path)
     assert 'no column "text"' in failed(command("build", path, "-o", tmp_path / "new.ds"))
