@@ -52,8 +52,9 @@ def test_cache_folder_follows_the_environment_and_may_be_missing(
 ) -> None:
     folder = kernel_cache.cache_folder.__wrapped__
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert folder() is not None
-    assert folder().parent == tmp_path
+    found = folder()
+    assert found is not None
+    assert found.parent == tmp_path
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert folder() is None
