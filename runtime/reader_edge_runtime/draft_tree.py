@@ -11,6 +11,8 @@ from reader_edge_runtime.errors import DraftError
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+_BITS = tuple(1 << node for node in range(256))
+
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
@@ -85,28 +87,29 @@ class DraftTree:
 
     def depths(self) -> Int64Array:
         """Distance of each node from the root, int64 (N,)."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(depths[parent] + 1 if depths else 0)
-        return np.array(depths, np.int64)
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        if len(depths) > 256:
+            return np.array(depths, np.int64)
+        return np.frombuffer(bytes(depths), np.uint8).astype(np.int64)
 
     def ancestors(self) -> BoolArray:
         """(N, N) bool: whether node j is node i or above it; row i is what node i may look at."""
         num_nodes = len(self.parents)
-        if self.is_chain:
+        if num_nodes > 64 and self.is_chain:
             return np.tri(num_nodes, dtype=np.bool_)
         # Rows as whole numbers, a bit a node: several times faster than rows of an array.
-        rows: list[int] = []
-        bit = 1
-        for parent in self.parents:
-            rows.append(rows[parent] | bit if rows else bit)
-            bit <<= 1
+        bits = _BITS if num_nodes <= len(_BITS) else [1 << node for node in range(num_nodes)]
+        rows = [1]
+        for parent, bit in zip(self.parents[1:], bits[1:], strict=False):
+            rows.append(rows[parent] | bit)
         if num_nodes <= 64:
             packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), np.uint8)
         else:
             packed = np.frombuffer(b"".join([row.to_bytes(-(-num_nodes // 8), "little") for row in rows]), np.uint8)
-        bits = np.unpackbits(packed.reshape(num_nodes, -1), axis=1, count=num_nodes, bitorder="little")
-        return bits.view(np.bool_)
+        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
+        return mask.reshape(num_nodes, -1)[:, :num_nodes]
 
     def best(self, num_nodes: int) -> "DraftTree":
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""

@@ -28,7 +28,7 @@ _BETWEEN_TEXTS = -1
 class CountStore:
     """A text and the counts over it; kernels/counts.py says how the arrays are laid out.
 
-    header, table, rows, text: the arrays, replaced when they grow.
+    header, table, rows, text: the arrays, replaced when they grow; arrays: all four, what kernels take a store as.
     end: position after the last token, not wrapped.
     """
 
@@ -39,12 +39,8 @@ class CountStore:
         self.rows = _aligned_blocks(_FIRST_BLOCKS)
         self.table = self._new_table(_MIN_KEYS)
         self.text = self._new_text(num_tokens + 2)
+        self.arrays = (self.header, self.table, self.rows, self.text)
         self.end = 1
-
-    @property
-    def arrays(self) -> tuple[Int64Array, Int64Array, Int32Array, Int32Array]:
-        """What kernels take a store as."""
-        return self.header, self.table, self.rows, self.text
 
     @property
     def num_bytes(self) -> int:
@@ -109,6 +105,7 @@ class CountStore:
             old = self.table
             self.table = self._new_table(2 * len(old))
             counts.move_keys(old, self.header, self.table)
+        self.arrays = (self.header, self.table, self.rows, self.text)
 
     def _new_table(self, num_keys: int) -> Int64Array:
         self.header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
@@ -123,6 +120,7 @@ class CountStore:
         text = self._new_text(num_tokens + num_tokens // 2)
         text[: self.end] = self.text[: self.end]
         self.text = text
+        self.arrays = (self.header, self.table, self.rows, self.text)
 
 
 class History(CountStore):

@@ -24,9 +24,10 @@ def cold_parameters() -> Float32Array:
     """Parameters that have seen no text at all."""
     parameters = np.zeros(mixture.PARAMETERS, np.float32)
     probability = np.clip(_first_probabilities(), 0.002, 0.995)
-    parameters[mixture.PROBABILITY : mixture.LOG_ODDS] = probability.ravel()
-    parameters[mixture.LOG_ODDS : mixture.RATE] = np.log(probability / (1 - probability)).ravel()
-    parameters[mixture.RATE : mixture.WEIGHTS] = _FIRST_RATE
+    classes = _classes(parameters)
+    classes[:, mixture.PROBABILITY] = probability.ravel()
+    classes[:, mixture.LOG_ODDS] = np.log(probability / (1 - probability)).ravel()
+    classes[:, mixture.RATE] = _FIRST_RATE
     parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
     parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
     parameters[mixture.VALUE_HITS :] = 5.0
@@ -43,13 +44,18 @@ def shipped_parameters() -> Float32Array:
 def as_priors(parameters: Float32Array) -> Float32Array:
     """Learned parameters made ready to be started from: they adapt to new text as fast as priors should."""
     priors = parameters.copy()
-    rate = priors[mixture.RATE : mixture.WEIGHTS]
-    np.maximum(rate, _PRIOR_RATE, out=rate)
+    classes = _classes(priors)
+    classes[:, mixture.RATE] = np.maximum(classes[:, mixture.RATE], _PRIOR_RATE)
     trials = priors[mixture.VALUE_TRIALS :]
     share = np.minimum(1.0, 20.0 / trials)
     priors[mixture.VALUE_HITS : mixture.VALUE_TRIALS] *= share
     trials *= share
     return priors
+
+
+def _classes(parameters: Float32Array) -> Float32Array:
+    """(NUM_CLASSES, CLASS_FIELDS): a view."""
+    return parameters[: mixture.WEIGHTS].reshape(mixture.NUM_CLASSES, mixture.CLASS_FIELDS)
 
 
 def _first_probabilities() -> Float32Array:

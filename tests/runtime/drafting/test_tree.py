@@ -88,3 +88,17 @@ def test_most_likely_chain_comes_first(seed: int, max_nodes: int, max_depth: int
         assert tree.values[children[0]] >= max(tree.values[n] for n in children) - 1e-6
         spine += 1
     assert all(0 <= value <= 1 for value in tree.values)
+
+
+@given(seed=st.integers(0, 1 << 20), num_nodes=st.integers(1, 300), reach=st.integers(1, 300))
+def test_mask_and_depths_follow_the_parents(seed: int, num_nodes: int, reach: int) -> None:
+    random = np.random.default_rng(seed)
+    parents = [-1, *(int(random.integers(max(0, node - reach), node)) for node in range(1, num_nodes))]
+    tree = DraftTree([0] * num_nodes, parents, [""] * num_nodes, [1.0] * num_nodes)
+    expected = np.zeros((num_nodes, num_nodes), np.bool_)
+    for node, parent in enumerate(parents):
+        if node:
+            expected[node] = expected[parent]
+        expected[node, node] = True
+    np.testing.assert_array_equal(tree.ancestors(), expected)
+    np.testing.assert_array_equal(tree.depths(), expected.sum(1) - 1)

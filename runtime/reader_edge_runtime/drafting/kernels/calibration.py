@@ -3,13 +3,11 @@
 Buckets of the predicted value in the log-odds domain; a value learns and reads two neighbouring buckets, by nearness.
 """
 
-import math
-
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Number
 from reader_edge_runtime.drafting.kernels.jit import small_part
-from reader_edge_runtime.drafting.kernels.mixture import VALUE_BUCKETS, VALUE_HITS, VALUE_TRIALS
+from reader_edge_runtime.drafting.kernels.mixture import VALUE_BUCKETS, VALUE_HITS, VALUE_TRIALS, log_odds
 
 _LOWEST = np.float32(-9)
 _PER_UNIT = np.float32(2)
@@ -18,8 +16,7 @@ _MEMORY = np.float32(2000)
 
 @small_part
 def _bucket(value: Number) -> Number:
-    p = min(max(value, np.float32(1e-6)), np.float32(1 - 1e-6))
-    x = (np.float32(math.log(p / (1 - p))) - _LOWEST) * _PER_UNIT
+    x = (log_odds(value) - _LOWEST) * _PER_UNIT
     return min(max(x, np.float32(0)), np.float32(VALUE_BUCKETS - 1.001))
 
 

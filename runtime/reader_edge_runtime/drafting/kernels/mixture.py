@@ -39,11 +39,10 @@ from reader_edge_runtime.drafting.kernels.layout import (
 
 NUM_CLASSES = NUM_INPUTS * CLASSES
 
-# parameters: per class the probability, its log-odds and the rate at which it learns; weights; biases of the sets
-PROBABILITY = 0
-LOG_ODDS = PROBABILITY + NUM_CLASSES
-RATE = LOG_ODDS + NUM_CLASSES
-WEIGHTS = RATE + NUM_CLASSES
+# parameters: per class CLASS_FIELDS numbers side by side, the last unused; then weights; then biases of the sets
+LOG_ODDS, PROBABILITY, RATE = range(3)
+CLASS_FIELDS = 4
+WEIGHTS = NUM_CLASSES * CLASS_FIELDS
 SET_WEIGHTS = WEIGHTS + NUM_INPUTS * LEVELS
 SET_WEIGHTS_2 = SET_WEIGHTS + NUM_SETS * NUM_INPUTS
 BIASES = SET_WEIGHTS_2 + NUM_SETS_2 * NUM_INPUTS
@@ -95,11 +94,16 @@ def sigmoid(x: Number) -> Number:
 
 
 @small_part
-def _log_odds(p: Number) -> Number:
+def log_odds(p: Number) -> Number:
     """log(p / (1 - p)) from a table, interpolated."""
     x = p * _LOG_ODDS_SCALE
     i = np.int64(x)
     return _LOG_ODDS[i] + (_LOG_ODDS[i + 1] - _LOG_ODDS[i]) * (x - np.float32(i))
+
+
+@small_part
+def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
+    return parameters[number * CLASS_FIELDS + LOG_ODDS]
 
 
 @part
@@ -113,13 +117,14 @@ def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array)
         weight = parameters[WEIGHTS + evidence[WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
         scratch[SPEAKER_WEIGHT + s] = weight
-        base += weight * parameters[LOG_ODDS + evidence[MISS + s]]
+        base += weight * _class_log_odds(parameters, evidence[MISS + s])
     for c in range(evidence[NUM_CANDIDATES]):
         scratch[LOGITS + c] = base
         scratch[BEST_VOICE + c] = -1e30
     for pair in range(evidence[NUM_PAIRS]):
         s = evidence[PAIR_SPEAKER + pair]
-        voice = parameters[LOG_ODDS + evidence[PAIR_CLASS + pair]] - parameters[LOG_ODDS + evidence[MISS + s]]
+        voice = _class_log_odds(parameters, evidence[PAIR_CLASS + pair])
+        voice -= _class_log_odds(parameters, evidence[MISS + s])
         voice *= scratch[SPEAKER_WEIGHT + s]
         c = evidence[PAIR_CANDIDATE + pair]
         scratch[LOGITS + c] += voice
@@ -130,13 +135,14 @@ def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array)
 
 @small_part
 def _update_class(parameters: Float32Array, number: Number, outcome: Number) -> None:
-    p = parameters[PROBABILITY + number]
-    rate = parameters[RATE + number]
+    at = number * CLASS_FIELDS
+    p = parameters[at + PROBABILITY]
+    rate = parameters[at + RATE]
     p += (outcome - p) * rate
     p = min(max(p, _MIN_P), _MAX_P)
-    parameters[PROBABILITY + number] = p
-    parameters[LOG_ODDS + number] = _log_odds(p)
-    parameters[RATE + number] = max(rate / (np.float32(1) + rate), _MIN_RATE)
+    parameters[at + PROBABILITY] = p
+    parameters[at + LOG_ODDS] = log_odds(p)
+    parameters[at + RATE] = max(rate / (np.float32(1) + rate), _MIN_RATE)
 
 
 @small_part
@@ -165,13 +171,14 @@ def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float
     total, came = _errors(evidence, scratch, token)
     num_speaking = evidence[NUM_SPEAKING]
     for s in range(num_speaking):
-        scratch[SPEAKER_GRADIENT + s] = parameters[LOG_ODDS + evidence[MISS + s]] * total
+        scratch[SPEAKER_GRADIENT + s] = _class_log_odds(parameters, evidence[MISS + s]) * total
         scratch[SPEAKER_MISSES + s] = evidence[NUM_CANDIDATES]
         scratch[SPEAKER_MISSED + s] = 1 if came >= 0 else 0
     for pair in range(evidence[NUM_PAIRS]):
         s = evidence[PAIR_SPEAKER + pair]
         candidate = evidence[PAIR_CANDIDATE + pair]
-        voice = parameters[LOG_ODDS + evidence[PAIR_CLASS + pair]] - parameters[LOG_ODDS + evidence[MISS + s]]
+        voice = _class_log_odds(parameters, evidence[PAIR_CLASS + pair])
+        voice -= _class_log_odds(parameters, evidence[MISS + s])
         scratch[SPEAKER_GRADIENT + s] += scratch[LOGITS + candidate] * voice
         scratch[SPEAKER_MISSES + s] -= 1
         if candidate == came:

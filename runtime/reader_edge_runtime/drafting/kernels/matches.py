@@ -1,0 +1,154 @@
+"""One store's matches at a node: what it says about the next token, and how they move along with the path."""
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.counts import (
+    ORDER,
+    find,
+    hash_key,
+    hash_push,
+    hash_start,
+    is_single,
+    single_position,
+    single_token,
+)
+from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.layout import (
+    COPY,
+    KIND,
+    LENGTH_BUCKET,
+    MAX_DIFFERENCES,
+    MAX_LENGTH,
+    MIN_RESUMED,
+    RESUMED,
+    ROWS_FOUND,
+    SINGLE,
+    TOP,
+)
+from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK
+from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
+
+
+@part
+def _find_rows(
+    header: Int64Array,
+    table: Int64Array,
+    rows: Int32Array,
+    text: Int32Array,
+    node: Int32Array,
+    evidence: Int32Array,
+) -> tuple[Number, Number, Number, Number]:
+    """Rows of all orders that match, into `evidence`; their number, the single behind them or 0, the longest match
+    and where the text goes on after it."""
+    mask = header[TEXT_MASK]
+    state = hash_start()
+    single, longest, position = np.int64(0), np.int64(0), np.int64(-1)
+    if rows[BLOCK * ORDER_0_ROW + 1] == 0:
+        return np.int64(0), single, longest, position
+    evidence[ROWS_FOUND] = ORDER_0_ROW
+    while longest < ORDER and node[longest] >= 0:
+        state = hash_push(state, node[longest])
+        i = find(header, table, hash_key(state))
+        if i < 0:
+            break
+        longest += 1
+        value = table[i, 1]
+        if is_single(value):
+            num_rows = longest
+            single = value
+            position = single_position(value)
+            while longest < ORDER and node[longest] >= 0 and text[(position - longest - 1) & mask] == node[longest]:
+                longest += 1
+            return num_rows, single, longest, position
+        evidence[ROWS_FOUND + longest] = value
+        position = np.int64(rows[value * BLOCK + 3])
+    return longest + 1, single, longest, position
+
+
+@part
+def gather_store(
+    header: Int64Array,
+    table: Int64Array,
+    rows: Int32Array,
+    text: Int32Array,
+    node: Int32Array,
+    at: Number,
+    first_input: Number,
+    evidence: Int32Array,
+) -> Number:
+    """Add one store's inputs; the length of its longest match. `at`: the store's place in the node's state."""
+    num_rows, single, longest, position = _find_rows(header, table, rows, text, node, evidence)
+    if longest > 0 and (node[at] < 0 or longest > node[at + 1]):
+        node[at] = position
+        node[at + 1] = longest
+    _add_copies(text, header[TEXT_MASK], node, at, first_input, evidence)
+    if single != 0:
+        add_one(evidence, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
+    _note_kind(rows, node, at, single, longest, evidence)
+    for order in range(num_rows - 1, -1, -1):
+        add_row(evidence, rows, evidence[ROWS_FOUND + order], order, first_input + order)
+    return max(longest, np.int64(node[at + 1]))
+
+
+@small_part
+def _add_copies(
+    text: Int32Array, mask: Number, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array
+) -> None:
+    if node[at] >= 0:
+        token = text[node[at] & mask]
+        if token < 0:
+            node[at] = -1
+            node[at + 1] = 0
+        else:
+            bucket = LENGTH_BUCKET[min(node[at + 1], MAX_LENGTH)]
+            add_one(evidence, first_input + COPY, bucket >> 1, bucket, token)
+    if node[at + 2] >= 0 and node[at + 2] != node[at]:
+        token = text[node[at + 2] & mask]
+        if token < 0:
+            node[at + 2] = -1
+        else:
+            add_one(evidence, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
+
+
+@small_part
+def _note_kind(
+    rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, evidence: Int32Array
+) -> None:
+    """How the longest match speaks: not at all, with one voice, with several; and what it says first."""
+    evidence[KIND] = 0
+    evidence[TOP] = -1
+    if single != 0:
+        evidence[KIND] = 1
+        evidence[TOP] = single_token(single)
+    elif longest > 0:
+        base = np.int64(evidence[ROWS_FOUND + longest]) * BLOCK
+        evidence[KIND] = 1 if rows[base + 2] == 1 else 2
+        evidence[TOP] = rows[base + 4]
+    if node[at + 2] >= 0:
+        evidence[KIND] += 3
+
+
+@small_part
+def advance_store(text: Int32Array, mask: Number, node: Int32Array, at: Number, token: Number) -> None:
+    resumed = node[at + 2]
+    if resumed >= 0:
+        hits, differences = node[at + 3] & 7, node[at + 3] >> 3
+        if text[resumed & mask] == token:
+            hits = min(hits + 1, 7)
+        else:
+            hits = 0
+            differences += 1
+        node[at + 2] = (resumed + 1) & mask if differences <= MAX_DIFFERENCES else -1
+        node[at + 3] = differences * 8 + hits
+    copy = node[at]
+    if copy >= 0:
+        if text[copy & mask] == token:
+            node[at] = (copy + 1) & mask
+            node[at + 1] += 1
+            return
+        if node[at + 1] >= MIN_RESUMED:
+            node[at + 2] = (copy + 1) & mask
+            node[at + 3] = 8
+        node[at] = -1
+        node[at + 1] = 0
