@@ -17,11 +17,11 @@ MODEL_VARIABLE = "READER_EDGE_MODEL"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def load_engine(model: str | None, config: EngineConfig) -> Engine:
-    """Find a model and load it, with progress on a terminal."""
+def load_engine(model: str | None, config: EngineConfig, history: Path | None = None) -> Engine:
+    """Find a model and load it, with progress on a terminal. history: a file of past answers to draft from."""
     package = find_package(model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        return Engine.load(package, config, on_progress=on_files, on_calibration=on_calibration)
+        return Engine.load(package, config, history=history, on_progress=on_files, on_calibration=on_calibration)
 
 
 def find_package(model: str | None) -> Path:

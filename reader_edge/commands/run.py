@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draft from past answers in this file and add new ones; delete it to erase them.",
+)
 @click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
@@ -45,6 +51,7 @@ def run(
     seed: int,
     stop: tuple[str, ...],
     threads: int,
+    history: Path | None,
     no_calibrate: bool,
     no_draft: bool,
     raw: bool,
@@ -63,6 +70,8 @@ def run(
         raise click.UsageError("Give the prompt with -p or on standard input, not both.")
     if compare and no_draft:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
+    if compare and history:
+        raise click.UsageError("--compare starts each round without past answers: leave --history out.")
     text = _prompt_text("-" if dash else prompt)
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
@@ -79,7 +88,7 @@ def run(
         seed=seed,
     )
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
-    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate))
+    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate), history)
     if text is None:
         _chat(engine, config, system, raw, stats)
         return

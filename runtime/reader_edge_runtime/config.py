@@ -47,8 +47,8 @@ class DraftConfig:
     max_history_tokens: tokens of past requests that are kept.
     """
 
-    max_nodes: int = 12
-    max_depth: int = 16
+    max_nodes: int = 64
+    max_depth: int = 32
     is_history_used: bool = True
     max_history_tokens: int = 200_000
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -10,6 +11,7 @@ from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.cost_cache import load_or_measure
 from reader_edge_runtime.execution.target_model import TargetModel
@@ -75,12 +77,14 @@ class Engine:
         config: EngineConfig | None = None,
         draft: DraftConfig | None = None,
         drafter: Drafter | None = None,
+        history: str | os.PathLike[str] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_calibration: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
         drafter: an own one in place of the retrieval drafter that `draft` describes.
+        history: a file that keeps past answers for drafting between runs; made when it is not there.
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
         the first use of a package on a machine. Raises PackageError, TokenizerError, ProviderError.
         """
@@ -89,7 +93,10 @@ class Engine:
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         target = TargetModel.open(package, config.threads)
-        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config)
+        if drafter is None:
+            draft = draft or DraftConfig()
+            drafter = RetrievalDrafter(draft, history_file=_history_file(history, tokenizer, package, draft))
+        decoder = Decoder(target, drafter, config)
         if config.is_calibrated:
             decoder.budget.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
         return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)
@@ -151,6 +158,15 @@ class Engine:
                 yield answer.next_chunk()
         finally:
             answer.close()
+
+
+def _history_file(
+    path: str | os.PathLike[str] | None, tokenizer: Tokenizer, package: ModelPackage, draft: DraftConfig
+) -> HistoryFile | None:
+    if path is None:
+        return None
+    fingerprint = bytes.fromhex(tokenizer.fingerprint())
+    return HistoryFile(Path(path), fingerprint, draft.max_history_tokens, package.manifest.vocab_size)
 
 
 class _Answer:

@@ -9,9 +9,8 @@ from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 
 @pytest.fixture(autouse=True)
-def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the user's settings comes in, nothing is written to the user's folders."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's settings comes in; the cache folder is the tests' own (tests/conftest.py)."""
     monkeypatch.delenv("READER_EDGE_MODEL", raising=False)
 
 

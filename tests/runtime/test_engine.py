@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.errors import (
     ConfigError,
+    HistoryError,
     IntegrityError,
     ManifestError,
     PackageError,
@@ -203,3 +206,35 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
     (folder / "reader_edge.json").write_text(json.dumps(manifest))
     with pytest.raises(TokenizerError, match="another model"):
         Engine.load(folder)
+
+
+def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Path, tmp_path: Path) -> None:
+    def answer() -> GenerationStats:
+        engine = Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
+        assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+        engine.decoder.drafter.wait()
+        return engine.generate("# tar", GREEDY).stats
+
+    first, second = answer(), answer()
+    assert first.accepted_by_source["history"] == 0
+    assert second.accepted_by_source["history"] > 0
+    assert second.num_steps < first.num_steps
+
+
+def test_history_file_that_cannot_be_written_costs_no_answer(
+    demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
+
+    def full(file: HistoryFile, record: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(HistoryFile, "_append", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert len(engine.generate("# tar", GREEDY).token_ids) == 60
+
+
+def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_path: Path) -> None:
+    HistoryFile(tmp_path / "history", bytes(32), 100, 100).append(np.array([1], np.int32))
+    with pytest.raises(HistoryError, match="another tokenizer"):
+        Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")

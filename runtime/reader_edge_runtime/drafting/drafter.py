@@ -1,5 +1,6 @@
 """Drafters: what proposes a tree before each forward pass and learns from what was accepted."""
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -8,12 +9,16 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.source import Source
+from reader_edge_runtime.errors import HistoryError
 
 if TYPE_CHECKING:
     from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 
+
+_PROMPT_TAIL = 4
 
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
@@ -57,9 +62,13 @@ class RetrievalDrafter:
     nothing is drafted; requests that run by then catch up.
     """
 
-    def __init__(self, config: DraftConfig, sources: Sequence[Source] = ()) -> None:
+    def __init__(
+        self, config: DraftConfig, sources: Sequence[Source] = (), history_file: HistoryFile | None = None
+    ) -> None:
         self.config = config
         self._sources = tuple(sources)
+        self._history_file = history_file
+        self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
         self._loader.start()
@@ -73,7 +82,19 @@ class RetrievalDrafter:
         return RetrievalRequest(self, prompt_token_ids)
 
     def forget(self) -> None:
+        """Also what came from a history file, which itself stays as it is."""
         self._core = None
+        self._past_answers = []
+
+    def remember(self, token_ids: Sequence[int]) -> None:
+        """Keep an answer in the history file, if there is one; one that cannot be written ends with a warning."""
+        if self._history_file is None:
+            return
+        try:
+            self._history_file.append(np.array(token_ids, np.int32))
+        except HistoryError as error:
+            warnings.warn(f"{error} Answers are no longer added to it.", stacklevel=2)
+            self._history_file = None
 
     def core(self) -> "DraftingCore | None":
         """The compiled core, None while it is not loaded."""
@@ -81,6 +102,8 @@ class RetrievalDrafter:
             from reader_edge_runtime.drafting.core import DraftingCore
 
             self._core = DraftingCore(self.config, sources=self._sources)
+            for answer in self._past_answers:
+                self._core.history.add(answer)
         return self._core
 
 
@@ -114,6 +137,8 @@ class RetrievalRequest:
         request = self._current()
         if request is not None:
             request.finish()
+        if len(self._token_ids) > self._num_prompt_tokens:
+            self._drafter.remember(self._token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :])
 
     def _current(self) -> "RequestCore | None":
         """The compiled request, caught up with the text; made anew when the drafter was told to forget."""
