@@ -21,6 +21,7 @@ from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.source import RequestSource, Source
+from reader_edge_runtime.drafting.successor_store import SuccessorStore
 
 _MAX_NODES = 256
 _PROMPT_TAIL = 4
@@ -44,6 +45,7 @@ class DraftingCore:
         self.sources = tuple(sources)
         self.names = (*SOURCES[:4], *(source.name for source in self.sources))
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
+        self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
         self.parameters = shipped_parameters() if parameters is None else parameters.copy()
         self.evidence: Int32Array = np.zeros(EVIDENCE, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
@@ -96,6 +98,7 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
             self._proposals,
             core.parameters,
             core.evidence,
@@ -122,6 +125,7 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
             self._proposals,
             core.parameters,
             core.evidence,
@@ -143,6 +147,7 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
             self._proposals,
             core.evidence,
         )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.counts import (
     ORDER,
     find,
@@ -15,6 +15,8 @@ from reader_edge_runtime.drafting.kernels.counts import (
 )
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
+    AFTER_PAIR,
+    AFTER_TOKEN,
     CANDIDATES,
     CLASSES,
     CONTEXT_INPUTS,
@@ -27,6 +29,7 @@ from reader_edge_runtime.drafting.kernels.layout import (
     LENGTH_BUCKET,
     LEVEL_OF_TOTAL,
     LEVELS,
+    LOGITS_INPUTS,
     MAX_CANDIDATES,
     MAX_DIFFERENCES,
     MAX_LENGTH,
@@ -57,6 +60,14 @@ from reader_edge_runtime.drafting.kernels.layout import (
     WEIGHT,
 )
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK, next_entry
+from reader_edge_runtime.drafting.kernels.successors import (
+    BEFORE,
+    CLASS_WORDS,
+    FURTHER,
+    NAMED,
+    NUM_AND_LEVEL,
+    find_pair,
+)
 
 
 @part
@@ -70,6 +81,7 @@ def gather(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
     proposals: Int32Array,
     evidence: Int32Array,
 ) -> None:
@@ -77,6 +89,7 @@ def gather(
     evidence[: NUM_PAIRS + 1] = 0
     evidence[PLACES : PLACES + NUM_PLACES] = -1
     _add_proposals(proposals, node, evidence)
+    _add_successors(successors[0], successors[1], node, evidence)
     in_context = _gather_store(
         context_header, context_table, context_rows, context_text, node, CONTEXT_STATE, CONTEXT_INPUTS, evidence
     )
@@ -299,6 +312,29 @@ def _advance_store(text: Int32Array, mask: Number, node: Int32Array, at: Number,
             node[at + 3] = 8
         node[at] = -1
         node[at + 1] = 0
+
+
+@part
+def _add_successors(after_token: Int32Array, after_pair: Int32Array, node: Int32Array, evidence: Int32Array) -> None:
+    if node[1] >= 0:
+        row = find_pair(after_pair, node[1], node[0])
+        if row >= 0:
+            _add_record(after_pair[row], LOGITS_INPUTS + AFTER_PAIR, after_pair[row, FURTHER] == node[2], evidence)
+    if node[0] < after_token.shape[0]:
+        record = after_token[node[0]]
+        if record[NUM_AND_LEVEL] >= LEVELS:
+            _add_record(record, LOGITS_INPUTS + AFTER_TOKEN, record[BEFORE] == node[1], evidence)
+
+
+@small_part
+def _add_record(record: Int32Array, which: Number, is_same_further_back: Number, evidence: Int32Array) -> None:
+    level = record[NUM_AND_LEVEL] & (LEVELS - 1)
+    speaker = _add_speaker(evidence, which, level, level)
+    for i in range(record[NUM_AND_LEVEL] // LEVELS):
+        number = (record[CLASS_WORDS + (i >> 1)] >> (16 * (i & 1))) & 0xFFFF
+        if is_same_further_back:
+            number += 1
+        _add_pair(evidence, speaker, which, number, record[NAMED + i])
 
 
 @small_part

@@ -20,7 +20,8 @@ from reader_edge_runtime.drafting.kernels.counts import ORDER
 SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2")
 
 NUM_INPUTS = 32
-CONTEXT_INPUTS, HISTORY_INPUTS, PROPOSAL_INPUTS = 0, 12, 29
+CONTEXT_INPUTS, HISTORY_INPUTS, DATASTORE_INPUTS, LOGITS_INPUTS, PROPOSAL_INPUTS = 0, 12, 24, 27, 29
+AFTER_TOKEN, AFTER_PAIR = 0, 1
 SINGLE, COPY, RESUMED = 9, 10, 11
 NUM_PROPOSALS = 2
 SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 5], np.int32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
 from reader_edge_runtime.drafting.kernels.counts import count
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
@@ -37,6 +37,7 @@ def move(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
     proposals: Int32Array,
     evidence: Int32Array,
 ) -> None:
@@ -52,6 +53,7 @@ def move(
             history_table,
             history_rows,
             history_text,
+            successors,
             proposals,
             evidence,
         )
@@ -70,6 +72,7 @@ def observe(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
     proposals: Int32Array,
     parameters: Float32Array,
     evidence: Int32Array,
@@ -98,6 +101,7 @@ def observe(
             history_table,
             history_rows,
             history_text,
+            successors,
             proposals,
             evidence,
         )

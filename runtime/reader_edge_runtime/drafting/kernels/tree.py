@@ -6,7 +6,7 @@ valuable of all paths form a tree, whatever n is, and no tree of n nodes has a h
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
@@ -36,6 +36,7 @@ def draft(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
     proposals: Int32Array,
     parameters: Float32Array,
     evidence: Int32Array,
@@ -67,6 +68,7 @@ def draft(
                 history_table,
                 history_rows,
                 history_text,
+                successors,
                 proposals,
                 evidence,
             )
