@@ -5,6 +5,7 @@ import numpy as np
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.kernels import successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.successors import (
     CLASS_WORDS,
     NAMED,
@@ -89,6 +90,6 @@ class SuccessorStore:
 
 def named_tokens(record: Int32Array) -> list[tuple[int, int]]:
     """(token, class) of a record, best first."""
-    num = int(record[NUM_AND_LEVEL]) // successors.LEVELS
+    num = int(record[NUM_AND_LEVEL]) // LEVELS
     words = record[CLASS_WORDS:]
     return [(int(record[NAMED + i]), int(words[i >> 1]) >> (16 * (i & 1)) & 0xFFFF) for i in range(num)]

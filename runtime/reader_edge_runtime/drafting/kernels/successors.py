@@ -130,9 +130,8 @@ def learn(
             return i
         above = parents[node]
         before = token_ids[above] if above >= 0 else before_ids[0]
-        if above < 0:
-            further = before_ids[1]
-        else:
+        further = before_ids[1]
+        if above >= 0:
             further = token_ids[parents[above]] if parents[above] >= 0 else before_ids[0]
         record = after_token[token]
         _write(record, top_ids[i], top_logits[i])
