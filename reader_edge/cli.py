@@ -10,6 +10,7 @@ import click
 
 from reader_edge import __version__
 from reader_edge.commands.bench import bench
+from reader_edge.commands.datastore import datastore
 from reader_edge.commands.export import export
 from reader_edge.commands.info import info
 from reader_edge.commands.run import run
@@ -43,5 +44,5 @@ def main() -> None:
     """Lossless speculative decoding for exported language models: the same text, sooner."""
 
 
-for command in (run, verify, info, export, bench):
+for command in (run, verify, info, export, bench, datastore):
     main.add_command(command)

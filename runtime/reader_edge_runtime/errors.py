@@ -10,6 +10,7 @@
     ├── PromptError            a prompt is empty, too long or holds unknown token ids
     ├── ProviderError          ONNX Runtime cannot run the graph here
     ├── DraftError             a drafter or source proposed something that is not a tree of tokens
+    ├── DatastoreError         a datastore or its corpus cannot be read, or was built with another tokenizer
     └── ExportError            a model cannot be exported
         ├── UnsupportedArchitectureError
         └── ParityError        the exported graph does not compute what the source does
@@ -56,6 +57,10 @@ class ProviderError(ReaderEdgeError):
 
 class DraftError(ReaderEdgeError):
     """A drafter or source proposed something that is not a tree of known tokens."""
+
+
+class DatastoreError(ReaderEdgeError):
+    """A datastore or its corpus cannot be read, or was built with another tokenizer."""
 
 
 class ExportError(ReaderEdgeError):

@@ -1,7 +1,9 @@
 """Text to token ids and back: the tokenizer, decoding as it streams, the chat template."""
 
 import datetime
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -31,10 +33,7 @@ class Tokenizer:
     def open(cls, package: ModelPackage) -> "Tokenizer":
         """Load a package's tokenizer. Raises TokenizerError when it is broken or does not fit the model."""
         path = package.path(TOKENIZER_NAME)
-        try:
-            fast = FastTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"'{path}' is not a readable tokenizer ({error}): export the model again.") from error
+        fast = _read(path, "export the model again")
         manifest = package.manifest
         if fast.get_vocab_size() > manifest.vocab_size:
             raise TokenizerError(
@@ -48,6 +47,30 @@ class Tokenizer:
         special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
         return cls(fast, template, special)
 
+    @classmethod
+    def from_file(cls, path: Path) -> "Tokenizer":
+        """Load a tokenizer.json of any model, without a chat template. Raises TokenizerError."""
+        return cls(_read(path, "give a model's tokenizer.json"), None, {})
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id."""
+        return max(self._fast.get_vocab().values(), default=-1) + 1
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of everything that makes text into token ids and back.
+
+        Equal for a model's own tokenizer.json and the one in its package, which the library wrote: the content is
+        hashed in the library's form, not the file. What only adds special tokens, truncates or pads is left out.
+        """
+        fast = self._fast
+        digest = hashlib.sha256()
+        for part in (fast.normalizer, fast.pre_tokenizer, fast.decoder, fast.model):
+            digest.update(hashlib.sha256(b"" if part is None else part.__getstate__()).digest())
+        for token_id, token in sorted(fast.get_added_tokens_decoder().items()):
+            digest.update(f"{token_id} {token!r}\n".encode())
+        return digest.hexdigest()
+
     @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
@@ -58,6 +81,13 @@ class Tokenizer:
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
         except (TypeError, UnicodeError):
             raise PromptError("The prompt is not valid Unicode text: it holds half of a surrogate pair.") from None
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of many texts, without special tokens, on all cores."""
+        try:
+            return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except (TypeError, UnicodeError):
+            raise PromptError("A text is not valid Unicode: it holds half of a surrogate pair.") from None
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer; messages have a role and a content."""
@@ -80,6 +110,13 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         return str(self._fast.decode(list(token_ids), skip_special_tokens=True))
+
+
+def _read(path: Path, remedy: str) -> FastTokenizer:
+    try:
+        return FastTokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"'{path}' is not a readable tokenizer ({error}): {remedy}.") from error
 
 
 def _refuse(message: str) -> None:

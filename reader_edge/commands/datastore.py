@@ -1,0 +1,144 @@
+"""`reader-edge datastore`: corpora that drafts are looked up in."""
+
+import json
+from pathlib import Path
+
+import click
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    from reader_edge.sizes import parse_size
+
+    size = parse_size(value)
+    if size is None:
+        raise click.BadParameter(f"{value!r} is not a size such as 500MB or 4GB.")
+    return size
+
+
+_out = click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The new file.")
+_max_memory = click.option(
+    "--max-memory",
+    default="4GB",
+    show_default=True,
+    callback=_parse_size,
+    help="Refuse a corpus that would take more.",
+)
+_force = click.option("--force", is_flag=True, help="Replace an existing file.")
+_tokenizer = click.option(
+    "--tokenizer",
+    required=True,
+    metavar="MODEL",
+    help="The model's tokenizer: a package, a Hugging Face folder or a tokenizer.json.",
+)
+
+
+@click.group()
+def datastore() -> None:
+    """Build and inspect datastores: corpora that drafts are looked up in."""
+
+
+@datastore.command()
+@click.argument("corpus", nargs=-1, required=True, type=_FILE)
+@_out
+@_tokenizer
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["text", "jsonl", "parquet"]),
+    help="Of all files. Default: by name, .jsonl, .parquet, else text.",
+)
+@click.option("--field", default="text", show_default=True, help="The field or column that holds the text.")
+@_max_memory
+@_force
+def build(
+    corpus: tuple[Path, ...],
+    out: Path,
+    tokenizer: str,
+    file_format: str | None,
+    field: str,
+    max_memory: int,
+    force: bool,
+) -> None:
+    """Build a datastore from CORPUS files, and print its name.
+
+    A text file is a document; where it holds ASCII record separators (0x1e), each begins a document, whose name is the
+    rest of that line. A line of a jsonl file and a row of a parquet file are a document each.
+    """
+    _check_out(out, force)
+
+    from reader_edge.console import print_table
+    from reader_edge.datastore_build import build_datastore
+    from reader_edge.datastore_report import build_table
+    from reader_edge.tokenizer_source import load_tokenizer
+
+    report = build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory)
+    print_table(build_table(report))
+    click.echo(out)
+
+
+@datastore.command()
+@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
+@_out
+@_max_memory
+@_force
+def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> None:
+    """Merge datastores of one tokenizer into one, and print its name."""
+    _check_out(out, force)
+
+    from reader_edge.console import print_table
+    from reader_edge.datastore_build import merge_datastores
+    from reader_edge.datastore_report import build_table
+
+    print_table(build_table(merge_datastores(files, out, max_memory)))
+    click.echo(out)
+
+
+@datastore.command()
+@click.argument("file", type=_FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(file: Path, as_json: bool) -> None:
+    """Tell what a datastore is, and check it against its checksum."""
+    from reader_edge.console import byte_progress
+    from reader_edge.datastore_report import info_fields, info_lines
+    from reader_edge_runtime.drafting.datastore import Datastore
+
+    opened = Datastore.open(file)
+    with byte_progress("Checking the datastore") as on_progress:
+        opened.check_body(on_progress)
+    if as_json:
+        click.echo(json.dumps(info_fields(opened)))
+        return
+    lines = info_lines(opened)
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+@datastore.command()
+@click.argument("file", type=_FILE)
+@click.argument("text")
+@_tokenizer
+@click.option("-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Continuations at most.")
+def search(file: Path, text: str, tokenizer: str, num: int) -> None:
+    """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first."""
+    from reader_edge.answer import accept_any_text
+    from reader_edge.console import stderr_console
+    from reader_edge.datastore_search import search_datastore
+    from reader_edge.tokenizer_source import load_tokenizer
+
+    found = search_datastore(file, text, load_tokenizer(tokenizer), num)
+    accept_any_text()
+    stderr_console().print(f"{found.num_occurrences} times: {found.matched_text!r}", soft_wrap=True, markup=False)
+    width = max((len(str(count)) for count, _ in found.continuations), default=1)
+    for count, continuation in found.continuations:
+        click.echo(f"{count:>{width}}  {continuation!r}")
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Tell before the work what would spoil it."""
+    if out.exists() and not force:
+        raise click.UsageError(f"'{out}' exists: add --force to replace it.")
+    if not out.parent.is_dir():
+        raise click.UsageError(f"There is no folder '{out.parent}'.")

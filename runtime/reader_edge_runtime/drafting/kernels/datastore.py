@@ -1,0 +1,281 @@
+"""Look-ups in datastores: which texts of a corpus end a path's tokens, and what followed there.
+
+A datastore file is one flat uint32 array of the whole file, mapped into memory; its layout, int64 (LAYOUT,), says
+where its parts stand in it. Token ids of two bytes lie two to a word, so that one compiled kernel serves both widths.
+Several files are searched as if they were one: `files` is a tuple of MAX_FILES arrays (unused ones are empty),
+`layouts` int64 (F, LAYOUT) has a row for each file in use.
+
+The state of a match, int32 (STATE,): its length, then per file the interval [lo, hi) of suffixes that start with the
+matched tokens. Files may be hostile: whatever they hold, look-ups end, stay inside their arrays and name only tokens of
+the vocabulary.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.drafting.datastore_header import KEY_STEP
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+
+UInt32Array = npt.NDArray[np.uint32]
+Files = tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
+
+MAX_FILES = 4
+STATE = 1 + 2 * MAX_FILES
+
+# Offsets are in words of the file. NUM_POSITIONS: tokens and document ends together.
+TOKENS, NUM_POSITIONS, IS_WIDE, SUFFIXES, NUM_SUFFIXES, KEYS, VOCAB_SIZE = range(7)
+LAYOUT = 8
+
+# Stands for all that is outside the file, and is above all token ids.
+END = 0xFFFFFFFF
+
+# Up to this many occurrences all successors are counted; of more, as many evenly spaced ones are looked at.
+MAX_COUNTED = 64
+MAX_GATHERED = MAX_FILES * MAX_COUNTED
+
+
+@kernel
+def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Number, state: Int32Array) -> None:
+    """Set `state` to the longest end of `context`, of at most max_length tokens, that occurs in a file."""
+    state[:] = 0
+    limit = min(np.int64(max_length), np.int64(context.shape[0]))
+    trial = np.empty(STATE, np.int32)
+    # Whatever occurs does so with every shorter end: double the length until it fails, then halve the gap.
+    longest, failed, length = np.int64(0), limit + 1, min(np.int64(2), limit)
+    while longest + 1 < failed:
+        _find_exactly(files, layouts, context, length, trial)
+        if trial[0] == length:
+            state[:] = trial
+            longest = length
+            length = min(2 * longest, failed - 1) if failed == limit + 1 else (longest + failed) >> 1
+        else:
+            failed = length
+            length = (longest + failed) >> 1
+
+
+@kernel
+def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, child: Int32Array) -> Number:
+    """Set `child` to the match of `state` continued by `token`; the number of its occurrences, 0: it is no match."""
+    length = np.int64(state[0])
+    child[:] = 0
+    total = np.int64(0)
+    for f in range(layouts.shape[0]):
+        if token < 0 or token >= layouts[f, VOCAB_SIZE]:
+            continue
+        lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
+        if length == 0:
+            lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
+        lo, hi = _narrow_in_file(files[f], layouts[f], lo, hi, length, np.int64(token))
+        child[1 + 2 * f] = lo
+        child[2 + 2 * f] = hi
+        total += hi - lo
+    if total > 0:
+        child[0] = length + 1
+    return total
+
+
+@kernel
+def successors(
+    files: Files,
+    layouts: Int64Array,
+    state: Int32Array,
+    max_children: Number,
+    token_ids: Int32Array,
+    counts: Int32Array,
+) -> Number:
+    """Fill token_ids and counts with what followed the match most often, most frequent (then lowest id) first.
+
+    Both have room for MAX_GATHERED. Returns their number, at most max_children. Of more than MAX_COUNTED occurrences
+    in a file, counts are within 1 / MAX_COUNTED of these, and what is rarer may be left out.
+    """
+    num = np.int64(0)
+    for f in range(layouts.shape[0]):
+        lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
+        if lo < hi:
+            num = _count_successors(files[f], layouts[f], lo, hi, np.int64(state[0]), token_ids, counts, num)
+    return _sort_most_frequent(token_ids, counts, num, min(np.int64(max_children), num))
+
+
+@part
+def _find_exactly(files: Files, layouts: Int64Array, context: Int32Array, length: Number, state: Int32Array) -> None:
+    """Set `state` to the matches of the last `length` tokens of `context`; of length 0 if there is none."""
+    state[:] = 0
+    end = context[context.shape[0] - length :]
+    for f in range(layouts.shape[0]):
+        lo, hi = _find_in_file(files[f], layouts[f], end)
+        if lo < hi:
+            state[0] = length
+            state[1 + 2 * f] = lo
+            state[2 + 2 * f] = hi
+
+
+@part
+def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> tuple[Number, Number]:
+    """The suffixes that start with `tokens`."""
+    length = np.int64(tokens.shape[0])
+    for token in tokens:
+        if token < 0 or token >= layout[VOCAB_SIZE]:
+            return np.int64(0), np.int64(0)
+    key, next_key = np.int64(tokens[0]) << 32, np.int64(tokens[0] + 1) << 32
+    if length > 1:
+        key += np.int64(tokens[1])
+        next_key = key + 1
+    lo = _find_key(file, layout, np.int64(0), layout[NUM_SUFFIXES], key)
+    hi = _find_key(file, layout, lo, layout[NUM_SUFFIXES], next_key)
+    depth = np.int64(2)
+    while depth < length and lo + 1 < hi:
+        lo, hi = _narrow_in_file(file, layout, lo, hi, depth, np.int64(tokens[depth]))
+        depth += 1
+    while depth < length and lo < hi:  # the only one: read on where it stands
+        if _token_of(file, layout, lo, depth) != tokens[depth]:
+            hi = lo
+        depth += 1
+    return lo, hi
+
+
+@small_part
+def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number:
+    """Token id at a position; none of the vocabulary behind a document and wherever a broken suffix array may point."""
+    if position >= layout[NUM_POSITIONS]:
+        return np.int64(END)
+    if layout[IS_WIDE]:
+        return np.int64(file[layout[TOKENS] + position])
+    word = np.int64(file[layout[TOKENS] + (position >> 1)])
+    return (word >> ((position & 1) << 4)) & 0xFFFF
+
+
+@small_part
+def _token_of(file: UInt32Array, layout: Int64Array, suffix: Number, depth: Number) -> Number:
+    """Token id `depth` tokens behind the start of a suffix, by its rank."""
+    return _token_at(file, layout, np.int64(file[layout[SUFFIXES] + suffix]) + depth)
+
+
+@small_part
+def _lower_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
+    """First suffix of [lo, hi) with at least `token` at `depth`, else hi."""
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if _token_of(file, layout, middle, depth) < token:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@part
+def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
+    """First suffix of [lo, hi) with more than `token` at `depth`, else hi; quick where that is near lo."""
+    step = np.int64(1)
+    while lo + step < hi and _token_of(file, layout, lo + step, depth) <= token:
+        lo += step
+        step <<= 1
+    return _lower_bound(file, layout, lo, min(lo + step, hi), depth, token + 1)
+
+
+@part
+def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key: Number) -> Number:
+    """First suffix of [lo, hi) whose two first tokens are at least `key`, else hi."""
+    first = (lo + KEY_STEP - 1) // KEY_STEP
+    last = (hi - 1) // KEY_STEP + 1
+    while first < last:
+        middle = (first + last) >> 1
+        at = layout[KEYS] + 2 * middle
+        if (np.int64(file[at]) << 32) + np.int64(file[at + 1]) < key:
+            first = middle + 1
+        else:
+            last = middle
+    lo, hi = max(lo, (first - 1) * KEY_STEP), min(hi, first * KEY_STEP)
+    while lo < hi:
+        middle = (lo + hi) >> 1
+        if (_token_of(file, layout, middle, 0) << 32) + _token_of(file, layout, middle, 1) < key:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@part
+def _narrow_in_file(
+    file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number
+) -> tuple[Number, Number]:
+    """The part of [lo, hi), whose suffixes share `depth` tokens, that goes on with `token`."""
+    if lo >= hi:
+        return lo, lo
+    if depth < 2 and hi - lo > 2 * KEY_STEP:
+        if depth == 0:
+            key, next_key = token << 32, (token + 1) << 32
+        else:
+            key = (_token_of(file, layout, lo, 0) << 32) + token
+            next_key = key + 1
+        lo = _find_key(file, layout, lo, hi, key)
+        return lo, _find_key(file, layout, lo, hi, next_key)
+    lo = _lower_bound(file, layout, lo, hi, depth, token)
+    if lo == hi or _token_of(file, layout, lo, depth) != token:
+        return lo, lo
+    return lo, _upper_bound(file, layout, lo, hi, depth, token)
+
+
+@part
+def _count_successors(
+    file: UInt32Array,
+    layout: Int64Array,
+    lo: Number,
+    hi: Number,
+    depth: Number,
+    token_ids: Int32Array,
+    counts: Int32Array,
+    num: Number,
+) -> Number:
+    """Add a file's successors to the lists of length `num`; their new length."""
+    size = hi - lo
+    num_probes = min(size, np.int64(MAX_COUNTED))
+    if _token_of(file, layout, lo, depth) == _token_of(file, layout, hi - 1, depth):
+        num_probes = np.int64(1)
+    token = _probe(file, layout, lo, size, depth, np.int64(0), num_probes)
+    start = np.int64(0)
+    for probe in range(1, num_probes + 1):  # equal successors stand together
+        next_token = np.int64(-1)
+        if probe < num_probes:
+            next_token = _probe(file, layout, lo, size, depth, probe, num_probes)
+        if next_token != token:
+            if token < layout[VOCAB_SIZE]:
+                count = probe * size // num_probes - start * size // num_probes
+                num = _add(token_ids, counts, num, token, count)
+            token = next_token
+            start = np.int64(probe)
+    return num
+
+
+@small_part
+def _probe(
+    file: UInt32Array, layout: Int64Array, lo: Number, size: Number, depth: Number, probe: Number, num_probes: Number
+) -> Number:
+    """Successor in the middle of a probe's share of the occurrences; with as many probes as these, of each in turn."""
+    return _token_of(file, layout, lo + (2 * probe + 1) * size // (2 * num_probes), depth)
+
+
+@small_part
+def _add(token_ids: Int32Array, counts: Int32Array, num: Number, token: Number, count: Number) -> Number:
+    for i in range(num):
+        if token_ids[i] == token:
+            counts[i] += count
+            return num
+    if num == token_ids.shape[0]:
+        return num
+    token_ids[num] = token
+    counts[num] = count
+    return num + 1
+
+
+@small_part
+def _sort_most_frequent(token_ids: Int32Array, counts: Int32Array, num: Number, num_wanted: Number) -> Number:
+    """Bring the num_wanted most frequent to the front, in order."""
+    for i in range(num_wanted):
+        best = i
+        for j in range(i + 1, num):
+            if counts[j] > counts[best] or (counts[j] == counts[best] and token_ids[j] < token_ids[best]):
+                best = j
+        token_ids[i], token_ids[best] = token_ids[best], token_ids[i]
+        counts[i], counts[best] = counts[best], counts[i]
+    return num_wanted

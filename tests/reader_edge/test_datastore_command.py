@@ -1,0 +1,301 @@
+"""`reader-edge datastore`: built from texts, told, searched and merged."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from reader_edge.cli import main
+from reader_edge.corpus import read_pieces
+from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
+from reader_edge_runtime.drafting.datastore_check import check_structure
+from tests.reader_edge.package_copy import PackageCopy
+
+Command = Callable[..., Result]
+
+TEXT = "the cat sat on the mat\n" * 3 + "the dog sat on the rug\n"
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A byte-level tokenizer with its few merges."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trained.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    trained.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def command(runner: CliRunner, tokenizer: Path) -> Command:
+    """Runs `datastore`; build and search get the tokenizer."""
+
+    def run(name: str, *arguments: object) -> Result:
+        more = ["--tokenizer", str(tokenizer)] if name in ("build", "search") else []
+        return runner.invoke(main, ["datastore", name, *map(str, arguments), *more])
+
+    return run
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def built(command: Command, corpus: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "corpus.ds"
+    assert command("build", corpus, "-o", out).exit_code == 0
+    return out
+
+
+def failed(result: Result, exit_code: int = 1) -> str:
+    """The one sentence with which a command failed."""
+    assert result.exit_code == exit_code
+    assert result.stdout == ""
+    return result.stderr.splitlines()[-1].removeprefix("Error: ")
+
+
+def test_build_prints_the_file_it_wrote(command: Command, corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new.ds"
+    result = command("build", corpus, "-o", out)
+    assert result.exit_code == 0
+    assert result.stdout == f"{out}\n"
+    assert "bytes a token" in result.stderr
+    check_structure(Datastore.open(out))
+    assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*"))
+
+
+def test_info_tells_what_the_file_is(command: Command, built: Path) -> None:
+    result = command("info", built)
+    lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert lines["documents"].strip() == "1"
+    assert lines["corpus"].strip() == "corpus.txt"
+    assert lines["checksum"].strip() == "verified"
+    fields = json.loads(command("info", built, "--json").stdout)
+    assert fields["num_bytes"] == built.stat().st_size
+    assert fields["corpus"] == ["corpus.txt"]
+    assert fields["checksum_verified"] is True
+    assert fields["num_tokens"] == int(lines["tokens"])
+
+
+def test_info_finds_a_changed_body(command: Command, built: Path) -> None:
+    data = bytearray(built.read_bytes())
+    data[-1] ^= 1
+    built.write_bytes(data)
+    assert "differs from its checksum" in failed(command("info", built))
+
+
+def test_search_shows_the_most_frequent_continuations(command: Command, built: Path) -> None:
+    result = command("search", built, "xyz sat on the", "-n", 2)
+    assert result.exit_code == 0
+    counts, texts = zip(*(line.split("  ", 1) for line in result.stdout.splitlines()), strict=True)
+    assert counts == ("3", "1")
+    assert texts[0].startswith("' mat\\n")
+    assert texts[1].startswith("' rug\\n")
+    assert result.stderr == "4 times: ' sat on the'\n"
+
+
+def test_search_for_what_does_not_occur_finds_nothing(command: Command, built: Path) -> None:
+    result = command("search", built, "~")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "0 times: ''\n")
+
+
+def test_merge_equals_a_build_of_all_files(command: Command, corpus: Path, built: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("a cow\x1eone\nsat\x1etwo\nhere", encoding="utf-8")
+    assert command("build", other, "-o", tmp_path / "other.ds").exit_code == 0
+    assert command("build", corpus, other, "-o", tmp_path / "both.ds").exit_code == 0
+    result = command("merge", built, tmp_path / "other.ds", "-o", tmp_path / "merged.ds")
+    assert result.stdout == f"{tmp_path / 'merged.ds'}\n"
+    assert (tmp_path / "merged.ds").read_bytes() == (tmp_path / "both.ds").read_bytes()
+    assert Datastore.open(tmp_path / "merged.ds").header.num_documents == 4
+
+
+@pytest.mark.parametrize("name", ["model", "model/tokenizer.json"])
+def test_the_tokenizer_may_be_a_folder_or_a_file(
+    runner: CliRunner, command: Command, corpus: Path, built: Path, tmp_path: Path, name: str
+) -> None:
+    arguments = ["-o", str(tmp_path / "again.ds"), "--tokenizer", str(tmp_path / name)]
+    assert runner.invoke(main, ["datastore", "build", str(corpus), *arguments]).exit_code == 0
+    assert (tmp_path / "again.ds").read_bytes() == built.read_bytes()
+
+
+def test_a_datastore_of_a_package_fits_its_model(
+    runner: CliRunner, package: PackageCopy, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "package.ds"
+    arguments = ["datastore", "build", str(corpus), "-o", str(out), "--tokenizer", str(package.folder)]
+    assert runner.invoke(main, arguments).exit_code == 0
+    assert Datastore.open(out).header.vocab_size <= package.read_manifest()["vocab_size"]
+
+
+def test_the_fingerprint_is_of_the_content_not_of_the_file(
+    command: Command, corpus: Path, built: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    path = tokenizer / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["truncation"] = {"max_length": 4, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
+    content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    path.write_text(json.dumps(dict(reversed(content.items()))), encoding="utf-8")
+    assert command("search", built, "the").exit_code == 0
+    content["model"]["merges"].pop()
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert "another tokenizer" in failed(command("search", built, "the"))
+
+
+def test_an_existing_file_is_replaced_only_by_force(command: Command, corpus: Path, built: Path) -> None:
+    before = built.read_bytes()
+    assert "exists: add --force" in failed(command("build", corpus, "-o", built), 2)
+    assert "exists: add --force" in failed(command("merge", built, "-o", built), 2)
+    assert built.read_bytes() == before
+    assert command("merge", built, built, "-o", built, "--force").exit_code == 0
+    assert Datastore.open(built).header.num_documents == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("-o", "no/such/folder/x.ds"), "There is no folder"),
+        (("-o", "x.ds", "--max-memory", "lots"), "is not a size such as"),
+        (("-o", "x.ds", "--format", "docx"), "is not one of"),
+    ],
+)
+def test_wrong_usage_is_told(command: Command, corpus: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in failed(command("build", corpus, *arguments), 2)
+
+
+def test_a_corpus_beyond_the_memory_limit_is_refused_with_what_it_takes(
+    command: Command, corpus: Path, built: Path, tmp_path: Path
+) -> None:
+    for name, source in (("build", corpus), ("merge", built)):
+        sentence = failed(command(name, source, "-o", tmp_path / "small.ds", "--max-memory", "100MB"))
+        assert sentence.startswith("This corpus takes about 400.0 MB of memory, more than --max-memory 100.0 MB")
+    assert not (tmp_path / "small.ds").exists()
+
+
+def test_an_interrupt_leaves_nothing(
+    command: Command, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: DatastoreBuilder, token_ids: list[int]) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(DatastoreBuilder, "add", interrupt)
+    result = command("build", corpus, "-o", tmp_path / "new.ds")
+    assert result.exit_code == 130
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def texts(path: Path, file_format: str | None = None, field: str = "text") -> list[str]:
+    """The documents of a corpus file."""
+    documents = [""]
+    for piece in read_pieces(path, file_format, field):
+        documents[-1] += piece.text
+        if piece.ends_document:
+            documents.append("")
+    assert documents.pop() == ""
+    return [document for document in documents if document]
+
+
+@pytest.mark.parametrize(
+    ("text", "documents"),
+    [
+        ("", []),
+        ("one\ntwo", ["one\ntwo"]),
+        ("\x1ea/path\nfirst\x1eb/path\nsecond\n", ["first", "second\n"]),
+        ("before\x1ename\nafter", ["before", "after"]),
+        ("\x1ename without text\x1e\nempty name", ["empty name"]),
+    ],
+)
+def test_record_separators_begin_documents(tmp_path: Path, text: str, documents: list[str]) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text(text, encoding="utf-8")
+    assert texts(path) == documents
+
+
+def test_long_texts_are_read_in_pieces_that_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge.corpus._READ_BYTES", 7)
+    monkeypatch.setattr("reader_edge.corpus._PIECE", 16)
+    path = tmp_path / "corpus.txt"
+    documents = ["é" * 100, "line of text\n" * 30, "word " * 50, "\N{GRINNING FACE}x" * 40]
+    path.write_text("".join(f"\x1ename {number}\n{text}" for number, text in enumerate(documents)), encoding="utf-8")
+    assert texts(path) == documents
+    pieces = list(read_pieces(path, "text", "text"))
+    assert max(len(piece.text) for piece in pieces) <= 32
+    assert [piece.read_share for piece in pieces] == sorted(piece.read_share for piece in pieces)
+
+
+def test_jsonl_takes_a_field_of_every_line(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "a", "body": "b"}\n\n{"text": "c", "body": "d"}\n', encoding="utf-8")
+    assert texts(path) == ["a", "c"]
+    assert texts(path, field="body") == ["b", "d"]
+    assert texts(path, "text") == [path.read_text(encoding="utf-8")]
+
+
+def test_parquet_takes_a_column(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "corpus.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a", None, "b" * 200_000], "number": [1, 2, 3]}), path)
+    assert texts(path) == ["a", "b" * 200_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("a.txt", b"fine\n\xff", "is not UTF-8 text (byte 5)"),
+        ("a.txt", "cut é".encode()[:-1], "is not UTF-8 text (byte 4)"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": 1}', "Line 2 of"),
+        ("a.jsonl", b"[" * 100_000, "Line 1 of"),
+        ("a.jsonl", b"\xff\n", "Line 1 of"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "half of a surrogate pair"),
+        ("a.parquet", b"PAR1 not really", "is not a readable Parquet file"),
+        ("a.txt", b"", "holds no token"),
+    ],
+)
+def test_broken_corpora_are_one_sentence(
+    command: Command, tmp_path: Path, name: str, data: bytes, sentence: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert sentence in failed(command("build", path, "-o", tmp_path / "new.ds"))
+    assert not (tmp_path / "new.ds").exists()
+
+
+def test_a_missing_or_numeric_column_is_told(command: Command, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "corpus.parquet"
+    parquet.write_table(pyarrow.table({"number": [1, 2, 3]}), path)
+    assert 'no column "text"' in failed(command("build", path, "-o", tmp_path / "new.ds"))
+    assert "is not text" in failed(command("build", path, "-o", tmp_path / "new.ds", "--field", "number"))
+
+
+def test_without_pyarrow_parquet_tells_what_to_install(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(b"PAR1")
+    assert "install it with pip install pyarrow" in failed(command("build", path, "-o", tmp_path / "new.ds"))
+
+
+def test_a_tokenizer_that_is_none_is_told(runner: CliRunner, corpus: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}", encoding="utf-8")
+    for name, sentence in ((tmp_path / "nowhere", "No tokenizer at"), (broken, "is not a readable tokenizer")):
+        arguments = ["-o", str(tmp_path / "new.ds"), "--tokenizer", str(name)]
+        assert sentence in failed(runner.invoke(main, ["datastore", "build", str(corpus), *arguments]))
