@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -17,11 +18,11 @@ MODEL_VARIABLE = "READER_EDGE_MODEL"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def load_engine(model: str | None, config: EngineConfig) -> Engine:
+def load_engine(model: str | None, config: EngineConfig, datastores: Sequence[str] = ()) -> Engine:
     """Find a model and load it, with progress on a terminal."""
     package = find_package(model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        return Engine.load(package, config, on_progress=on_files, on_calibration=on_calibration)
+        return Engine.load(package, config, datastores=datastores, on_progress=on_files, on_calibration=on_calibration)
 
 
 def find_package(model: str | None) -> Path:

@@ -9,6 +9,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
+from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.cost_cache import load_or_measure
@@ -75,21 +76,25 @@ class Engine:
         config: EngineConfig | None = None,
         draft: DraftConfig | None = None,
         drafter: Drafter | None = None,
+        datastores: Sequence[str | os.PathLike[str]] = (),
         on_progress: Callable[[int, int], None] | None = None,
         on_calibration: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
-        drafter: an own one in place of the retrieval drafter that `draft` describes.
+        drafter: an own one in place of the retrieval drafter that `draft` and `datastores` describe.
+        datastores: files of `reader-edge datastore build`, made with this model's tokenizer, to draft from; 4 at most.
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
-        the first use of a package on a machine. Raises PackageError, TokenizerError, ProviderError.
+        the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError
+        or ProviderError.
         """
         config = config or EngineConfig()
         package = ModelPackage.open(path)
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
+        opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
         target = TargetModel.open(package, config.threads)
-        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig()), config)
+        decoder = Decoder(target, drafter or RetrievalDrafter(draft or DraftConfig(), datastores=opened), config)
         if config.is_calibrated:
             decoder.budget.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
         return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.datastore import Datastore
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.source import Source
 
@@ -66,9 +67,12 @@ class RetrievalDrafter:
     nothing is drafted; requests that run by then catch up.
     """
 
-    def __init__(self, config: DraftConfig, sources: Sequence[Source] = ()) -> None:
+    def __init__(
+        self, config: DraftConfig, sources: Sequence[Source] = (), datastores: Sequence[Datastore] = ()
+    ) -> None:
         self.config = config
         self._sources = tuple(sources)
+        self._datastores = tuple(datastores)
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
         self._loader.start()
@@ -89,7 +93,7 @@ class RetrievalDrafter:
         if self._core is None and self._loader.is_ready:
             from reader_edge_runtime.drafting.core import DraftingCore
 
-            self._core = DraftingCore(self.config, sources=self._sources)
+            self._core = DraftingCore(self.config, sources=self._sources, datastores=self._datastores)
         return self._core
 
 

@@ -22,6 +22,7 @@ _LOGITS_TRUST = {layout.AFTER_TOKEN: (0.6, 0.8), layout.AFTER_PAIR: (0.8, 0.95)}
 _UNNAMED_PROBABILITY = 0.004
 _LOGITS_RATE = 0.1
 _LOGITS_WEIGHT = 0.4
+_DATASTORE_TRUST = 0.8
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -37,7 +38,7 @@ def cold_parameters() -> Float32Array:
     parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
     parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
     parameters[mixture.VALUE_HITS :] = 5.0
-    _set_logits_priors(parameters)
+    _set_unrecorded_priors(parameters)
     return parameters
 
 
@@ -47,7 +48,7 @@ def shipped_parameters() -> Float32Array:
         priors: Float32Array = file["parameters"].astype(np.float32)
     if priors.shape != (mixture.PARAMETERS,):
         return cold_parameters()
-    _set_logits_priors(priors)
+    _set_unrecorded_priors(priors)
     return priors
 
 
@@ -63,8 +64,9 @@ def as_priors(parameters: Float32Array) -> Float32Array:
     return priors
 
 
-def _set_logits_priors(parameters: Float32Array) -> None:
-    """Successors recorded from logits: their own probabilities. Recordings have no logits to learn better ones from."""
+def _set_unrecorded_priors(parameters: Float32Array) -> None:
+    """Of inputs that no recording can teach: successors from logits get their own probabilities, datastores' those of
+    counts, less sure."""
     shape = (layout.NUM_INPUTS, layout.CLASSES)
     probability = parameters[mixture.PROBABILITY : mixture.LOG_ODDS].reshape(shape)
     log_odds = parameters[mixture.LOG_ODDS : mixture.RATE].reshape(shape)
@@ -81,6 +83,11 @@ def _set_logits_priors(parameters: Float32Array) -> None:
         log_odds[at] = np.log(probability[at] / (1 - probability[at]))
         rate[at] = _LOGITS_RATE
         weights[at] = _LOGITS_WEIGHT
+    at = layout.DATASTORE_INPUTS
+    probability[at] = np.clip(_DATASTORE_TRUST * _row_probabilities(), 0.002, 0.995)
+    log_odds[at] = np.log(probability[at] / (1 - probability[at]))
+    rate[at] = _FIRST_RATE
+    weights[at] = _FIRST_WEIGHT
 
 
 def _first_probabilities() -> Float32Array:

@@ -13,12 +13,10 @@ from reader_edge_runtime.drafting.kernels.counts import (
     single_position,
     single_token,
 )
+from reader_edge_runtime.drafting.kernels.datastore import Files
+from reader_edge_runtime.drafting.kernels.datastore_evidence import add_datastore, advance_datastore
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
-    AFTER_PAIR,
-    AFTER_TOKEN,
-    CANDIDATES,
-    CLASSES,
     CONTEXT_INPUTS,
     CONTEXT_STATE,
     COPY,
@@ -28,24 +26,14 @@ from reader_edge_runtime.drafting.kernels.layout import (
     KIND,
     LENGTH_BUCKET,
     LEVEL_OF_TOTAL,
-    LEVELS,
-    LOGITS_INPUTS,
-    MAX_CANDIDATES,
     MAX_DIFFERENCES,
     MAX_LENGTH,
     MAX_NAMED,
-    MAX_PAIRS,
     MAX_TOTAL,
     MIN_RESUMED,
-    MISS,
-    NUM_CANDIDATES,
     NUM_PAIRS,
     NUM_PLACES,
     NUM_PROPOSALS,
-    NUM_SPEAKING,
-    PAIR_CANDIDATE,
-    PAIR_CLASS,
-    PAIR_SPEAKER,
     PLACES,
     PROPOSAL_INPUTS,
     PROPOSAL_STATE,
@@ -55,19 +43,11 @@ from reader_edge_runtime.drafting.kernels.layout import (
     SET_2,
     SET_LEVEL,
     SINGLE,
-    SPEAKING,
     TOP,
-    WEIGHT,
 )
+from reader_edge_runtime.drafting.kernels.logits_evidence import add_successors
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK, next_entry
-from reader_edge_runtime.drafting.kernels.successors import (
-    BEFORE,
-    CLASS_WORDS,
-    FURTHER,
-    NAMED,
-    NUM_AND_LEVEL,
-    find_pair,
-)
+from reader_edge_runtime.drafting.kernels.voices import add_one, add_pair, add_speaker
 
 
 @part
@@ -82,6 +62,8 @@ def gather(
     history_rows: Int32Array,
     history_text: Int32Array,
     successors: Successors,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
     evidence: Int32Array,
 ) -> None:
@@ -89,7 +71,8 @@ def gather(
     evidence[: NUM_PAIRS + 1] = 0
     evidence[PLACES : PLACES + NUM_PLACES] = -1
     _add_proposals(proposals, node, evidence)
-    _add_successors(successors[0], successors[1], node, evidence)
+    add_successors(successors[0], successors[1], node, evidence)
+    add_datastore(files, layouts, node, evidence)
     in_context = _gather_store(
         context_header, context_table, context_rows, context_text, node, CONTEXT_STATE, CONTEXT_INPUTS, evidence
     )
@@ -110,6 +93,8 @@ def advance(
     context_text: Int32Array,
     history_header: Int64Array,
     history_text: Int32Array,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
 ) -> None:
     """Move a node's state on to its child `token`."""
@@ -121,55 +106,7 @@ def advance(
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
-
-
-@small_part
-def _candidate(evidence: Int32Array, token: Number) -> Number:
-    """Number of a candidate token, -1 when there is no room for one more."""
-    place = (token * 31) & (NUM_PLACES - 1)
-    while evidence[PLACES + place] >= 0:
-        number = evidence[PLACES + place]
-        if evidence[CANDIDATES + number] == token:
-            return np.int64(number)
-        place = (place + 1) & (NUM_PLACES - 1)
-    number = evidence[NUM_CANDIDATES]
-    if number == MAX_CANDIDATES:
-        return np.int64(-1)
-    evidence[PLACES + place] = number
-    evidence[CANDIDATES + number] = token
-    evidence[NUM_CANDIDATES] = number + 1
-    return np.int64(number)
-
-
-@small_part
-def _add_speaker(evidence: Int32Array, which: Number, level: Number, miss: Number) -> Number:
-    speaker = np.int64(evidence[NUM_SPEAKING])
-    evidence[NUM_SPEAKING] = speaker + 1
-    evidence[SPEAKING + speaker] = which
-    evidence[WEIGHT + speaker] = which * LEVELS + level
-    evidence[MISS + speaker] = which * CLASSES + miss
-    return speaker
-
-
-@small_part
-def _add_pair(evidence: Int32Array, speaker: Number, which: Number, number: Number, token: Number) -> None:
-    """A speaker names a token, with the class `number` of its input."""
-    pair = evidence[NUM_PAIRS]
-    if pair == MAX_PAIRS:
-        return
-    candidate = _candidate(evidence, token)
-    if candidate >= 0:
-        evidence[PAIR_SPEAKER + pair] = speaker
-        evidence[PAIR_CLASS + pair] = which * CLASSES + number
-        evidence[PAIR_CANDIDATE + pair] = candidate
-        evidence[NUM_PAIRS] = pair + 1
-
-
-@small_part
-def _add_one(evidence: Int32Array, which: Number, level: Number, number: Number, token: Number) -> None:
-    """An input that names one token: class 2 * number for the others, the next one for it."""
-    speaker = _add_speaker(evidence, which, level, number * 2)
-    _add_pair(evidence, speaker, which, number * 2 + 1, token)
+    advance_datastore(files, layouts, node, token)
 
 
 @part
@@ -180,13 +117,13 @@ def _add_row(evidence: Int32Array, rows: Int32Array, row: Number, order: Number,
     while (total >> shift) > MAX_TOTAL:
         shift += 1
     total >>= shift
-    speaker = _add_speaker(evidence, which, LEVEL_OF_TOTAL[total], COUNT_CLASS[total, 0])
+    speaker = add_speaker(evidence, which, LEVEL_OF_TOTAL[total], COUNT_CLASS[total, 0])
     last = rows[base + 3]
     entry = np.int64(base + 4)
     for _ in range(min(rows[base + 2], MAX_NAMED[order])):
         count: Number = min(max(np.int64(rows[entry + 1]) >> shift, 1), total)
         came_last = 1 if rows[entry + 2] == last else 0
-        _add_pair(evidence, speaker, which, COUNT_CLASS[total, count] + came_last, rows[entry])
+        add_pair(evidence, speaker, which, COUNT_CLASS[total, count] + came_last, rows[entry])
         entry = np.int64(next_entry(rows, entry))
 
 
@@ -244,7 +181,7 @@ def _gather_store(
         node[at + 1] = longest
     _add_copies(text, header[TEXT_MASK], node, at, first_input, evidence)
     if single != 0:
-        _add_one(evidence, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
+        add_one(evidence, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
     _note_kind(rows, node, at, single, longest, evidence)
     for order in range(num_rows - 1, -1, -1):
         _add_row(evidence, rows, evidence[ROWS_FOUND + order], order, first_input + order)
@@ -262,13 +199,13 @@ def _add_copies(
             node[at + 1] = 0
         else:
             bucket = LENGTH_BUCKET[min(node[at + 1], MAX_LENGTH)]
-            _add_one(evidence, first_input + COPY, bucket >> 1, bucket, token)
+            add_one(evidence, first_input + COPY, bucket >> 1, bucket, token)
     if node[at + 2] >= 0 and node[at + 2] != node[at]:
         token = text[node[at + 2] & mask]
         if token < 0:
             node[at + 2] = -1
         else:
-            _add_one(evidence, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
+            add_one(evidence, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
 
 
 @small_part
@@ -314,29 +251,6 @@ def _advance_store(text: Int32Array, mask: Number, node: Int32Array, at: Number,
         node[at + 1] = 0
 
 
-@part
-def _add_successors(after_token: Int32Array, after_pair: Int32Array, node: Int32Array, evidence: Int32Array) -> None:
-    if node[1] >= 0:
-        row = find_pair(after_pair, node[1], node[0])
-        if row >= 0:
-            _add_record(after_pair[row], LOGITS_INPUTS + AFTER_PAIR, after_pair[row, FURTHER] == node[2], evidence)
-    if node[0] < after_token.shape[0]:
-        record = after_token[node[0]]
-        if record[NUM_AND_LEVEL] >= LEVELS:
-            _add_record(record, LOGITS_INPUTS + AFTER_TOKEN, record[BEFORE] == node[1], evidence)
-
-
-@small_part
-def _add_record(record: Int32Array, which: Number, is_same_further_back: Number, evidence: Int32Array) -> None:
-    level = record[NUM_AND_LEVEL] & (LEVELS - 1)
-    speaker = _add_speaker(evidence, which, level, level)
-    for i in range(record[NUM_AND_LEVEL] // LEVELS):
-        number = (record[CLASS_WORDS + (i >> 1)] >> (16 * (i & 1))) & 0xFFFF
-        if is_same_further_back:
-            number += 1
-        _add_pair(evidence, speaker, which, number, record[NAMED + i])
-
-
 @small_part
 def _add_proposals(proposals: Int32Array, node: Int32Array, evidence: Int32Array) -> None:
     for e in range(NUM_PROPOSALS):
@@ -345,9 +259,9 @@ def _add_proposals(proposals: Int32Array, node: Int32Array, evidence: Int32Array
         child = proposals[node[PROPOSAL_STATE + e], 1]
         if child:
             which = PROPOSAL_INPUTS + e
-            speaker = _add_speaker(evidence, which, 0, 0)
+            speaker = add_speaker(evidence, which, 0, 0)
             while child:
-                _add_pair(evidence, speaker, which, 1 + proposals[child, 3], proposals[child, 0])
+                add_pair(evidence, speaker, which, 1 + proposals[child, 3], proposals[child, 0])
                 child = proposals[child, 2]
 
 
