@@ -46,7 +46,7 @@ def add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence:
     level = SET_LEVEL[min(match[0], MAX_LENGTH)]
     speaker = add_speaker(evidence, DATASTORE_INPUTS, level, COUNT_CLASS[total, 0] + is_long)
     for i in range(num):
-        count = min(max(np.int64(counts[i]) >> shift, 1), total)
+        count: Number = min(max(np.int64(counts[i]) >> shift, 1), total)
         add_pair(evidence, speaker, DATASTORE_INPUTS, COUNT_CLASS[total, count] + is_long, token_ids[i])
 
 
