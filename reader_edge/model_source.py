@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -17,11 +18,20 @@ MODEL_VARIABLE = "READER_EDGE_MODEL"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def load_engine(model: str | None, config: EngineConfig, history: Path | None = None) -> Engine:
-    """Find a model and load it, with progress on a terminal. history: a file of past answers to draft from."""
+def load_engine(
+    model: str | None, config: EngineConfig, history: Path | None = None, datastores: Sequence[str] = ()
+) -> Engine:
+    """Find a model and load it, with progress on a terminal. history, datastores: files to draft from."""
     package = find_package(model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        return Engine.load(package, config, history=history, on_progress=on_files, on_calibration=on_calibration)
+        return Engine.load(
+            package,
+            config,
+            history=history,
+            datastores=datastores,
+            on_progress=on_files,
+            on_calibration=on_calibration,
+        )
 
 
 def find_package(model: str | None) -> Path:

@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 Float32Array = npt.NDArray[np.float32]
 
 CHOICES = ("greedy", "sampled")
-DRAFTERS = ("context", "context + history", "stress")
+DRAFTERS = ("context", "context + history", "all sources", "stress")
 BATCH_SIZES = (1, 4)
 
 
@@ -164,7 +164,9 @@ class _Prover:
         if name == "stress":
             known = {answer.prompt: answer.token_ids for answer in answers}
             return StressDrafter(known, self._target.manifest.vocab_size)
-        return RetrievalDrafter(DraftConfig(is_history_used=name == "context + history")).wait()
+        has_all = name == "all sources"
+        config = DraftConfig(is_history_used=has_all or name == "context + history", is_logits_used=has_all)
+        return RetrievalDrafter(config).wait()
 
     def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> _PlainAnswer:
         alone = replace(self._engine_config, max_batch=1)

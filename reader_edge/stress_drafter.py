@@ -63,7 +63,12 @@ class StressRequest:
         self._pending = token_ids[-1]
 
     def learn_successors(
-        self, token_ids: npt.NDArray[np.int64], top_ids: npt.NDArray[np.int64], top_logits: npt.NDArray[np.float32]
+        self,
+        tree: DraftTree,
+        rows: range,
+        before_ids: list[int],
+        top_ids: npt.NDArray[np.int64],
+        top_logits: npt.NDArray[np.float32],
     ) -> None:
         """Nothing to learn: the answer is known."""
 

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 )
 @click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")
+@click.option(
+    "--datastore",
+    "datastores",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Draft from this file of `reader-edge datastore build` too; up to 4.",
+)
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -54,6 +62,7 @@ def run(
     history: Path | None,
     no_calibrate: bool,
     no_draft: bool,
+    datastores: tuple[str, ...],
     raw: bool,
     stats: bool,
     as_json: bool,
@@ -88,7 +97,7 @@ def run(
         seed=seed,
     )
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
-    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate), history)
+    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate), history, datastores)
     if text is None:
         _chat(engine, config, system, raw, stats)
         return

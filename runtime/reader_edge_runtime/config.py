@@ -45,12 +45,18 @@ class DraftConfig:
     max_depth: longest path below the pending token.
     is_history_used: learn from past requests of the same engine.
     max_history_tokens: tokens of past requests that are kept.
+    is_logits_used: learn which successors the target thinks likely, from every token it scores.
+    max_harvested_tokens: tokens at a prompt's end whose successors are learned; each costs a row of logits.
+    max_recorded_pairs: token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
     """
 
     max_nodes: int = 64
     max_depth: int = 32
     is_history_used: bool = True
     max_history_tokens: int = 200_000
+    is_logits_used: bool = True
+    max_harvested_tokens: int = 256
+    max_recorded_pairs: int = 65_536
 
     def __post_init__(self) -> None:
         _require(1 <= self.max_nodes <= 256, "max_nodes", self.max_nodes, "from 1 to 256")
@@ -60,6 +66,15 @@ class DraftConfig:
             "max_history_tokens",
             self.max_history_tokens,
             "from 0 to 100000000",
+        )
+        _require(
+            0 <= self.max_harvested_tokens <= 1_000_000,
+            "max_harvested_tokens",
+            self.max_harvested_tokens,
+            "from 0 to 1000000",
+        )
+        _require(
+            1 <= self.max_recorded_pairs <= 1 << 26, "max_recorded_pairs", self.max_recorded_pairs, "from 1 to 67108864"
         )
 
 

@@ -10,6 +10,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
+from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError
@@ -78,24 +79,29 @@ class Engine:
         draft: DraftConfig | None = None,
         drafter: Drafter | None = None,
         history: str | os.PathLike[str] | None = None,
+        datastores: Sequence[str | os.PathLike[str]] = (),
         on_progress: Callable[[int, int], None] | None = None,
         on_calibration: Callable[[int, int], None] | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
-        drafter: an own one in place of the retrieval drafter that `draft` describes.
+        drafter: an own one in place of the retrieval drafter that the arguments below describe.
         history: a file that keeps past answers for drafting between runs; made when it is not there.
+        datastores: files of `reader-edge datastore build`, made with this model's tokenizer, to draft from; 4 at most.
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
-        the first use of a package on a machine. Raises PackageError, TokenizerError, ProviderError.
+        the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError
+        or ProviderError.
         """
         config = config or EngineConfig()
         package = ModelPackage.open(path)
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
+        opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
         target = TargetModel.open(package, config.threads)
         if drafter is None:
             draft = draft or DraftConfig()
-            drafter = RetrievalDrafter(draft, history_file=_history_file(history, tokenizer, package, draft))
+            history_file = _history_file(history, tokenizer, package, draft)
+            drafter = RetrievalDrafter(draft, datastores=opened, history_file=history_file)
         decoder = Decoder(target, drafter, config)
         if config.is_calibrated:
             decoder.budget.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))

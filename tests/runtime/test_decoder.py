@@ -50,9 +50,16 @@ class RandomDrafter:
         self._last = token_ids[-1]
 
     def learn_successors(
-        self, token_ids: npt.NDArray[np.int64], top_ids: npt.NDArray[np.int64], top_logits: npt.NDArray[np.float32]
+        self,
+        tree: DraftTree,
+        rows: range,
+        before_ids: list[int],
+        top_ids: npt.NDArray[np.int64],
+        top_logits: npt.NDArray[np.float32],
     ) -> None:
-        assert top_ids.shape == top_logits.shape == (len(token_ids), min(4, self._vocab_size))
+        assert top_ids.shape == top_logits.shape == (len(rows), min(4, self._vocab_size))
+        assert len(before_ids) <= 2
+        assert range(len(tree))[rows.start : rows.stop] == rows
         assert (np.diff(top_logits, axis=1) <= 0).all()
 
     def finish(self) -> None:

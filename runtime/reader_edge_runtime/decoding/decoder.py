@@ -14,7 +14,7 @@ from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, verify
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, RequestDrafter
+from reader_edge_runtime.drafting.drafter import NUM_BEFORE, Drafter
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.execution.verify_cost import MAX_WIDTH
@@ -88,9 +88,9 @@ class Decoder:
             self.cache.commit(slot, verification.path)
         committed = time.perf_counter()
         for b, (sequence, tree, verification) in enumerate(zip(self.running, trees, verifications, strict=True)):
-            if sequence.drafter is not None:
-                self._learn_successors(sequence.drafter, tree, range(len(tree)), result, b)
             self._learn(sequence, tree, verification)
+            root = len(sequence.token_ids) - len(verification.token_ids) - 1
+            self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
         learned = time.perf_counter()
         self._account(drafts, trees, verifications, past, forwarded - drafted, learned - start)
         advanced = list(self.running)
@@ -140,14 +140,14 @@ class Decoder:
             rows = self._prefill_rows(sequence, length, len(tree))
             result = self.target.forward(self.cache, slot, [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))
-            if sequence.drafter is not None:
-                self._learn_successors(sequence.drafter, tree, rows, result, 0)
             if length + len(tree) == len(prompt):
                 break
+            self._learn_successors(sequence, tree, length, rows, result, 0)
         token_id = self._choose(sequence, result.logits[0, -1])
         sequence.append(token_id)
         if sequence.drafter is not None:
             sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
+        self._learn_successors(sequence, tree, length, rows, result, 0)
 
     def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
         """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
@@ -204,11 +204,16 @@ class Decoder:
             sequence.stats.num_rested_steps += self.budget.is_resting
 
     def _learn_successors(
-        self, drafter: RequestDrafter, tree: DraftTree, rows: range, result: ForwardResult, b: int
+        self, sequence: Sequence, tree: DraftTree, root: int, rows: range, result: ForwardResult, b: int
     ) -> None:
-        """Hand the drafter what the target thought of every row, rejected ones included."""
-        token_ids = np.array(tree.token_ids[rows.start : rows.stop], np.int64)
-        drafter.learn_successors(token_ids, result.top_ids[b, : len(rows)], result.top_logits[b, : len(rows)])
+        """Hand the drafter what the target thought of every row, rejected ones included.
+
+        root: position of the tree's root in the sequence.
+        """
+        if sequence.drafter is not None:
+            before_ids = sequence.token_ids[max(0, root - NUM_BEFORE) : root]
+            top_ids, top_logits = result.top_ids[b, : len(rows)], result.top_logits[b, : len(rows)]
+            sequence.drafter.learn_successors(tree, rows, before_ids, top_ids, top_logits)
 
     def _learn(self, sequence: Sequence, tree: DraftTree, verification: Verification) -> None:
         stats = sequence.stats

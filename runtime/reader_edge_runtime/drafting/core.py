@@ -7,10 +7,13 @@ import numpy as np
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.count_store import CountStore, History
-from reader_edge_runtime.drafting.kernels import learning, tree
+from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.drafting.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.kernels import datastore, learning, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.layout import (
+    DATASTORE_STATE,
     EVIDENCE,
     HISTORY_STATE,
     PROPOSAL_STATE,
@@ -21,6 +24,7 @@ from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.source import RequestSource, Source
+from reader_edge_runtime.drafting.successor_store import SuccessorStore
 
 _MAX_NODES = 256
 _PROMPT_TAIL = 4
@@ -39,11 +43,14 @@ class DraftingCore:
         config: DraftConfig,
         parameters: Float32Array | None = None,
         sources: Sequence[Source] = (),
+        datastores: Sequence[Datastore] = (),
     ) -> None:
         self.config = config
         self.sources = tuple(sources)
         self.names = (*SOURCES[:4], *(source.name for source in self.sources))
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
+        self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
+        self.datastores = DatastoreSet(datastores)
         self.parameters = shipped_parameters() if parameters is None else parameters.copy()
         self.evidence: Int32Array = np.zeros(EVIDENCE, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
@@ -81,6 +88,9 @@ class RequestCore:
         self._state[:] = -1
         recent = tokens[-ORDER:] if len(tokens) >= ORDER else self._context.text[1 : self._context.end][-ORDER:]
         self._state[: len(recent)] = recent[::-1]
+        datastores = self._core.datastores
+        match = self._state[DATASTORE_STATE : DATASTORE_STATE + datastore.STATE]
+        datastore.find(datastores.files, datastores.layouts, recent, len(recent), match)
         self._answer_begin = max(1, self._context.end - _PROMPT_TAIL)
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
@@ -96,6 +106,9 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
+            core.datastores.files,
+            core.datastores.layouts,
             self._proposals,
             core.parameters,
             core.evidence,
@@ -122,6 +135,9 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
+            core.datastores.files,
+            core.datastores.layouts,
             self._proposals,
             core.parameters,
             core.evidence,
@@ -143,6 +159,9 @@ class RequestCore:
             self._state,
             *self._context.arrays,
             *core.history.arrays,
+            core.successors.arrays,
+            core.datastores.files,
+            core.datastores.layouts,
             self._proposals,
             core.evidence,
         )

@@ -3,7 +3,7 @@
 import hashlib
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.drafting.datastore_header import (
     HEADER_BYTES,
+    MAX_FILES,
     DatastoreFacts,
     DatastoreHeader,
     parse_facts,
@@ -98,3 +99,15 @@ class Datastore:
     @property
     def _bytes(self) -> npt.NDArray[np.uint8]:
         return self.words.view(np.uint8)
+
+
+def open_datastores(
+    paths: Sequence[str | os.PathLike[str]], tokenizer_fingerprint: str, vocab_size: int
+) -> list[Datastore]:
+    """Map files that are used together, all of one model's tokenizer. Raises DatastoreError."""
+    if len(paths) > MAX_FILES:
+        raise DatastoreError(
+            f"{len(paths)} datastores are given, {MAX_FILES} can be used at once: "
+            "merge some with 'reader-edge datastore merge'."
+        )
+    return [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]

@@ -36,6 +36,9 @@ from reader_edge_runtime.errors import DatastoreError
 MAGIC = b"\x89redgds\n"
 FORMAT_VERSION = 1
 HEADER_BYTES = 192
+# How many files are searched as if they were one.
+MAX_FILES = 4
+
 KEY_STEP = 16
 MAX_POSITIONS = 2**31 - 1
 MAX_VOCAB_SIZE = 2**24 - 1

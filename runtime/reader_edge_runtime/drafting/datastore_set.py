@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.drafting.datastore_header import MAX_FILES
 from reader_edge_runtime.drafting.kernels import datastore as kernels
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
 from reader_edge_runtime.errors import DatastoreError
@@ -37,9 +38,9 @@ class DatastoreSet:
     """
 
     def __init__(self, datastores: Sequence[Datastore]) -> None:
-        if len(datastores) > kernels.MAX_FILES:
+        if len(datastores) > MAX_FILES:
             raise DatastoreError(
-                f"{len(datastores)} datastores are given, {kernels.MAX_FILES} can be used at once: "
+                f"{len(datastores)} datastores are given, {MAX_FILES} can be used at once: "
                 "merge some with 'reader-edge datastore merge'."
             )
         for datastore in datastores[1:]:
@@ -50,7 +51,7 @@ class DatastoreSet:
                 )
         self._datastores = list(datastores)
         words = [datastore.words for datastore in datastores]
-        words += [_NO_FILE] * (kernels.MAX_FILES - len(words))
+        words += [_NO_FILE] * (MAX_FILES - len(words))
         self.files: kernels.Files = (words[0], words[1], words[2], words[3])
         self.layouts = np.zeros((len(datastores), kernels.LAYOUT), np.int64)
         for datastore, layout in zip(datastores, self.layouts, strict=True):

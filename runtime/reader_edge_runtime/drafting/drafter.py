@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.datastore import Datastore
 from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.source import Source
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 
 _PROMPT_TAIL = 4
+# Tokens before a tree's root that `learn_successors` is told.
+NUM_BEFORE = 2
 
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
@@ -38,8 +41,14 @@ class RequestDrafter(Protocol):
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
         """Learn that `token_ids` followed the root of `tree`, which may be a part of what was drafted, or plain."""
 
-    def learn_successors(self, token_ids: Int64Array, top_ids: Int64Array, top_logits: Float32Array) -> None:
-        """Learn the target's best successors (N, K) of N tokens, best first; rejected tokens count as well."""
+    def learn_successors(
+        self, tree: DraftTree, rows: range, before_ids: list[int], top_ids: Int64Array, top_logits: Float32Array
+    ) -> None:
+        """Learn the target's best successors (R, K), best first, of the tree's nodes `rows`; rejected ones count too.
+
+        before_ids: the text's last tokens before the root, oldest first, NUM_BEFORE at most. Called when `observe` has
+        been told what the tree led to: what is foretold with this knowledge must not be learned from it.
+        """
 
     def finish(self) -> None:
         """The request ended; what it taught may serve later ones."""
@@ -63,10 +72,15 @@ class RetrievalDrafter:
     """
 
     def __init__(
-        self, config: DraftConfig, sources: Sequence[Source] = (), history_file: HistoryFile | None = None
+        self,
+        config: DraftConfig,
+        sources: Sequence[Source] = (),
+        datastores: Sequence[Datastore] = (),
+        history_file: HistoryFile | None = None,
     ) -> None:
         self.config = config
         self._sources = tuple(sources)
+        self._datastores = tuple(datastores)
         self._history_file = history_file
         self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
@@ -101,7 +115,7 @@ class RetrievalDrafter:
         if self._core is None and self._loader.is_ready:
             from reader_edge_runtime.drafting.core import DraftingCore
 
-            self._core = DraftingCore(self.config, sources=self._sources)
+            self._core = DraftingCore(self.config, sources=self._sources, datastores=self._datastores)
             for answer in self._past_answers:
                 self._core.history.add(answer)
         return self._core
@@ -110,9 +124,9 @@ class RetrievalDrafter:
 class RetrievalRequest:
     """One request of a RetrievalDrafter."""
 
-    num_harvested_rows = 0
-
     def __init__(self, drafter: RetrievalDrafter, prompt_token_ids: Sequence[int]) -> None:
+        config = drafter.config
+        self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self._drafter = drafter
         self._token_ids = list(prompt_token_ids)
         self._num_prompt_tokens = len(self._token_ids)
@@ -130,8 +144,12 @@ class RetrievalRequest:
             self._request.observe(token_ids)
         self._token_ids.extend(token_ids)
 
-    def learn_successors(self, token_ids: Int64Array, top_ids: Int64Array, top_logits: Float32Array) -> None:
-        """No source uses them yet."""
+    def learn_successors(
+        self, tree: DraftTree, rows: range, before_ids: list[int], top_ids: Int64Array, top_logits: Float32Array
+    ) -> None:
+        core = self._drafter.core()
+        if core is not None:
+            core.successors.learn(tree, rows, before_ids, top_ids, top_logits)
 
     def finish(self) -> None:
         request = self._current()

@@ -8,13 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels import layout, mixture
+from reader_edge_runtime.drafting.kernels import layout, mixture, successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array
 
 PRIORS = Path(__file__).with_name("priors.npz")
 _FIRST_RATE = 0.18
 _FIRST_WEIGHT = 0.25
 _FIRST_BIAS = -0.25
+
+# How much a recorded probability is worth: after a token, after a pair; where the token further back was another, and
+# where it was the same.
+_LOGITS_TRUST = {layout.AFTER_TOKEN: (0.6, 0.8), layout.AFTER_PAIR: (0.8, 0.95)}
+_UNNAMED_PROBABILITY = 0.004
+_LOGITS_RATE = 0.1
+_LOGITS_WEIGHT = 0.4
+_DATASTORE_TRUST = 0.8
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -31,14 +39,18 @@ def cold_parameters() -> Float32Array:
     parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
     parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
     parameters[mixture.VALUE_HITS :] = 5.0
+    _set_unrecorded_priors(parameters)
     return parameters
 
 
 def shipped_parameters() -> Float32Array:
     """Parameters learned on recordings; cold ones where the file is of another layout."""
     with np.load(PRIORS, allow_pickle=False) as file:
-        priors = file["parameters"].astype(np.float32)
-    return priors if priors.shape == (mixture.PARAMETERS,) else cold_parameters()
+        priors: Float32Array = file["parameters"].astype(np.float32)
+    if priors.shape != (mixture.PARAMETERS,):
+        return cold_parameters()
+    _set_unrecorded_priors(priors)
+    return priors
 
 
 def as_priors(parameters: Float32Array) -> Float32Array:
@@ -56,6 +68,28 @@ def as_priors(parameters: Float32Array) -> Float32Array:
 def _classes(parameters: Float32Array) -> Float32Array:
     """(NUM_CLASSES, CLASS_FIELDS): a view."""
     return parameters[: mixture.WEIGHTS].reshape(mixture.NUM_CLASSES, mixture.CLASS_FIELDS)
+
+
+def _set_unrecorded_priors(parameters: Float32Array) -> None:
+    """Of inputs that no recording can teach: successors from logits get their own probabilities, datastores' those of
+    counts, less sure."""
+    classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
+    probability, rate = classes[..., mixture.PROBABILITY], classes[..., mixture.RATE]
+    weights = parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)
+    buckets = np.arange(successors.LOG_ODDS_BUCKETS) + 0.5
+    recorded = 1 / (1 + np.exp(-(successors.LOWEST_LOG_ODDS + successors.LOG_ODDS_STEP * buckets)))
+    for which, trust in _LOGITS_TRUST.items():
+        at = layout.LOGITS_INPUTS + which
+        probability[at] = _UNNAMED_PROBABILITY
+        for first, share in zip((0, 1), trust, strict=True):
+            named = probability[at, successors.FIRST_NAMED_CLASS + first :: 2]
+            named[: successors.NUM_RANKS * len(recorded)] = np.tile(share * recorded, successors.NUM_RANKS)
+        rate[at], weights[at] = _LOGITS_RATE, _LOGITS_WEIGHT
+    at = layout.DATASTORE_INPUTS
+    probability[at] = np.clip(_DATASTORE_TRUST * _row_probabilities(), 0.002, 0.995)
+    rate[at], weights[at] = _FIRST_RATE, _FIRST_WEIGHT
+    for at in (layout.DATASTORE_INPUTS, *(layout.LOGITS_INPUTS + which for which in _LOGITS_TRUST)):
+        classes[at, :, mixture.LOG_ODDS] = np.log(probability[at] / (1 - probability[at]))
 
 
 def _first_probabilities() -> Float32Array:

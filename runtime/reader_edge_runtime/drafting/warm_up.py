@@ -1,9 +1,16 @@
 """Call every kernel once, which compiles it or loads what was compiled: a module that can be run."""
 
 import os
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.kernel_cache import mark_complete
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.drafting.core import DraftingCore
 
 _TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5]
 
@@ -19,8 +26,16 @@ def warm_up() -> None:
         request.follow([])
         request.draft(8, 4)
         request.observe(_TEXT)
+        _learn_successors(core)
         request.finish()
     mark_complete()
+
+
+def _learn_successors(core: "DraftingCore") -> None:
+    top_ids = np.arange(8, dtype=np.int64).reshape(2, 4)
+    top_logits = np.zeros((2, 4), np.float32)
+    core.successors.learn(DraftTree.chain([1, 2000, 3]), range(1, 3), [1, 2], top_ids, top_logits)
+    core.successors.after(1, 2)
 
 
 if __name__ == "__main__":

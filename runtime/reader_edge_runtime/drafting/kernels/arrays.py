@@ -11,3 +11,6 @@ Float32Array = npt.NDArray[np.float32]
 
 # A numba integer or float: its width follows from what it was computed from, which Python's types cannot say.
 Number = Any
+
+# after_token and after_pair of kernels/successors.py
+Successors = tuple[Int32Array, Int32Array]

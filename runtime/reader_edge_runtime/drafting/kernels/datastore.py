@@ -13,14 +13,13 @@ the vocabulary.
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.drafting.datastore_header import KEY_STEP
+from reader_edge_runtime.drafting.datastore_header import KEY_STEP, MAX_FILES
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
 from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
 
 UInt32Array = npt.NDArray[np.uint32]
 Files = tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
 
-MAX_FILES = 4
 STATE = 1 + 2 * MAX_FILES
 
 # Offsets are in words of the file. NUM_POSITIONS: tokens and document ends together.

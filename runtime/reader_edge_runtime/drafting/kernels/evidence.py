@@ -1,7 +1,9 @@
 """What all sources say about the token after a path, and how they move along when the path grows."""
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.kernels.datastore import Files
+from reader_edge_runtime.drafting.kernels.datastore_evidence import add_datastore, advance_datastore
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
     CONTEXT_INPUTS,
@@ -21,6 +23,7 @@ from reader_edge_runtime.drafting.kernels.layout import (
     SET_LEVEL,
     TOP,
 )
+from reader_edge_runtime.drafting.kernels.logits_evidence import add_successors
 from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_store
 from reader_edge_runtime.drafting.kernels.rows import TEXT_MASK
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
@@ -37,6 +40,9 @@ def gather(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
     evidence: Int32Array,
 ) -> None:
@@ -44,6 +50,8 @@ def gather(
     evidence[: NUM_PAIRS + 1] = 0
     evidence[PLACES : PLACES + NUM_PLACES] = -1
     _add_proposals(proposals, node, evidence)
+    add_successors(successors[0], successors[1], node, evidence)
+    add_datastore(files, layouts, node, evidence)
     in_context = gather_store(
         context_header, context_table, context_rows, context_text, node, CONTEXT_STATE, CONTEXT_INPUTS, evidence
     )
@@ -64,6 +72,8 @@ def advance(
     context_text: Int32Array,
     history_header: Int64Array,
     history_text: Int32Array,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
 ) -> None:
     """Move a node's state on to its child `token`."""
@@ -75,6 +85,7 @@ def advance(
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
+    advance_datastore(files, layouts, node, token)
 
 
 @small_part

@@ -8,7 +8,7 @@ and gives each a class; the class says how often such a claim came true (mixture
         SINGLE      a suffix that occurred once, classes by match length
         COPY        the text went on from the longest match and has agreed since, classes by length of agreement
         RESUMED     a copy that went on beyond a token that differed (an edit, a changed value in a repeated form)
-    inputs 24..26   a datastore (longest match, two shorter)
+    inputs 24..26   datastores (24: the longest match; two are free)
     inputs 27, 28   successors recorded from the target's logits: after a token, after a pair
     inputs 29, 30   proposals of other sources, two at most
 """
@@ -16,11 +16,13 @@ and gives each a class; the class says how often such a claim came true (mixture
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED
 
 SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2")
 
 NUM_INPUTS = 32
-CONTEXT_INPUTS, HISTORY_INPUTS, PROPOSAL_INPUTS = 0, 12, 29
+CONTEXT_INPUTS, HISTORY_INPUTS, DATASTORE_INPUTS, LOGITS_INPUTS, PROPOSAL_INPUTS = 0, 12, 24, 27, 29
+AFTER_TOKEN, AFTER_PAIR = 0, 1
 SINGLE, COPY, RESUMED = 9, 10, 11
 NUM_PROPOSALS = 2
 SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 5], np.int32)
@@ -32,9 +34,9 @@ NUM_SETS_2 = 72
 
 # State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 where the text starts; then per store the
 # position and length of a copy, the position and state of a resumed copy; then per proposal the node it stands at;
-# then room for a datastore's interval.
-STATE = 24
-CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE = ORDER, ORDER + 4, ORDER + 8
+# then the datastores' match (kernels/datastore.py).
+CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 10
+STATE = 28
 
 # Evidence at one node, int32 (EVIDENCE,): counts, then the inputs that speak, then the candidates, then pairs
 # (input, candidate) with their class; an input's miss class is that of candidates it does not name. PLACES finds a
@@ -53,7 +55,8 @@ PAIR_CANDIDATE = PAIR_CLASS + MAX_PAIRS
 PLACES = PAIR_CANDIDATE + MAX_PAIRS
 NUM_PLACES = 128
 LEADING = PLACES + NUM_PLACES
-EVIDENCE = LEADING + MAX_CANDIDATES
+GATHERED = LEADING + MAX_CANDIDATES  # successors in datastores: tokens, then their counts
+EVIDENCE = GATHERED + 2 * MAX_GATHERED
 
 # What a row may name: more after short suffixes, whose rows are flat.
 MAX_NAMED = np.array([8, 12, 12, 8, 8, 8, 8, 8, 8], np.int32)

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
 from reader_edge_runtime.drafting.kernels.counts import count
+from reader_edge_runtime.drafting.kernels.datastore import Files
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part
 from reader_edge_runtime.drafting.kernels.layout import NUM_CANDIDATES
@@ -37,6 +38,9 @@ def move(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
     evidence: Int32Array,
 ) -> None:
@@ -52,10 +56,23 @@ def move(
             history_table,
             history_rows,
             history_text,
+            successors,
+            files,
+            layouts,
             proposals,
             evidence,
         )
-        advance(node, token, context_header, context_text, history_header, history_text, proposals)
+        advance(
+            node,
+            token,
+            context_header,
+            context_text,
+            history_header,
+            history_text,
+            files,
+            layouts,
+            proposals,
+        )
 
 
 @kernel
@@ -70,6 +87,9 @@ def observe(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
     parameters: Float32Array,
     evidence: Int32Array,
@@ -98,13 +118,26 @@ def observe(
             history_table,
             history_rows,
             history_text,
+            successors,
+            files,
+            layouts,
             proposals,
             evidence,
         )
         if evidence[NUM_CANDIDATES]:
             score(parameters, evidence, scratch)
             learn_mixture(parameters, evidence, scratch, token)
-        advance(node, token, context_header, context_text, history_header, history_text, proposals)
+        advance(
+            node,
+            token,
+            context_header,
+            context_text,
+            history_header,
+            history_text,
+            files,
+            layouts,
+            proposals,
+        )
     # Counted only now: what is learned above is how well the tokens are foretold.
     for i in range(len(token_ids)):
         context_text[end + i] = token_ids[i]

@@ -6,8 +6,9 @@ valuable of all paths form a tree, whatever n is, and no tree of n nodes has a h
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
+from reader_edge_runtime.drafting.kernels.datastore import Files
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import CANDIDATES, LEADING, NUM_CANDIDATES, SOURCE_OF_INPUT, STATE
@@ -36,6 +37,9 @@ def draft(
     history_table: Int64Array,
     history_rows: Int32Array,
     history_text: Int32Array,
+    successors: Successors,
+    files: Files,
+    layouts: Int64Array,
     proposals: Int32Array,
     parameters: Float32Array,
     evidence: Int32Array,
@@ -67,6 +71,9 @@ def draft(
                 history_table,
                 history_rows,
                 history_text,
+                successors,
+                files,
+                layouts,
                 proposals,
                 evidence,
             )
@@ -83,7 +90,17 @@ def draft(
         parent = nodes[PARENT, node]
         for i in range(STATE):
             states[node, i] = states[parent, i]
-        advance(states[node], nodes[TOKEN, node], context_header, context_text, history_header, history_text, proposals)
+        advance(
+            states[node],
+            nodes[TOKEN, node],
+            context_header,
+            context_text,
+            history_header,
+            history_text,
+            files,
+            layouts,
+            proposals,
+        )
     _calibrate(parameters, values, num_nodes)
     _put_spine_first(nodes, values, num_nodes)
     return num_nodes

@@ -1,0 +1,95 @@
+"""The target's best successors of tokens and pairs, in arrays of bounded size."""
+
+import numpy as np
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.kernels import successors
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.layout import LEVELS
+from reader_edge_runtime.drafting.kernels.successors import (
+    CLASS_WORDS,
+    NAMED,
+    NUM_AND_LEVEL,
+    NUM_BEFORE,
+    RECORD,
+    WAYS,
+)
+
+_FIRST_TOKENS = 1 << 10
+
+
+class SuccessorStore:
+    """What the target said when a token, and a pair of tokens, was last scored; kernels/successors.py has the layout.
+
+    after_token, after_pair: the arrays; the first is replaced when it grows, to the highest token id seen.
+    """
+
+    def __init__(self, max_pairs: int) -> None:
+        """max_pairs: pairs that are kept, rounded up to a power of two; with 0 nothing is ever learned."""
+        self.max_pairs = max_pairs
+        num_rows = 1 << (max(max_pairs, WAYS) - 1).bit_length() if max_pairs else WAYS
+        self.after_token: Int32Array = np.zeros((_FIRST_TOKENS if max_pairs else 0, RECORD), np.int32)
+        self.after_pair: Int32Array = np.zeros((num_rows, RECORD), np.int32)
+
+    @property
+    def arrays(self) -> tuple[Int32Array, Int32Array]:
+        """What kernels take a store as."""
+        return self.after_token, self.after_pair
+
+    @property
+    def num_bytes(self) -> int:
+        return self.after_token.nbytes + self.after_pair.nbytes
+
+    def learn(
+        self, tree: DraftTree, rows: range, before_ids: list[int], top_ids: Int64Array, top_logits: Float32Array
+    ) -> None:
+        """Record the target's best successors (R, K), best first, of the tree's nodes `rows`.
+
+        before_ids: the tokens before the root, oldest first.
+        """
+        if not self.max_pairs:
+            return
+        token_ids = np.array(tree.token_ids, np.int64)
+        parents = np.array(tree.parents, np.int64)
+        before: Int64Array = np.full(NUM_BEFORE, -1, np.int64)
+        newest_first = before_ids[: -NUM_BEFORE - 1 : -1]
+        before[: len(newest_first)] = newest_first
+        learned = 0
+        while True:
+            learned += successors.learn(
+                token_ids,
+                parents,
+                before,
+                rows.start + learned,
+                top_ids[learned:],
+                top_logits[learned:],
+                *self.arrays,
+            )
+            if learned == len(rows):
+                break
+            self._grow(int(token_ids.max()))
+
+    def after(self, *token_ids: int) -> list[tuple[int, int]]:
+        """(token, class) of what was recorded after one token or a pair, best first. For tools and tests."""
+        if len(token_ids) == 1:
+            if token_ids[0] >= len(self.after_token):
+                return []
+            record = self.after_token[token_ids[0]]
+        else:
+            row = successors.find_pair(self.after_pair, *token_ids)
+            if row < 0:
+                return []
+            record = self.after_pair[row]
+        return named_tokens(record)
+
+    def _grow(self, token_id: int) -> None:
+        grown: Int32Array = np.zeros((1 << token_id.bit_length(), RECORD), np.int32)
+        grown[: len(self.after_token)] = self.after_token
+        self.after_token = grown
+
+
+def named_tokens(record: Int32Array) -> list[tuple[int, int]]:
+    """(token, class) of a record, best first."""
+    num = int(record[NUM_AND_LEVEL]) // LEVELS
+    words = record[CLASS_WORDS:]
+    return [(int(record[NAMED + i]), int(words[i >> 1]) >> (16 * (i & 1)) & 0xFFFF) for i in range(num)]
