@@ -16,13 +16,18 @@ _FIRST_RATE = 0.18
 _FIRST_WEIGHT = 0.25
 _FIRST_BIAS = -0.25
 
-# How much a recorded probability is worth: after a token, after a pair; where the token further back was another, and
+# What became of successors recorded at probability p, roughly, on the demo model's answers: (at p = 0, per p) of the
+# best one and the share of p of others; after a token, after a pair; where the token further back was another, and
 # where it was the same.
-_LOGITS_TRUST = {layout.AFTER_TOKEN: (0.6, 0.8), layout.AFTER_PAIR: (0.8, 0.95)}
-_UNNAMED_PROBABILITY = 0.004
-_LOGITS_RATE = 0.1
-_LOGITS_WEIGHT = 0.4
+_LOGITS_TRUST = {
+    layout.AFTER_TOKEN: ((0.2, 0.3, 0.7), (0.5, 0.4, 0.4)),
+    layout.AFTER_PAIR: ((0.3, 0.45, 0.7), (0.55, 0.4, 0.4)),
+}
+_UNNAMED_PROBABILITY = 0.003
+_LOGITS_RATE = 0.05
+_LOGITS_WEIGHT = 0.5
 _DATASTORE_TRUST = 0.8
+_DATASTORE_WEIGHT = 1.0
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -81,13 +86,15 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
     for which, trust in _LOGITS_TRUST.items():
         at = layout.LOGITS_INPUTS + which
         probability[at] = _UNNAMED_PROBABILITY
-        for first, share in zip((0, 1), trust, strict=True):
-            named = probability[at, successors.FIRST_NAMED_CLASS + first :: 2]
-            named[: successors.NUM_RANKS * len(recorded)] = np.tile(share * recorded, successors.NUM_RANKS)
+        for flag, (least, slope, share) in enumerate(trust):
+            best = least + slope * recorded
+            named = np.concatenate([best, np.tile(share * recorded, successors.NUM_RANKS - 1)])
+            first = successors.FIRST_NAMED_CLASS + flag
+            probability[at, first : first + 2 * len(named) : 2] = named
         rate[at], weights[at] = _LOGITS_RATE, _LOGITS_WEIGHT
     at = layout.DATASTORE_INPUTS
     probability[at] = np.clip(_DATASTORE_TRUST * _row_probabilities(), 0.002, 0.995)
-    rate[at], weights[at] = _FIRST_RATE, _FIRST_WEIGHT
+    rate[at], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
     for at in (layout.DATASTORE_INPUTS, *(layout.LOGITS_INPUTS + which for which in _LOGITS_TRUST)):
         classes[at, :, mixture.LOG_ODDS] = np.log(probability[at] / (1 - probability[at]))
 
