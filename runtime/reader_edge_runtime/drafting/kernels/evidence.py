@@ -96,8 +96,12 @@ def advance(
     files: Files,
     layouts: Int64Array,
     proposals: Int32Array,
+    max_found: int,
 ) -> None:
-    """Move a node's state on to its child `token`."""
+    """Move a node's state on to its child `token`.
+
+    max_found: how long an end of the path is looked for in datastores where the match does not go on.
+    """
     _advance_store(context_text, context_header[TEXT_MASK], node, CONTEXT_STATE, token)
     _advance_store(history_text, history_header[TEXT_MASK], node, HISTORY_STATE, token)
     for e in range(NUM_PROPOSALS):
@@ -106,7 +110,7 @@ def advance(
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
-    advance_datastore(files, layouts, node, token)
+    advance_datastore(files, layouts, node, token, max_found)
 
 
 @part
