@@ -27,7 +27,7 @@ _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_TRUST = 0.8
-_DATASTORE_WEIGHT = 1.0
+_DATASTORE_WEIGHT = 0.6
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22

@@ -51,23 +51,26 @@ def add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence:
 
 
 @small_part
-def advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token: Number) -> None:
+def advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
     """Move the match on to `token`, which the node's path ends with by now."""
     if layouts.shape[0] == 0:
         return
-    _advance(files, layouts, node, token)
+    _advance(files, layouts, node, token, max_found)
 
 
 @part
-def _advance(files: Files, layouts: Int64Array, node: Int32Array, token: Number) -> None:
+def _advance(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
     match = node[DATASTORE_STATE : DATASTORE_STATE + MATCH]
     longer = np.empty(MATCH, np.int32)
     if match[0] > 0 and narrow(files, layouts, match, token, longer) > 0:
         match[:] = longer
         return
+    if max_found == 0:
+        match[:] = 0
+        return
     path = np.empty(ORDER, np.int32)
     length = 0
-    while length < ORDER and node[length] >= 0:
+    while length < max_found and node[length] >= 0:
         path[ORDER - 1 - length] = node[length]
         length += 1
     find(files, layouts, path[ORDER - length :], length, match)

@@ -1,5 +1,7 @@
 """What all sources say about the token after a path, and how they move along when the path grows."""
 
+import numpy as np
+
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import Files
@@ -8,6 +10,7 @@ from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
     CONTEXT_INPUTS,
     CONTEXT_STATE,
+    DATASTORE_STATE,
     HISTORY_INPUTS,
     HISTORY_STATE,
     KIND,
@@ -60,6 +63,8 @@ def gather(
         history_header, history_table, history_rows, history_text, node, HISTORY_STATE, HISTORY_INPUTS, evidence
     )
     agrees = 1 if top == evidence[TOP] else 0
+    # A datastore is a longer history: how much the others count beside it was learned with that.
+    in_history = max(in_history, np.int64(node[DATASTORE_STATE]))
     evidence[SET] = SET_LEVEL[min(in_context, MAX_LENGTH)] * 8 + SET_LEVEL[min(in_history, MAX_LENGTH)]
     evidence[SET_2] = (kind * 6 + evidence[KIND]) * 2 + agrees
 
@@ -75,8 +80,12 @@ def advance(
     files: Files,
     layouts: Int64Array,
     proposals: Int32Array,
+    max_found: int,
 ) -> None:
-    """Move a node's state on to its child `token`."""
+    """Move a node's state on to its child `token`.
+
+    max_found: how long an end of the path is looked for in datastores where the match does not go on.
+    """
     advance_store(context_text, context_header[TEXT_MASK], node, CONTEXT_STATE, token)
     advance_store(history_text, history_header[TEXT_MASK], node, HISTORY_STATE, token)
     for e in range(NUM_PROPOSALS):
@@ -85,7 +94,7 @@ def advance(
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
-    advance_datastore(files, layouts, node, token)
+    advance_datastore(files, layouts, node, token, max_found)
 
 
 @small_part

@@ -4,7 +4,7 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
-from reader_edge_runtime.drafting.kernels.counts import count
+from reader_edge_runtime.drafting.kernels.counts import ORDER, count
 from reader_edge_runtime.drafting.kernels.datastore import Files
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part
@@ -72,6 +72,7 @@ def move(
             files,
             layouts,
             proposals,
+            ORDER,
         )
 
 
@@ -137,6 +138,7 @@ def observe(
             files,
             layouts,
             proposals,
+            ORDER,
         )
     # Counted only now: what is learned above is how well the tokens are foretold.
     for i in range(len(token_ids)):

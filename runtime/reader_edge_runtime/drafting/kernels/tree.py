@@ -23,6 +23,9 @@ VALUE_FIELDS = 4
 _MIN_VALUE = np.float32(1e-4)
 _MAX_SUM = np.float32(0.98)
 
+# A match in datastores that ends inside the tree stays ended: looking anew costs more than all else of a draft.
+_MAX_FOUND = 0
+
 
 @kernel
 def draft(
@@ -100,6 +103,7 @@ def draft(
             files,
             layouts,
             proposals,
+            _MAX_FOUND,
         )
     _calibrate(parameters, values, num_nodes)
     _put_spine_first(nodes, values, num_nodes)
