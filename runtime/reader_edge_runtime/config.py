@@ -55,7 +55,7 @@ class DraftConfig:
     is_history_used: bool = True
     max_history_tokens: int = 200_000
     is_logits_used: bool = True
-    max_harvested_tokens: int = 256
+    max_harvested_tokens: int = 64
     max_recorded_pairs: int = 65_536
 
     def __post_init__(self) -> None:
