@@ -76,6 +76,7 @@ class Decoder:
             return started
         start = time.perf_counter()
         past = max(self.cache.lengths[: len(self.running)])
+        is_resting = self.budget.is_resting
         drafts = self._draft(past)
         width = self.budget.choose([draft.values for draft in drafts], past)
         trees = [draft.best(width) for draft in drafts]
@@ -89,8 +90,9 @@ class Decoder:
         committed = time.perf_counter()
         for b, (sequence, tree, verification) in enumerate(zip(self.running, trees, verifications, strict=True)):
             self._learn(sequence, tree, verification)
-            root = len(sequence.token_ids) - len(verification.token_ids) - 1
-            self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
+            if not is_resting:
+                root = len(sequence.token_ids) - len(verification.token_ids) - 1
+                self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
         learned = time.perf_counter()
         self._account(drafts, trees, verifications, past, forwarded - drafted, learned - start)
         advanced = list(self.running)
@@ -165,7 +167,7 @@ class Decoder:
             if sequence.drafter is None or is_resting or max_depth < 1 or room < 2:
                 trees.append(DraftTree.chain([sequence.token_ids[-1]]))
             else:
-                tree = sequence.drafter.draft(room, max_depth)
+                tree = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
                 tree.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
                 trees.append(tree)
         return trees

@@ -12,6 +12,10 @@ Float64Array = npt.NDArray[np.float64]
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
 _UNMEASURED_GROWTH = 0.033
 
+# Drafting, checking and cutting cost with the nodes drafted: twice of what the last pass took leaves room to grow.
+_FIRST_DRAFT = 16
+_LEAST_DRAFT = 6
+
 _WINDOW = 24  # drafted steps that one verdict of the guard looks back on
 _FIRST_REST = 16  # plain steps of a first rest; each further one without success doubles it
 _LONGEST_REST = 1024
@@ -32,6 +36,7 @@ class NodeBudget:
         self._max_width = max_width
         self._corrections: dict[int, float] = {}
         self._overhead_s = 0.0
+        self._max_drafted = _FIRST_DRAFT
         self._drafted_s: list[float] = []
         self._plain_s: list[float] = []
         self._rest_left = 0
@@ -49,6 +54,11 @@ class NodeBudget:
     def is_resting(self) -> bool:
         """Whether the guard has drafting off for now."""
         return self._rest_left > 0
+
+    @property
+    def max_drafted(self) -> int:
+        """How many nodes the next drafts need at most."""
+        return self._max_drafted
 
     def pass_seconds(self, batch_size: int, past: int) -> Float64Array:
         """Estimated seconds of a pass over `batch_size` trees of n nodes, n = 0 .. max_width; entry 0 is infinite.
@@ -81,7 +91,9 @@ class NodeBudget:
             best = np.sort(np.array(each))[::-1][:width]
             expected[: len(best)] += best
         rate = np.cumsum(expected) / (times[1 : width + 1] + self._overhead_s)
-        return int(np.argmax(rate)) + 1
+        chosen = int(np.argmax(rate)) + 1
+        self._max_drafted = min(max(2 * chosen, _LEAST_DRAFT), self._max_width)
+        return chosen
 
     def observe_plain(self, batch_size: int, past: int, pass_s: float, step_s: float) -> None:
         """Learn from a step in which nothing was drafted."""
