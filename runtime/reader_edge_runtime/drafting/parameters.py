@@ -27,6 +27,7 @@ _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_TRUST = 0.8
+_DATASTORE_WEIGHT = 0.4
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -93,7 +94,7 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
     probability[at] = np.clip(_DATASTORE_TRUST * _row_probabilities(), 0.002, 0.995)
     log_odds[at] = np.log(probability[at] / (1 - probability[at]))
     rate[at] = _FIRST_RATE
-    weights[at] = _FIRST_WEIGHT
+    weights[at] = _DATASTORE_WEIGHT
 
 
 def _first_probabilities() -> Float32Array:
