@@ -26,8 +26,8 @@ _LOGITS_TRUST = {
 _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
-_DATASTORE_TRUST = 0.8
-_DATASTORE_WEIGHT = 0.6
+_DATASTORE_TRUST = 1.0
+_DATASTORE_WEIGHT = 0.5
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -77,7 +77,7 @@ def _classes(parameters: Float32Array) -> Float32Array:
 
 def _set_unrecorded_priors(parameters: Float32Array) -> None:
     """Of inputs that no recording can teach: successors from logits get their own probabilities, datastores' those of
-    counts, less sure."""
+    counts."""
     classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
     probability, rate = classes[..., mixture.PROBABILITY], classes[..., mixture.RATE]
     weights = parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)
