@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.tokenizer import Tokenizer
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -68,17 +69,6 @@ class ReplayResult:
         return [(low, float(p.mean()), float(o.mean()), len(p)) for low, p, o in rows if len(p)]
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer from a package, a folder or a `tokenizer.json`."""
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(f"There is no tokenizer at {file}: give a package, a folder or a tokenizer.json.")
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # whatever the library makes of a malformed file
-        raise ConfigError(f"{file} is not a tokenizer: {error}.") from error
-
-
 def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:
     """Requests of a recording, one JSON object a line: task and turns of input and output."""
     requests = []
@@ -87,16 +77,13 @@ def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:
             continue
         try:
             record = json.loads(line)
-            turns = [(_encode(tokenizer, t["input"]), _encode(tokenizer, t["output"])) for t in record["turns"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"Line {number} of {path} is not a recorded request: {error}.") from error
+            turns = [
+                tuple(tokenizer.encode(turn[side], False) for side in ("input", "output")) for turn in record["turns"]
+            ]
+        except (ValueError, KeyError, TypeError, PromptError) as error:
+            raise ConfigError(f"Line {number} of {path} is not a recorded request: {error}") from error
         requests.append(RecordedRequest(str(record.get("task", "")), [(i, [*o, END_TOKEN_ID]) for i, o in turns]))
     return requests
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return ids
 
 
 def replay(
@@ -104,13 +91,14 @@ def replay(
     num_nodes: int,
     is_history_used: bool = True,
     parameters: Float32Array | None = None,
+    datastores: Sequence[Datastore] = (),
 ) -> ReplayResult:
     """Replay requests in order from an empty history, with trees of up to num_nodes drafted nodes.
 
     parameters: what the mixture starts from; None takes those that are shipped.
     """
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
-    core = DraftingCore(config, parameters)
+    core = DraftingCore(config, parameters, datastores=datastores)
     result = ReplayResult()
     for request in requests:
         state: RequestCore | None = None

@@ -13,10 +13,11 @@ from reader_edge.replay import (
     RecordedRequest,
     ReplayResult,
     learn_parameters,
-    open_tokenizer,
     read_recording,
     replay,
 )
+from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 
 
@@ -29,16 +30,22 @@ class FileReport:
 
 
 def replay_files(
-    files: Sequence[Path], tokenizer_path: Path, budgets: Sequence[int], is_history_used: bool, priors: str
+    files: Sequence[Path],
+    tokenizer_name: str,
+    budgets: Sequence[int],
+    is_history_used: bool,
+    priors: str,
+    datastore_paths: Sequence[str] = (),
 ) -> list[FileReport]:
     """Replay each file with each budget. priors: "shipped", "others" (learned from the other files) or "none"."""
-    tokenizer = open_tokenizer(tokenizer_path)
+    tokenizer = load_tokenizer(tokenizer_name)
+    datastores = open_datastores(datastore_paths, tokenizer.fingerprint(), tokenizer.vocab_size)
     recordings = [read_recording(path, tokenizer) for path in files]
     reports = []
     for which, (path, requests) in enumerate(zip(files, recordings, strict=True)):
         others = recordings[:which] + recordings[which + 1 :]
         parameters = _first_parameters(priors, others)
-        results = {n: replay(requests, n, is_history_used, parameters) for n in budgets}
+        results = {n: replay(requests, n, is_history_used, parameters, datastores) for n in budgets}
         reports.append(FileReport(path.stem, results))
     return reports
 

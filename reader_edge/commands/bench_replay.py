@@ -8,6 +8,7 @@ import click
 if TYPE_CHECKING:
     from reader_edge.replay_report import FileReport
 
+_DATASTORE = "datastore="
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -23,19 +24,25 @@ def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history")]
+    unknown = [name for name in names if name not in ("context", "history") and not name.startswith(_DATASTORE)]
     if unknown or "context" not in names:
-        raise click.BadParameter(f"{value!r} must be context, or context,history.")
+        raise click.BadParameter(
+            f"{value!r} must be context or context,history, each with ,datastore=FILE behind it if wanted."
+        )
     return names
 
 
 @click.command("replay")
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
-@click.option(
-    "--tokenizer", required=True, type=click.Path(exists=True, path_type=Path), help="Package, folder or file."
-)
+@click.option("--tokenizer", required=True, help="A package, a Hugging Face folder or a tokenizer.json.")
 @click.option("--nodes", default="8,16,64", show_default=True, callback=_node_budgets, help="Drafted nodes a step.")
-@click.option("--sources", default="context,history", show_default=True, callback=_source_names)
+@click.option(
+    "--sources",
+    default="context,history",
+    show_default=True,
+    callback=_source_names,
+    help="context, and behind it, with commas: history, datastore=FILE (up to 4).",
+)
 @click.option(
     "--priors",
     type=click.Choice(["shipped", "others", "none"]),
@@ -46,7 +53,7 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def replay_command(
     files: tuple[Path, ...],
-    tokenizer: Path,
+    tokenizer: str,
     nodes: tuple[int, ...],
     sources: tuple[str, ...],
     priors: str,
@@ -59,7 +66,14 @@ def replay_command(
     """
     from reader_edge.replay_report import print_json, print_table, replay_files
 
-    reports: list[FileReport] = replay_files(files, tokenizer, nodes, "history" in sources, priors)
+    reports: list[FileReport] = replay_files(
+        files,
+        tokenizer,
+        nodes,
+        "history" in sources,
+        priors,
+        [name.removeprefix(_DATASTORE) for name in sources if name.startswith(_DATASTORE)],
+    )
     if as_json:
         print_json(reports)
     else:

@@ -10,6 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from reader_edge.commands.bench import bench
+from reader_edge.commands.datastore import datastore
 from reader_edge.replay import RecordedRequest, replay
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -84,9 +85,9 @@ def test_what_is_no_recording_or_tokenizer_is_told(tokenizer_path: Path, tmp_pat
         result = run(bad, "--tokenizer", tokenizer_path)
         assert "Line 1 of" in str(result.exception)
     bad.write_text("{}")
-    assert "not a tokenizer" in str(run(recording, "--tokenizer", bad).exception)
+    assert "not a readable tokenizer" in str(run(recording, "--tokenizer", bad).exception)
     (tmp_path / "empty").mkdir()
-    assert "no tokenizer" in str(run(recording, "--tokenizer", tmp_path / "empty").exception)
+    assert "No tokenizer" in str(run(recording, "--tokenizer", tmp_path / "empty").exception)
 
 
 def test_acceptance_never_counts_past_the_end_token() -> None:
@@ -95,3 +96,17 @@ def test_acceptance_never_counts_past_the_end_token() -> None:
     # The end token is emitted by the target: never by the draft alone, so each answer takes two tokens in one step.
     assert result.tokens_by_task["copy"] == 6
     assert result.acceptance_length <= 2
+
+
+def test_datastore_of_what_will_be_said_is_drafted_from(tokenizer_path: Path, recording: Path, tmp_path: Path) -> None:
+    corpus, store = tmp_path / "corpus.txt", tmp_path / "corpus.ds"
+    corpus.write_text("nine ten two four six " * 3)
+    built = CliRunner().invoke(datastore, ["build", str(corpus), "-o", str(store), "--tokenizer", str(tokenizer_path)])
+    assert built.exit_code == 0, built.output
+    options = ("--tokenizer", tokenizer_path, "--nodes", "8", "--json")
+    without, with_store = (
+        json.loads(run(recording, *options, "--sources", sources).output)["files"][0]
+        for sources in ("context", f"context,datastore={store}")
+    )
+    assert with_store["drafted_by_source"]["datastore"] > 0
+    assert with_store["acceptance_length_by_task"]["new"]["8"] > without["acceptance_length_by_task"]["new"]["8"]
