@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from reader_edge_runtime import Engine
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 
 ROOT = Path(__file__).parent.parent
+
+# A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The user's own cache stays out of the tests, in this process and in those that tests start.
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
