@@ -6,12 +6,14 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from reader_edge_export.data_types import drop_plain_casts, mark_data_types
+from reader_edge_export.fusion import fuse_norms, fuse_rotary
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize import store_fp32, store_int4, store_int8
+from reader_edge_export.quantize import store_fp32, store_half, store_int4, store_int8
 from reader_edge_export.sizes import fold_sizes
-from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAME
 
 TOP_K = 8
 
@@ -27,6 +29,11 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     _restore_tree_mask(model)
     editor = GraphEditor(model)
     fold_sizes(editor)
+    if options.precision in HALF_PRECISIONS:
+        mark_data_types(model.graph)
+        drop_plain_casts(model.graph)
+        fuse_norms(editor)
+        fuse_rotary(editor)
     lower_attention(editor, options.attention)
     _store_weights(editor, options)
     _add_top_logits(editor)
@@ -48,6 +55,8 @@ def _store_weights(editor: GraphEditor, options: ExportOptions) -> None:
         store_int8(editor, is_portable=options.attention == "portable")
     elif options.precision == "int4":
         store_int4(editor)
+    elif options.precision in HALF_PRECISIONS:
+        store_half(editor, options.precision)
     else:
         store_fp32(editor)
     if any(node.domain == _CONTRIB_DOMAIN for node in editor.graph):

@@ -86,6 +86,11 @@ class GraphEditor:
         self.graph.insert_before(node, self._pending)
         self._pending = []
 
+    def insert_after(self, node: ir.Node) -> None:
+        """Put the waiting nodes after `node`."""
+        self.graph.insert_after(node, self._pending)
+        self._pending = []
+
     def append(self) -> None:
         """Put the waiting nodes at the end of the graph."""
         self.graph.extend(self._pending)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.package import ATTENTIONS, PRECISIONS
+from reader_edge_runtime.package import ATTENTIONS, HALF_PRECISIONS, PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class ExportOptions:
             raise ConfigError(f"max_context is {self.max_context!r}, but must be 16 or more.")
         if self.precision == "int4" and self.attention == "portable":
             raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
+        if self.precision in HALF_PRECISIONS and self.attention != "fast":
+            raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
+
+
+def default_attention(precision: str) -> str:
+    """The attention that a precision is usually exported with."""
+    return "fast" if precision in HALF_PRECISIONS else "exact"
 
 
 @dataclass(frozen=True, slots=True)

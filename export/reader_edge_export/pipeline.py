@@ -21,16 +21,18 @@ from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.source import Source, find_source
 from reader_edge_runtime.errors import InstallationError
-from reader_edge_runtime.package import Manifest, ModelPackage, file_entry, write_manifest
+from reader_edge_runtime.package import GRAPH_NAME, HALF_PRECISIONS, Manifest, ModelPackage, file_entry, write_manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.tracing import AttentionLayer
+    from reader_edge_runtime.execution.target_model import TargetModel
 
 _NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime")
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
 _TRACE_FOLDER = "trace"
+_TWIN_FOLDER = "twin"
 
 
 def export_model(
@@ -150,7 +152,7 @@ class _Export:
             sliding_window=sliding_window_of(layers),
             precision=self._options.precision,
             attention=self._options.attention,
-            kv_dtype="float32",
+            kv_dtype=HALF_PRECISIONS.get(self._options.precision, "float32"),
             eos_token_ids=eos_token_ids,
             bos_token_id=bos_token_id,
             source_name=self._source.short_name,
@@ -161,21 +163,43 @@ class _Export:
         )
 
     def _check(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
-        from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
+        from reader_edge_export.parity import (
+            MAX_RELATIVE_ERROR,
+            MAX_RELATIVE_ERROR_HALF,
+            TreeCase,
+            check_greedy,
+            check_tree_against_decoding,
+            check_tree_logits,
+        )
         from reader_edge_export.quality import check_quality
-        from reader_edge_runtime.execution.target_model import TargetModel
 
         package = ModelPackage.open(self._folder)
-        target = TargetModel.open(package)
+        target = self._checked_target(package)
         text_ids = tokenizer.encode(self._text, add_special_tokens=False)
         case = TreeCase.draw(package, text_ids)
         checks = check_tree_against_decoding(target, case)
         if self._options.precision == "fp32":
-            checks |= check_tree_logits(target, model, case)
+            checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR)
             checks |= check_greedy(target, model, case.prompts[0])
         else:
+            if self._options.precision in HALF_PRECISIONS:
+                checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR_HALF)
             checks |= check_quality(target, model, text_ids)
         return checks
+
+    def _checked_target(self, package: ModelPackage) -> TargetModel:
+        """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
+        from reader_edge_export.widened import write_widened
+        from reader_edge_runtime.execution.target_model import TargetModel
+
+        if self._options.precision != "bf16":
+            return TargetModel.open(package)
+        twin = self._folder / _TWIN_FOLDER
+        twin.mkdir()
+        write_widened(package.path(GRAPH_NAME), twin)
+        target = TargetModel.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))
+        shutil.rmtree(twin)
+        return target
 
 
 def _version(name: str) -> str:

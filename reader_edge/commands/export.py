@@ -8,13 +8,13 @@ import click
 @click.command()
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--precision", type=click.Choice(["fp32", "int8", "int4"]), default="int8", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(["fp32", "fp16", "bf16", "int8", "int4"]), default="int8", show_default=True
+)
 @click.option(
     "--attention",
     type=click.Choice(["exact", "fast", "portable"]),
-    default="exact",
-    show_default=True,
-    help="'exact' keeps drafting lossless bit for bit.",
+    help="'exact' (the default) keeps drafting lossless bit for bit; fp16 and bf16 need 'fast', and default to it.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(
@@ -27,7 +27,7 @@ def export(
     model: str,
     out: Path,
     precision: str,
-    attention: str,
+    attention: str | None,
     max_context: int | None,
     calibration_text: Path | None,
     force: bool,
@@ -35,12 +35,12 @@ def export(
     """Export MODEL, a Hugging Face folder or id, to a package at OUT, and print OUT."""
     from reader_edge.console import print_table, stage_progress
     from reader_edge.export_report import export_table
-    from reader_edge_export.options import ExportOptions
+    from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.pipeline import export_model
 
     options = ExportOptions(
         precision=precision,
-        attention=attention,
+        attention=attention or default_attention(precision),
         max_context=max_context,
         force=force,
         calibration_text=calibration_text,

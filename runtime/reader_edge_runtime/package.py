@@ -34,7 +34,8 @@ CHAT_TEMPLATE_NAME = "chat_template.jinja"
 FORMAT_VERSION = 1
 MASKED = -1e30
 
-PRECISIONS = ("fp32", "int8", "int4")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int4")
+HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
 
 _MAX_MANIFEST_BYTES = 1 << 20
@@ -198,7 +199,7 @@ def _parse(fields: object, path: Path) -> Manifest:
         sliding_window=None if fields.get("sliding_window") is None else read.size("sliding_window", 1 << 28),
         precision=read.choice("precision", PRECISIONS),
         attention=read.choice("attention", ATTENTIONS),
-        kv_dtype=read.choice("kv_dtype", ("float32",)),
+        kv_dtype=read.choice("kv_dtype", ("float32", *HALF_PRECISIONS.values())),
         eos_token_ids=tuple(read.token_ids("eos_token_ids")),
         bos_token_id=None if fields.get("bos_token_id") is None else read.size("bos_token_id", 1 << 24, least=0),
         source_name=read.text("source_name"),

@@ -281,7 +281,13 @@ def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path:
 
 @pytest.mark.parametrize(
     "options",
-    [{"precision": "fp8"}, {"attention": "slow"}, {"max_context": 0}, {"precision": "int4", "attention": "portable"}],
+    [
+        {"precision": "fp8"},
+        {"attention": "slow"},
+        {"max_context": 0},
+        {"precision": "int4", "attention": "portable"},
+        {"precision": "fp16"},
+    ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

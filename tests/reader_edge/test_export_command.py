@@ -51,6 +51,13 @@ def test_options_reach_the_exporter(
     assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text)
 
 
+def test_half_precision_brings_its_attention(
+    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+) -> None:
+    assert runner.invoke(main, ["export", "some/model", "out", "--precision", "fp16"]).exit_code == 0
+    assert asked[0][2] == ExportOptions("fp16", "fast")
+
+
 def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     result = runner.invoke(main, ["export", "some/model", "out", "--max-context", "2"])
     assert (result.exit_code, result.stderr) == (1, "Error: max_context is 2, but must be 16 or more.\n")

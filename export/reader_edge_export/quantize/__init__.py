@@ -1,10 +1,14 @@
-"""How weights are stored: fp32, int8 or int4. Every form is row independent: a node never changes its neighbours."""
+"""How weights are stored: fp32, fp16, bf16, int8 or int4. Every form is row independent: a node never changes its
+neighbours."""
 
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.quantize.half import store_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import replace_products
 from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_int8
+
+__all__ = ["store_fp32", "store_half", "store_int4", "store_int8"]
 
 
 def store_fp32(editor: GraphEditor) -> None:

@@ -10,7 +10,7 @@ from reader_edge_runtime.package import Manifest
 class KVCache:
     """Keys and values of every layer for several sequences.
 
-    slab: float32 (2L, slots, H, S, D), key and value of each layer in turn; a layer's slots are contiguous, so a
+    slab: kv_dtype (2L, slots, H, S, D), key and value of each layer in turn; a layer's slots are contiguous, so a
     range of them binds to the graph without a copy, and one indexing operation commits all layers.
     lengths: committed rows per slot; row r of a slot holds the token at position r.
     """
@@ -34,7 +34,7 @@ class KVCache:
     def num_bytes(self) -> int:
         return self.slab.nbytes
 
-    def layer_view(self, index: int, first_slot: int, num_slots: int) -> npt.NDArray[np.float32]:
+    def layer_view(self, index: int, first_slot: int, num_slots: int) -> npt.NDArray[np.floating]:
         """The graph's tensor number `index` (order of `Manifest.past_names`), a view (B, H, S, D)."""
         return self.slab[index, first_slot : first_slot + num_slots]
 
@@ -75,12 +75,12 @@ class KVCache:
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
 
     @staticmethod
-    def _allocate(manifest: Manifest, num_slots: int, capacity: int) -> npt.NDArray[np.float32]:
+    def _allocate(manifest: Manifest, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:
         shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, capacity, manifest.head_dim)
         try:
-            return np.zeros(shape, np.float32)  # zeros: a masked row must still be finite
+            return np.zeros(shape, manifest.kv_dtype)  # zeros: a masked row must still be finite
         except MemoryError:
-            gigabytes = np.prod(shape, dtype=np.float64) * 4 / 1e9
+            gigabytes = np.prod(shape, dtype=np.float64) * np.dtype(manifest.kv_dtype).itemsize / 1e9
             raise ConfigError(
                 f"A KV cache of {num_slots} x {capacity} tokens needs {gigabytes:.1f} GB: lower max_batch."
             ) from None

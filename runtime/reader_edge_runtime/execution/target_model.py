@@ -37,7 +37,7 @@ class TargetModel:
         self.manifest = manifest
         self._logits = np.empty(0, np.float32)
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_slab: npt.NDArray[np.float32] | None = None
+        self._bound_slab: npt.NDArray[np.floating] | None = None
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0) -> "TargetModel":

@@ -1,0 +1,6 @@
+"""Chains of small operators become the one ONNX operator that they spell out, for providers that pay per operator."""
+
+from reader_edge_export.fusion.norm import fuse_norms
+from reader_edge_export.fusion.rotary import fuse_rotary
+
+__all__ = ["fuse_norms", "fuse_rotary"]

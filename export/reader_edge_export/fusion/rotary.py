@@ -1,0 +1,90 @@
+"""x * cos + rotate_half(x) * sin becomes RotaryEmbedding (opset 23)."""
+
+import onnx_ir as ir
+
+from reader_edge_export.fusion.matching import consumers, other_input, producer
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+
+
+def fuse_rotary(editor: GraphEditor) -> int:
+    """Fuse every rotary embedding whose two halves turn by the same angles; the number fused."""
+    return _RotaryFusion(editor).run()
+
+
+class _RotaryFusion:
+    """halves: a cosine or sine (B, N, D) -> its first half (B, N, D / 2), cut once for all layers."""
+
+    def __init__(self, editor: GraphEditor) -> None:
+        self._editor = editor
+        self._halves: dict[ir.Value, ir.Value] = {}
+
+    def run(self) -> int:
+        return len([node for node in self._editor.graph if node.op_type == "Neg" and self._fuse(node)])
+
+    def _fuse(self, negated: ir.Node) -> bool:
+        """Follow one negated half to the sum, and replace what is on the way."""
+        rotated = next(consumers(negated.outputs[0], "Concat"), None)
+        source = _rotated_source(rotated) if rotated is not None else None
+        if rotated is None or source is None:
+            return False
+        for turned in consumers(rotated.outputs[0], "Mul"):
+            sine = _angles(other_input(turned, rotated.outputs[0]), "Sin")
+            for total in consumers(turned.outputs[0], "Add"):
+                straight = producer(other_input(total, turned.outputs[0]), "Mul")
+                cosine = _angles(other_input(straight, source), "Cos") if straight is not None else None
+                if sine is not None and cosine is not None:
+                    inputs = [source, self._half(cosine), self._half(sine)]
+                    self._editor.replace(total, [self._editor.op("RotaryEmbedding", inputs)])
+                    return True
+        return False
+
+    def _half(self, angles: ir.Value) -> ir.Value:
+        if angles not in self._halves:
+            editor = self._editor
+            assert angles.shape is not None
+            size = angles.shape[-1]
+            assert isinstance(size, int)
+            half = editor.op("Slice", [angles, editor.int64s(0), editor.int64s(size // 2), editor.int64s(-1)])
+            half.shape = ir.Shape([*angles.shape[:-1], size // 2])
+            maker = angles.producer()
+            assert maker is not None
+            editor.insert_after(maker)
+            self._halves[angles] = half
+        return self._halves[angles]
+
+
+def _rotated_source(rotated: ir.Node) -> ir.Value | None:
+    """x, where a node is concat(-x[half:], x[:half])."""
+    if len(rotated.inputs) != 2:
+        return None
+    negated, first = producer(rotated.inputs[0], "Neg"), producer(rotated.inputs[1], "Slice")
+    second = producer(negated.inputs[0], "Slice") if negated is not None else None
+    if first is None or second is None or first.inputs[0] is not second.inputs[0] or first.inputs[0] is None:
+        return None
+    source = first.inputs[0]
+    size = source.shape[-1] if source.shape is not None else None
+    if not isinstance(size, int) or len(source.shape or ()) != 4:
+        return None
+    is_halved = _start(first) == 0 and _start(second) == size // 2
+    return source if is_halved and size % 2 == 0 else None
+
+
+def _start(cut: ir.Node) -> int | None:
+    start = weight_of(cut.inputs[1])
+    return int(start.reshape(-1)[0]) if start is not None else None
+
+
+def _angles(value: ir.Value | None, function: str) -> ir.Value | None:
+    """The cosine or sine (B, N, D) behind (B, 1, N, D), if its second half repeats its first."""
+    unsqueezed = producer(value, "Unsqueeze")
+    if unsqueezed is None or unsqueezed.inputs[0] is None:
+        return None
+    angles = unsqueezed.inputs[0]
+    if angles.shape is None or not isinstance(angles.shape[-1], int):
+        return None
+    node = producer(angles, function, "Mul")
+    if node is not None and node.op_type == "Mul":  # scaled rotary embeddings, or a scale of one
+        node = producer(node.inputs[0], function)
+    repeated = producer(node.inputs[0], "Concat") if node is not None else None
+    is_repeated = repeated is not None and len(repeated.inputs) == 2 and repeated.inputs[0] is repeated.inputs[1]
+    return angles if is_repeated else None

@@ -1,0 +1,107 @@
+"""Weights, activations and KV cache in fp16 or bf16: what GPUs multiply.
+
+Angles of rotary embeddings stay fp32 until their cosine is taken (fp16 has no odd positions beyond 2,048), norms sum in
+fp32 by their own definition, and logits leave the graph as fp32.
+"""
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32
+from reader_edge_runtime.errors import ExportError
+
+_DATA_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+_NUMPY_TYPES = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
+_MASKS = ("tree_mask", "tree_mask_sliding")
+
+# Far below any score, and a score added to it still is a number in fp16: a row that sees nothing must stay finite.
+_MASKED_HALF = -3e4
+
+
+def store_half(editor: GraphEditor, precision: str) -> None:
+    """Give the graph's numbers the type of `precision`, "fp16" or "bf16"; masks and logits stay fp32 at the border.
+
+    Raises ExportError where a weight does not fit.
+    """
+    store_vocabulary_fp32(editor)
+    _HalfPrecision(editor, _DATA_TYPES[precision]).convert()
+
+
+class _HalfPrecision:
+    """halves: fp32 value -> its half-precision form, made once."""
+
+    def __init__(self, editor: GraphEditor, data_type: ir.DataType) -> None:
+        self._editor = editor
+        self._data_type = data_type
+        self._halves: dict[ir.Value, ir.Value] = {}
+
+    def convert(self) -> None:
+        graph = self._editor.graph
+        nodes = list(graph)
+        of_positions = _nodes_of_positions(graph)
+        for value in graph.inputs:
+            if value.name not in _MASKS and value.dtype == ir.DataType.FLOAT:
+                value.dtype = self._data_type
+        for node in nodes:
+            if node not in of_positions:
+                self._convert_node(node)
+        self._widen_logits()
+
+    def _convert_node(self, node: ir.Node) -> None:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.dtype == ir.DataType.FLOAT:
+                node.replace_input_with(index, self._half(value))
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT:
+            node.attributes["to"] = ir.AttrInt64("to", int(self._data_type))
+        for output in node.outputs:
+            if output.dtype == ir.DataType.FLOAT:
+                output.dtype = self._data_type
+
+    def _half(self, value: ir.Value) -> ir.Value:
+        if value not in self._halves:
+            array = weight_of(value)
+            self._halves[value] = self._cast(value) if array is None else self._constant(array, value.name or "weight")
+        return self._halves[value]
+
+    def _constant(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> ir.Value:
+        with np.errstate(over="ignore"):
+            half = array.astype(_NUMPY_TYPES[self._data_type])
+        if not np.isfinite(half).all():
+            raise ExportError(f"The weight {name} has values beyond the range of fp16: use --precision bf16.")
+        return self._editor.constant(half, name)
+
+    def _cast(self, value: ir.Value) -> ir.Value:
+        editor, source = self._editor, value
+        if value.name in _MASKS:
+            source = editor.op("Max", [value, editor.scalar(_MASKED_HALF)])
+        half = editor.op("Cast", [source], {"to": int(self._data_type)}, dtype=self._data_type)
+        half.shape = value.shape
+        maker = value.producer()
+        if maker is None:
+            editor.insert_before(editor.graph[0])
+        else:
+            editor.insert_after(maker)
+        return half
+
+    def _widen_logits(self) -> None:
+        editor, outputs = self._editor, self._editor.graph.outputs
+        for index, value in enumerate(outputs):
+            if value.name == "logits":
+                wide = editor.op("Cast", [value], {"to": int(ir.DataType.FLOAT)})
+                value.name, wide.name, wide.shape = "logits.half", "logits", value.shape
+                outputs[index] = wide
+                editor.append()
+
+
+def _nodes_of_positions(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes that depend on positions and sizes, and on nothing else that changes."""
+    of_tokens = {value for value in graph.inputs if value.name != "position_ids"}
+    nodes = set()
+    for node in graph:
+        if node.op_type not in ("Shape", "Size") and any(value in of_tokens for value in node.inputs):
+            of_tokens.update(node.outputs)
+        elif not all(value is None or value.const_value is not None for value in node.inputs):
+            nodes.add(node)
+    return nodes
