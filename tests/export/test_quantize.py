@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.quantize.int4 import BLOCK_SIZE, quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
+from reader_edge_runtime.decoding.width_probe import probe_width
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
-from tests.tiny_models import VOCAB_SIZE
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FloatArray = npt.NDArray[np.float32]
 Exported = Callable[[str, str, str], Path]
@@ -148,3 +150,11 @@ def _forward(
         target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
         cache.commit(slot, list(range(len(prompt))))
     return target.forward(cache, 0, trees, rows or [list(range(len(tree))) for tree in trees]).logits.copy()
+
+
+@pytest.mark.parametrize("num_kv_heads", [2, 4])
+def test_wide_heads_are_summed_alike_before_and_after_64_visible_rows(num_kv_heads: int, tmp_path: Path) -> None:
+    source = build_tiny_model("llama", tmp_path / "source", head_dim=256, num_key_value_heads=num_kv_heads)
+    export_model(source, tmp_path / "out", ExportOptions(precision="fp32"))
+    report = probe_width(TargetModel.open(ModelPackage.open(tmp_path / "out"), threads=1))
+    assert (report.num_rows, report.num_equal) == (16, 16)

@@ -17,7 +17,7 @@ from reader_edge_runtime.execution.target_model import TargetModel
 
 Float32Array = npt.NDArray[np.float32]
 
-_PREFIX_LEN = 5
+_PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
 _PATH_LEN = 4
 
 
@@ -37,14 +37,15 @@ class WidthReport:
 def probe_width(target: TargetModel) -> WidthReport:
     """Compare one path's logits in single-token passes with wider ones: a chain, and paths scattered in trees."""
     vocab_size = target.manifest.vocab_size
-    if target.manifest.max_context < _PREFIX_LEN + 2 * _PATH_LEN:
+    prefix_len = next((n for n in _PREFIX_LENS if n + 2 * _PATH_LEN <= target.manifest.max_context), None)
+    if prefix_len is None:
         return WidthReport(0, 0, 0.0)
-    room = target.manifest.max_context - _PREFIX_LEN
-    token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=64)]
-    prefix, path, others = token_ids[:_PREFIX_LEN], token_ids[_PREFIX_LEN:][:_PATH_LEN], token_ids[16:]
-    cache = KVCache(target.manifest, 1, _PREFIX_LEN + 32)
+    room = target.manifest.max_context - prefix_len
+    token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
+    prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
+    cache = KVCache(target.manifest, 1, prefix_len + 32)
     target.forward(cache, 0, [DraftTree.chain(prefix)], [[0]])
-    cache.commit(0, list(range(_PREFIX_LEN)))
+    cache.commit(0, list(range(prefix_len)))
     reference = _single_passes(target, cache, path)
     num_rows, num_equal, largest = 0, 0, 0.0
     for spacing in (1, 2, 4, 7):
@@ -59,11 +60,12 @@ def probe_width(target: TargetModel) -> WidthReport:
 
 
 def _single_passes(target: TargetModel, cache: KVCache, path: Sequence[int]) -> Float32Array:
+    prefix_len = cache.lengths[0]
     rows = []
     for token_id in path:
         rows.append(target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]]).logits[0, 0].copy())
         cache.commit(0, [0])
-    cache.truncate(0, _PREFIX_LEN)
+    cache.truncate(0, prefix_len)
     return np.stack(rows)
 
 
