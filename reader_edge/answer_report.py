@@ -7,6 +7,7 @@ from rich.table import Table
 
 from reader_edge_runtime import Engine, GenerationStats
 from reader_edge_runtime.execution.provider import num_usable_cores
+from reader_edge_runtime.stats import STEP_PARTS
 
 
 def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
@@ -104,14 +105,8 @@ def _by_depth(stats: GenerationStats) -> str:
 
 
 def _time_by_part(stats: GenerationStats) -> str:
-    parts = {
-        "prefill": stats.prefill_s,
-        "draft": stats.draft_s,
-        "forward": stats.forward_s,
-        "verify": stats.verify_s,
-        "commit": stats.commit_s,
-    }
-    return ", ".join(f"{name} {_milliseconds(seconds)}" for name, seconds in parts.items())
+    parts = ("prefill_s", *STEP_PARTS)
+    return ", ".join(f"{part.removesuffix('_s')} {_milliseconds(getattr(stats, part))}" for part in parts)
 
 
 def _share(part: int, whole: int) -> str:

@@ -1,10 +1,11 @@
 """Plain against drafted decoding of one prompt: are the tokens the same, and how much sooner do they come?"""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from reader_edge_runtime import Engine, GenerationConfig, GenerationResult, GenerationStats
+from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.engine import Prompt
 
@@ -12,30 +13,47 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class TimedAnswer:
+    """An answer, and by the clock on the wall: seconds to its first token, and from there to its end."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    stats: GenerationStats
+    first_token_s: float
+    decode_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens after the first one, per second of `decode_s`; 0 where the first was the last."""
+        return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Rounds of both ways, in the order they ran."""
 
-    plain: tuple[GenerationResult, ...]
-    drafted: tuple[GenerationResult, ...]
+    plain: tuple[TimedAnswer, ...]
+    drafted: tuple[TimedAnswer, ...]
 
     @property
     def is_identical(self) -> bool:
         """Whether every round, plain or drafted, emitted the same tokens."""
-        return len({result.token_ids for result in (*self.plain, *self.drafted)}) == 1
+        return len({answer.token_ids for answer in (*self.plain, *self.drafted)}) == 1
 
     @property
     def plain_tokens_per_s(self) -> float:
-        return median(result.stats.tokens_per_s for result in self.plain)
+        return median(answer.tokens_per_s for answer in self.plain)
 
     @property
     def drafted_tokens_per_s(self) -> float:
-        return median(result.stats.tokens_per_s for result in self.drafted)
+        return median(answer.tokens_per_s for answer in self.drafted)
 
     @property
     def speedup(self) -> float:
-        """Ratio of the median decode times per token; 1 where a single token left nothing to decode."""
-        plain, drafted = _median_s_per_token(self.plain), _median_s_per_token(self.drafted)
-        return plain / drafted if plain and drafted else 1.0
+        """Ratio of the median speeds; 1 where a single token left nothing to decode."""
+        plain = self.plain_tokens_per_s
+        return self.drafted_tokens_per_s / plain if plain else 1.0
 
     @property
     def drafted_stats(self) -> GenerationStats:
@@ -47,25 +65,38 @@ def compare(
     engine: Engine,
     prompt: Prompt,
     config: GenerationConfig,
+    num_rounds: int = ROUNDS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Answer a prompt ROUNDS times each way, in alternating order.
+    """Answer a prompt several times each way, in alternating order.
 
     What the engine learned is dropped before every round: an answer seen before would draft itself. The drafter is
     waited for: on a machine that never drafted it is compiled first.
     """
     if isinstance(engine.decoder.drafter, RetrievalDrafter):
         engine.decoder.drafter.wait()
-    results: dict[bool, list[GenerationResult]] = {False: [], True: []}
-    for number in range(ROUNDS):
+    answers: dict[bool, list[TimedAnswer]] = {False: [], True: []}
+    for number in range(num_rounds):
         for is_drafted in (number % 2 == 1, number % 2 == 0):
             engine.forget()
-            results[is_drafted].append(engine.generate(prompt, replace(config, is_drafted=is_drafted)))
+            answers[is_drafted].append(_answer(engine, prompt, replace(config, is_drafted=is_drafted)))
             if on_progress is not None:
-                on_progress(sum(map(len, results.values())), 2 * ROUNDS)
-    return Comparison(tuple(results[False]), tuple(results[True]))
+                on_progress(sum(map(len, answers.values())), 2 * num_rounds)
+    return Comparison(tuple(answers[False]), tuple(answers[True]))
 
 
-def _median_s_per_token(results: tuple[GenerationResult, ...]) -> float:
-    speeds = [result.stats.tokens_per_s for result in results]
-    return median(1 / speed if speed else 0.0 for speed in speeds)
+def _answer(engine: Engine, prompt: Prompt, config: GenerationConfig) -> TimedAnswer:
+    start = time.perf_counter()
+    chunks = engine.stream(prompt, config)
+    taken = [next(chunks)]
+    first = time.perf_counter()
+    taken += chunks
+    end = time.perf_counter()
+    return TimedAnswer(
+        "".join(chunk.text for chunk in taken),
+        tuple(token_id for chunk in taken for token_id in chunk.token_ids),
+        taken[-1].finish_reason or "cancelled",
+        taken[-1].stats or GenerationStats(),
+        first - start,
+        end - first,
+    )

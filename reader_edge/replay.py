@@ -14,6 +14,7 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.tokenizer import Tokenizer
 
@@ -69,7 +70,7 @@ class ReplayResult:
         return [(low, float(p.mean()), float(o.mean()), len(p)) for low, p, o in rows if len(p)]
 
 
-def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:
+def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOKEN_ID) -> list[RecordedRequest]:
     """Requests of a recording, one JSON object a line: task and turns of input and output."""
     requests = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
@@ -82,7 +83,7 @@ def read_recording(path: Path, tokenizer: Tokenizer) -> list[RecordedRequest]:
             ]
         except (ValueError, KeyError, TypeError, PromptError) as error:
             raise ConfigError(f"Line {number} of {path} is not a recorded request: {error}") from error
-        requests.append(RecordedRequest(str(record.get("task", "")), [(i, [*o, END_TOKEN_ID]) for i, o in turns]))
+        requests.append(RecordedRequest(str(record.get("task", "")), [(i, [*o, end_token_id]) for i, o in turns]))
     return requests
 
 
@@ -104,23 +105,29 @@ def replay(
         state: RequestCore | None = None
         for prompt, output in request.turns:
             start = time.perf_counter()
-            if state is None:
-                state = core.begin(prompt)
-            else:
-                state.extend(prompt)
+            state = begin_or_extend(core, state, prompt)
             result.prompt_us.append(1e6 * (time.perf_counter() - start) / max(1, len(prompt)))
-            _replay_answer(state, output, request.task, result)
+            replay_answer(state, output, request.task, result)
             state.finish()
         if state is not None:
             result.num_bytes = max(result.num_bytes, core.history.num_bytes + state.num_bytes)
     return result
 
 
-def _replay_answer(state: RequestCore, output: list[int], task: str, result: ReplayResult) -> None:
+def begin_or_extend(core: DraftingCore, state: RequestCore | None, prompt: list[int]) -> RequestCore:
+    """The state after another turn's prompt; None starts a request."""
+    if state is None:
+        return core.begin(prompt)
+    state.extend(prompt)
+    return state
+
+
+def replay_answer(state: RequestCore, output: list[int], task: str, result: ReplayResult, max_nodes: int = 256) -> None:
+    """Draft an answer step by step and learn it; `result` gets what was found. max_nodes: of a tree, root included."""
     position = 0
     while position < len(output):
         start = time.perf_counter()
-        tree = state.draft(256, MAX_DEPTH)
+        tree = state.draft(max_nodes, MAX_DEPTH)
         drafted = time.perf_counter()
         path = list(_accepted_path(tree, output[position:-1]))
         emitted = output[position : position + len(path) + 1]
@@ -155,6 +162,13 @@ def _count_nodes(tree: DraftTree, path: list[int], result: ReplayResult) -> None
     result.observed += is_accepted[1:]
 
 
+def first_parameters(priors: str, others: Sequence[Sequence[RecordedRequest]]) -> Float32Array | None:
+    """What the mixture starts from: "shipped" (None), learned from "others", or "none" at all."""
+    if priors == "shipped":
+        return None
+    return as_priors(learn_parameters(others, cold_parameters())) if priors == "others" else cold_parameters()
+
+
 def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Float32Array) -> Float32Array:
     """What the mixture learns from several recordings, their requests interleaved, each with a history of its own."""
     config = DraftConfig(max_nodes=17, max_depth=MAX_DEPTH)
@@ -165,10 +179,7 @@ def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Flo
     for _, which, request in sorted(places, key=lambda place: place[:2]):
         state: RequestCore | None = None
         for prompt, output in request.turns:
-            if state is None:
-                state = cores[which].begin(prompt)
-            else:
-                state.extend(prompt)
-            _replay_answer(state, output, request.task, ReplayResult())
+            state = begin_or_extend(cores[which], state, prompt)
+            replay_answer(state, output, request.task, ReplayResult())
             state.finish()
     return cores[0].parameters

@@ -9,16 +9,13 @@ import click
 import numpy as np
 
 from reader_edge.replay import (
-    Float32Array,
-    RecordedRequest,
     ReplayResult,
-    learn_parameters,
+    first_parameters,
     read_recording,
     replay,
 )
 from reader_edge.tokenizer_source import load_tokenizer
 from reader_edge_runtime.drafting.datastore import open_datastores
-from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,10 @@ def replay_files(
     reports = []
     for which, (path, requests) in enumerate(zip(files, recordings, strict=True)):
         others = recordings[:which] + recordings[which + 1 :]
-        parameters = _first_parameters(priors, others)
+        parameters = first_parameters(priors, others)
         results = {n: replay(requests, n, is_history_used, parameters, datastores) for n in budgets}
         reports.append(FileReport(path.stem, results))
     return reports
-
-
-def _first_parameters(priors: str, others: Sequence[Sequence[RecordedRequest]]) -> Float32Array | None:
-    if priors == "shipped":
-        return None
-    return as_priors(learn_parameters(others, cold_parameters())) if priors == "others" else cold_parameters()
 
 
 def print_json(reports: Sequence[FileReport]) -> None:

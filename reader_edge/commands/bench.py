@@ -3,6 +3,7 @@
 import click
 
 from reader_edge.commands.bench_cost import cost
+from reader_edge.commands.bench_decode import decode
 from reader_edge.commands.bench_replay import replay_command
 
 
@@ -11,5 +12,6 @@ def bench() -> None:
     """Measure this machine, a model or a drafter."""
 
 
+bench.add_command(decode)
 bench.add_command(cost)
 bench.add_command(replay_command)

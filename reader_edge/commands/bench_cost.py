@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reader_edge.commands import options
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
-@click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@options.threads
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def cost(model: str | None, batch: int, threads: int, redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.console import count_progress

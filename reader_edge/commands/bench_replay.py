@@ -1,18 +1,17 @@
-"""`reader-edge bench replay`: the drafter on recorded answers, without a model."""
+"""`reader-edge bench replay`: recorded answers through the drafter alone, or through a model's real passes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from reader_edge.replay_report import FileReport
+from reader_edge.commands import options
 
 _DATASTORE = "datastore="
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
     try:
         budgets = tuple(int(part) for part in value.split(","))
     except ValueError:
@@ -33,9 +32,13 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 
 @click.command("replay")
-@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
-@click.option("--tokenizer", required=True, help="A package, a Hugging Face folder or a tokenizer.json.")
-@click.option("--nodes", default="8,16,64", show_default=True, callback=_node_budgets, help="Drafted nodes a step.")
+@click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
+@click.option("--model", help="Time both ways of decoding on this package's real passes.")
+@click.option(
+    "--tokenizer",
+    help="A package, a Hugging Face folder or a tokenizer.json. Needed without --model; with it, its own by default.",
+)
+@click.option("--nodes", callback=_node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]")
 @click.option(
     "--sources",
     default="context,history",
@@ -50,30 +53,69 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
     show_default=True,
     help="What the drafter knows at first: what it ships with, what it learns from the other FILEs, or nothing.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--stretches", type=click.IntRange(1), help="Stretches timed of each FILE, with --model.  [default: 24]")
+@click.option("-n", "--max-tokens", type=click.IntRange(2), help="Tokens of a stretch, with --model.  [default: 64]")
+@options.threads
+@options.as_json
 def replay_command(
+    files: tuple[Path, ...],
+    model: str | None,
+    tokenizer: str | None,
+    nodes: tuple[int, ...] | None,
+    sources: tuple[str, ...],
+    priors: str,
+    stretches: int | None,
+    max_tokens: int | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
+
+    FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. Without --model:
+    the acceptance length, which is what a forward pass emits on the mean, its own token included. With --model: the
+    recorded tokens are forced through the package's passes, and everything else is the decoder's own; of each FILE,
+    evenly spread stretches are timed, while the history learns from all of it. The model's weights play no part.
+    """
+    is_history_used = "history" in sources
+    datastores = tuple(name.removeprefix(_DATASTORE) for name in sources if name.startswith(_DATASTORE))
+    if model is None:
+        if tokenizer is None:
+            raise click.UsageError("Without --model, --tokenizer is needed.")
+        if stretches or max_tokens or threads:
+            raise click.UsageError("--stretches, --max-tokens and --threads need --model.")
+        _replay_drafter(files, tokenizer, nodes or (8, 16, 64), is_history_used, priors, datastores, as_json)
+        return
+    if nodes:
+        raise click.UsageError("With --model the measured pass times choose the nodes: leave --nodes out.")
+
+    from reader_edge.console import count_progress
+    from reader_edge.model_replay_report import ReplayPlan, print_model_json, print_model_table, replay_on_model
+    from reader_edge.model_source import find_package
+    from reader_edge_runtime.package import ModelPackage
+
+    plan = ReplayPlan(files, tokenizer, stretches or 24, max_tokens or 64, is_history_used, priors, datastores)
+    package = ModelPackage.open(find_package(model))
+    package.check_files()
+    with count_progress("Stretches timed") as on_progress:
+        report = replay_on_model(package, plan, threads, on_progress)
+    if as_json:
+        print_model_json(report)
+    else:
+        print_model_table(report)
+
+
+def _replay_drafter(
     files: tuple[Path, ...],
     tokenizer: str,
     nodes: tuple[int, ...],
-    sources: tuple[str, ...],
+    is_history_used: bool,
     priors: str,
+    datastores: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Replay recorded answers through the drafter, without a model.
-
-    FILE holds one recorded request a line: {"task": ..., "turns": [{"input": ..., "output": ...}]}. The acceptance
-    length is what a forward pass emits on the mean, its own token included.
-    """
     from reader_edge.replay_report import print_json, print_table, replay_files
 
-    reports: list[FileReport] = replay_files(
-        files,
-        tokenizer,
-        nodes,
-        "history" in sources,
-        priors,
-        [name.removeprefix(_DATASTORE) for name in sources if name.startswith(_DATASTORE)],
-    )
+    reports = replay_files(files, tokenizer, nodes, is_history_used, priors, datastores)
     if as_json:
         print_json(reports)
     else:

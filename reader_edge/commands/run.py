@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reader_edge.commands import options
+
 if TYPE_CHECKING:
     from reader_edge_runtime import Engine, GenerationConfig
     from reader_edge_runtime.engine import Prompt
@@ -18,14 +20,14 @@ if TYPE_CHECKING:
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="New tokens at most.")
-@click.option("-t", "--temperature", default=0.0, show_default=True, help="0 takes the most likely token.")
+@options.temperature
 @click.option("--top-k", default=0, show_default=True, help="Keep the k most likely tokens; 0 is off.")
-@click.option("--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass; 1 is off.")
+@options.top_p
 @click.option("--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the best; 0 is off.")
 @click.option("--repetition-penalty", default=1.0, show_default=True, help="1 is off.")
-@click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
+@options.seed
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
-@click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@options.threads
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -33,14 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")
-@click.option(
-    "--datastore",
-    "datastores",
-    multiple=True,
-    type=click.Path(),
-    metavar="FILE",
-    help="Draft from this file of `reader-edge datastore build` too; up to 4.",
-)
+@options.datastores
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -166,7 +161,7 @@ def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", sta
     from reader_edge.console import count_progress, print_table
 
     with count_progress("Preparing, then decoding both ways") as on_progress:
-        comparison = compare(engine, prompt, config, on_progress)
+        comparison = compare(engine, prompt, config, on_progress=on_progress)
     if as_json:
         click.echo(json.dumps(comparison_fields(engine, comparison)))
     else:

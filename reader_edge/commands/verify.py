@@ -5,16 +5,14 @@ from pathlib import Path
 
 import click
 
+from reader_edge.commands import options
+
 
 @click.command()
 @click.argument("model", required=False)
-@click.option(
-    "--prompts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='Prompts to use: one a line, or a .jsonl file with a "prompt" a line. Default: a bundled set.',
-)
+@options.prompts
 @click.option("-n", "--max-tokens", default=144, show_default=True, help="Tokens of each answer.")
-@click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+@options.threads
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def verify(model: str | None, prompts: Path | None, max_tokens: int, threads: int, as_json: bool) -> None:
     """Prove that drafted decoding gives what plain decoding gives.

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+STEP_PARTS = ("draft_s", "forward_s", "verify_s", "commit_s", "learn_s")
+
 
 @dataclass(slots=True)
 class GenerationStats:
@@ -19,7 +21,8 @@ class GenerationStats:
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
         predicted against what was observed.
-    *_s: seconds; decode_s is the whole of the steps, and draft_s + forward_s + verify_s + commit_s its parts.
+    *_s: seconds; decode_s is the whole of the steps, and those in STEP_PARTS its parts: drafting and cutting the tree,
+        the pass, choosing tokens (text and stop strings included), moving KV rows, and what the drafter learns.
     In a batch each sequence is charged with the whole time of a step it took part in.
     """
 
@@ -43,11 +46,17 @@ class GenerationStats:
     forward_s: float = 0.0
     verify_s: float = 0.0
     commit_s: float = 0.0
+    learn_s: float = 0.0
+
+    @property
+    def num_decoded_tokens(self) -> int:
+        """Tokens that decoding steps emitted: all but the one that the prefill gave."""
+        return self.num_accepted_tokens + self.num_steps
 
     @property
     def acceptance_length(self) -> float:
         """Tokens emitted per step, the bonus token included (the literature's MAT); 0 before the first step."""
-        return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
+        return self.num_decoded_tokens / self.num_steps if self.num_steps else 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -57,8 +66,7 @@ class GenerationStats:
     @property
     def tokens_per_s(self) -> float:
         """Tokens that decoding steps emitted, per second of `decode_s`; the prefill's own token is not counted."""
-        num_decoded = self.num_accepted_tokens + self.num_steps
-        return num_decoded / self.decode_s if self.decode_s else 0.0
+        return self.num_decoded_tokens / self.decode_s if self.decode_s else 0.0
 
     def add(self, other: "GenerationStats") -> None:
         """Add the counts and times of another request."""

@@ -15,6 +15,17 @@ def test_both_ways_emit_the_same_tokens(engine: Engine) -> None:
     assert all(result.stats.num_drafted_tokens == 0 for result in comparison.plain)
 
 
+def test_an_answer_is_the_engine_s_own_and_its_times_hold_its_steps(engine: Engine) -> None:
+    comparison = compare(engine, "# tar\n\n", CONFIG, num_rounds=1)
+    engine.forget()
+    result = engine.generate("# tar\n\n", CONFIG)
+    for answer in (*comparison.plain, *comparison.drafted):
+        assert (answer.text, answer.token_ids) == (result.text, result.token_ids)
+        assert answer.finish_reason == result.finish_reason
+        assert answer.first_token_s >= answer.stats.prefill_s > 0
+        assert answer.decode_s >= answer.stats.decode_s > 0
+
+
 def test_no_round_learns_from_another(engine: Engine) -> None:
     comparison = compare(engine, "1 2 3 1 2 3 1 2", CONFIG)
     for result in (*comparison.plain, *comparison.drafted):
@@ -24,15 +35,15 @@ def test_no_round_learns_from_another(engine: Engine) -> None:
 
 def test_the_order_alternates(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
-    generate = Engine.generate
+    stream = Engine.stream
 
     def watch(self: Engine, prompt: str, config: GenerationConfig) -> object:
         order.append(config.is_drafted)
-        return generate(self, prompt, config)
+        return stream(self, prompt, config)
 
-    monkeypatch.setattr(Engine, "generate", watch)
+    monkeypatch.setattr(Engine, "stream", watch)
     told: list[tuple[int, int]] = []
-    compare(engine, "# tar", CONFIG, lambda done, total: told.append((done, total)))
+    compare(engine, "# tar", CONFIG, on_progress=lambda done, total: told.append((done, total)))
     assert order == [False, True, True, False, False, True]
     assert told[-1] == (6, 6)
 

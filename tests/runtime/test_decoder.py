@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.sampling import Sampler
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.package import Manifest
+from reader_edge_runtime.stats import STEP_PARTS
 from tests.fake_target import FakeTarget, make_manifest
 
 
@@ -138,6 +140,34 @@ def test_retrieval_drafts_change_no_token_and_are_accepted(temperature: float) -
         assert sequence.stats.num_accepted_tokens + sequence.stats.num_steps + 1 == sequence.stats.num_tokens
         assert sum(sequence.stats.accepted_by_source.values()) == sequence.stats.num_accepted_tokens
         assert sum(sequence.stats.accepted_by_depth.values()) == sequence.stats.num_accepted_tokens
+
+
+def test_a_step_s_parts_are_all_of_it() -> None:
+    decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
+    sequence = decoder.submit([1, 2, 3], GenerationConfig(max_tokens=50))
+    while sequence.finish_reason is None:
+        decoder.step()
+    parts = [getattr(sequence.stats, part) for part in STEP_PARTS]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == pytest.approx(sequence.stats.decode_s)
+
+
+class EndlessSampler(Sampler):
+    """Says one token whatever the logits are."""
+
+    def choose(self, logits: npt.NDArray[np.float32], position: int) -> int:
+        return 5
+
+
+def test_a_sampler_of_the_caller_s_decides_what_is_accepted() -> None:
+    decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
+    sequence = decoder.submit(
+        [1, 2, 3], GenerationConfig(max_tokens=40), sampler=EndlessSampler(SamplingConfig(), 8, ())
+    )
+    while sequence.finish_reason is None:
+        decoder.step()
+    assert sequence.output_token_ids == [5] * 40
+    assert sequence.stats.num_steps < 20
 
 
 def test_fewer_passes_than_tokens_when_text_repeats() -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.node_budget import NodeBudget
+from reader_edge_runtime.decoding.sampling import Sampler
 from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, verify
@@ -47,12 +48,13 @@ class Decoder:
         prompt_token_ids: TokenIds[int],
         config: GenerationConfig,
         is_stop: Callable[[int], bool] | None = None,
+        sampler: Sampler | None = None,
     ) -> Sequence:
         """Queue a request; `step` decodes it. is_stop: told each emitted token, True ends the answer.
 
-        Raises PromptError or ConfigError.
+        sampler: chooses in place of the one that config.sampling describes. Raises PromptError or ConfigError.
         """
-        sequence = Sequence(prompt_token_ids, config, self.target.manifest, None, is_stop)
+        sequence = Sequence(prompt_token_ids, config, self.target.manifest, None, is_stop, sampler)
         if config.is_drafted:
             sequence.drafter = self.drafter.begin(sequence.token_ids)
         self.waiting.append(sequence)
@@ -98,10 +100,11 @@ class Decoder:
         advanced = list(self.running)
         for sequence in advanced:
             stats = sequence.stats
-            stats.draft_s += drafted - start + learned - committed
+            stats.draft_s += drafted - start
             stats.forward_s += forwarded - drafted
             stats.verify_s += verified - forwarded
             stats.commit_s += committed - verified
+            stats.learn_s += learned - committed
             stats.decode_s += learned - start
         self._release_finished()
         return advanced

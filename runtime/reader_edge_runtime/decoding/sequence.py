@@ -29,13 +29,14 @@ class Sequence:
         manifest: Manifest,
         drafter: RequestDrafter | None,
         is_stop: Callable[[int], bool] | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         _check_prompt(prompt_token_ids, manifest)
         self.token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
         self.drafter = drafter
-        self.sampler = Sampler(config.sampling, manifest.vocab_size, self.token_ids)
+        self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.finish_reason: FinishReason | None = None
         self._is_stop = is_stop

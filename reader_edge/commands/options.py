@@ -1,0 +1,28 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+temperature = click.option("-t", "--temperature", default=0.0, show_default=True, help="0 takes the most likely token.")
+top_p = click.option(
+    "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass; 1 is off."
+)
+seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
+threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+datastores = click.option(
+    "--datastore",
+    "datastores",
+    multiple=True,
+    type=click.Path(),
+    metavar="FILE",
+    help="Draft from this file of `reader-edge datastore build` too; up to 4.",
+)
+prompts = click.option(
+    "--prompts",
+    type=FILE,
+    help='Prompts to use: one a line, or a .jsonl file with a "prompt" a line. Default: a bundled set.',
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
