@@ -1,27 +1,48 @@
 """The proof that drafting changes nothing: every token, and the bits of every logit row a token was chosen from.
 
 The reference decodes plainly, one sequence alone, one token per pass. Against it runs every drafter, greedy and
-sampled, one sequence alone and several ragged ones together.
+sampled, one sequence alone and several ragged ones together: every combination of sources, all of them beside a hostile
+one, and a drafter that knows the answers.
 """
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge.hostile_source import HostileSource
 from reader_edge.stress_drafter import StressDrafter
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+from reader_edge_runtime.drafting.datastore import Datastore
+from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
+from reader_edge_runtime.drafting.datastore_header import DatastoreFacts
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.errors import DraftError
 
 Float32Array = npt.NDArray[np.float32]
 
 CHOICES = ("greedy", "sampled")
-DRAFTERS = ("context", "context + history", "all sources", "stress")
+SOURCE_SETS = {
+    "context": frozenset[str](),
+    "context + history": frozenset({"history"}),
+    "context + datastore": frozenset({"datastore"}),
+    "context + logits": frozenset({"logits"}),
+    "context + history + datastore": frozenset({"history", "datastore"}),
+    "context + history + logits": frozenset({"history", "logits"}),
+    "context + datastore + logits": frozenset({"datastore", "logits"}),
+    "all sources": frozenset({"history", "datastore", "logits"}),
+    "all sources + hostile": frozenset({"history", "datastore", "logits", "hostile"}),
+}
+DRAFTERS = (*SOURCE_SETS, "stress")
 BATCH_SIZES = (1, 4)
+
+_REFUSED_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +80,14 @@ class ProofRun:
 
 @dataclass(frozen=True, slots=True)
 class ProofReport:
-    """What was compared, with what result, and on what."""
+    """What was compared, with what result, and on what.
+
+    refusal: the error, naming the source, that stopped a source which proposed token ids outside the vocabulary; None
+    where nothing stopped it, or another token than the plain one had come before.
+    """
 
     runs: tuple[ProofRun, ...]
+    refusal: str | None
     provider: str
     attention: str
     precision: str
@@ -89,8 +115,9 @@ class ProofReport:
 
     @property
     def is_promise_kept(self) -> bool:
-        """Whether every token is the same and, where the package's attention is "exact", every bit."""
-        return self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through."""
+        is_same = self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+        return is_same and self.refusal is not None
 
     def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
         """For each prompt that diverged, the divergence that came earliest in its answer."""
@@ -114,7 +141,7 @@ def prove(
     prover = _Prover(engine, encoded, max_tokens, on_progress)
     runs = tuple(run for choice in CHOICES for run in prover.runs(choice))
     manifest = engine.package.manifest
-    return ProofReport(runs, engine.decoder.target.provider, manifest.attention, manifest.precision)
+    return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +165,7 @@ class _Prover:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self._target = engine.decoder.target
+        self._fingerprint = engine.tokenizer.fingerprint()
         self._engine_config = engine.decoder.config
         self._prompts = prompts
         self._max_tokens = max_tokens
@@ -147,26 +175,58 @@ class _Prover:
 
     def runs(self, choice: str) -> list[ProofRun]:
         """Plain answers first, then every drafter at every batch size against them."""
-        answers = [self._plain_answer(prompt, self._config(choice, i)) for i, prompt in enumerate(self._prompts)]
+        answers = []
+        for i, prompt in enumerate(self._prompts):
+            answers.append(self._plain_answer(prompt, self._config(choice, i)))
+            self._tell_progress()
         runs = []
-        for name in DRAFTERS:
-            # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
-            drafter = self._drafter(name, answers)
-            runs += [self._compare(answers, name, drafter, choice, batch_size) for batch_size in BATCH_SIZES]
+        with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+            datastore = self._datastore(Path(folder) / "answers.ds", answers)
+            for name in DRAFTERS:
+                # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
+                drafter = self._drafter(name, answers, datastore)
+                runs += [self._compare(answers, name, drafter, choice, batch_size) for batch_size in BATCH_SIZES]
         return runs
+
+    def refusal(self) -> str | None:
+        """See ProofReport."""
+        plain = self._plain_answer(self._prompts[0][:1], replace(self._config("greedy", 0), max_tokens=_REFUSED_TOKENS))
+        vocab_size = self._target.manifest.vocab_size
+        drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
+        decoder = Decoder(self._target, drafter, self._engine_config)
+        sequence = decoder.submit(plain.prompt, plain.config)
+        try:
+            while sequence.finish_reason is None:
+                decoder.step()
+        except DraftError as error:
+            emitted = sequence.output_token_ids
+            is_named = repr(HostileSource.name) in str(error)
+            return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
+        return None
 
     def _config(self, choice: str, prompt: int) -> GenerationConfig:
         sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
         sampling = sampled if choice == "sampled" else SamplingConfig()
         return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
 
-    def _drafter(self, name: str, answers: Sequence[_PlainAnswer]) -> Drafter:
+    def _drafter(self, name: str, answers: Sequence[_PlainAnswer], datastore: Datastore) -> Drafter:
+        vocab_size = self._target.manifest.vocab_size
         if name == "stress":
-            known = {answer.prompt: answer.token_ids for answer in answers}
-            return StressDrafter(known, self._target.manifest.vocab_size)
-        has_all = name == "all sources"
-        config = DraftConfig(is_history_used=has_all or name == "context + history", is_logits_used=has_all)
-        return RetrievalDrafter(config).wait()
+            return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
+        sources = SOURCE_SETS[name]
+        config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
+        hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
+        return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else []).wait()
+
+    def _datastore(self, path: Path, answers: Sequence[_PlainAnswer]) -> Datastore:
+        """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""
+        vocab_size = self._target.manifest.vocab_size
+        builder = DatastoreBuilder(self._fingerprint, vocab_size)
+        for answer in answers[::2]:
+            builder.add([*answer.prompt, *answer.token_ids])
+            builder.end_document()
+        builder.write(path, DatastoreFacts(("answers",), 0), lambda stage: None)
+        return Datastore.open(path, self._fingerprint, vocab_size)
 
     def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> _PlainAnswer:
         alone = replace(self._engine_config, max_batch=1)
@@ -176,7 +236,6 @@ class _Prover:
         sequence = decoder.submit(prompt, replace(config, is_drafted=False))
         while sequence.finish_reason is None:
             decoder.step()
-        self._tell_progress()
         return _PlainAnswer(prompt, config, sequence.output_token_ids, digests)
 
     def _compare(

@@ -17,6 +17,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
         "logit_rows": report.logit_rows,
         "logit_rows_equal": report.logit_rows_equal,
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
+        "refusal": report.refusal,
         "is_promise_kept": report.is_promise_kept,
         "provider": report.provider,
         "attention": report.attention,
@@ -58,8 +59,12 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
         lines.append(
             "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."
         )
-    if report.num_divergences == 0 and not report.is_promise_kept:
+    if report.num_divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
         lines.append("This package promises the same bits, and this machine does not keep that: please report it.")
+    if report.refusal is None:
+        lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
+    else:
+        lines.append(f"A source of drafts that named token ids outside the vocabulary was stopped: {report.refusal}")
     return lines
 
 

@@ -11,15 +11,16 @@ from reader_edge.commands import options
 @click.command()
 @click.argument("model", required=False)
 @options.prompts
-@click.option("-n", "--max-tokens", default=144, show_default=True, help="Tokens of each answer.")
+@click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
 @options.threads
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def verify(model: str | None, prompts: Path | None, max_tokens: int, threads: int, as_json: bool) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
-    Compares every token, and the bits of every logit row a token was chosen from, for several drafters (one of which
-    knows the answers and hides them among wrong branches), greedy and sampled, alone and in a batch. Exit code 1 when
-    a token differs, or a bit where the package's attention is 'exact'.
+    Compares every token, and the bits of every logit row a token was chosen from, for every combination of sources of
+    drafts (datastores too: one is built from answers), beside a source that talks nonsense, and for a drafter that
+    knows the answers and hides them among wrong branches; greedy and sampled, alone and in a batch. Exit code 1 when a
+    token differs, or a bit where the package's attention is 'exact'.
     """
     from reader_edge.console import count_progress, print_table
     from reader_edge.model_source import load_engine

@@ -6,10 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from reader_edge.hostile_source import HostileSource
 from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, prove
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.source import Proposal
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from tests.reader_edge.package_copy import PackageCopy
@@ -36,6 +38,22 @@ def test_every_way_of_passing_is_exercised(engine: Engine) -> None:
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
     assert runs["context + history", 4].acceptance_length > 3
+    assert runs["context + datastore", 1].acceptance_length > runs["context", 1].acceptance_length + 1
+
+
+def test_a_source_that_names_foreign_ids_is_stopped_by_name(engine: Engine) -> None:
+    refusal = prove(engine, PROMPTS[:1], 2).refusal
+    assert refusal is not None
+    assert "'hostile'" in refusal
+    assert f"the vocabulary has {engine.package.manifest.vocab_size}" in refusal
+
+
+def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostileSource, "propose", lambda *_: Proposal([], [], []))
+    report = prove(engine, PROMPTS[:1], 2)
+    assert report.refusal is None
+    assert report.num_divergences == 0
+    assert not report.is_promise_kept
 
 
 def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:

@@ -27,8 +27,14 @@ def pack_proposals(proposals: Sequence[Proposal], names: Sequence[str]) -> tuple
     root = 1  # node 0 stands for "none"
     for proposal in proposals:
         roots.append(root)
+        places = [root]  # of the text's end, then of each token
+        known: dict[tuple[int, int], int] = {}
         for i, parent in enumerate(proposal.parents):
-            node, above = root + 1 + i, root + 1 + parent
+            above = places[1 + parent]
+            node = known.setdefault((above, proposal.token_ids[i]), root + 1 + i)
+            places.append(node)
+            if node != root + 1 + i:
+                continue
             bucket = min(int(proposal.probabilities[i] * PROBABILITY_BUCKETS), PROBABILITY_BUCKETS - 1)
             nodes[node] = proposal.token_ids[i], 0, nodes[above, _CHILD], bucket
             nodes[above, _CHILD] = node

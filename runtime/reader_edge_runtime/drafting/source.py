@@ -18,7 +18,8 @@ class Proposal:
     """Tokens that may follow a text, as parallel lists.
 
     parents[i] is the number of the proposed token before token i, or -1 where token i follows the text itself; always
-    below i. probabilities[i]: how sure the source is that token i follows its parent, from 0 to 1.
+    below i. probabilities[i]: how sure the source is that token i follows its parent, from 0 to 1. A token named again
+    below its parent is the same node, as sure as the first naming.
     """
 
     token_ids: Sequence[int]
@@ -29,7 +30,6 @@ class Proposal:
         """Raise DraftError unless this is a tree of possible tokens."""
         if not len(self.token_ids) == len(self.parents) == len(self.probabilities):
             raise DraftError(f"Source {source!r} proposed lists of different lengths: {self!r:.200}.")
-        seen = set()
         for i, (token_id, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
             if not 0 <= token_id <= MAX_TOKEN_ID:
                 raise DraftError(f"Source {source!r} proposed token id {token_id}.")
@@ -37,9 +37,6 @@ class Proposal:
                 raise DraftError(f"Source {source!r} proposed node {i} below {parent}, which does not come before it.")
             if not 0 <= self.probabilities[i] <= 1:
                 raise DraftError(f"Source {source!r} proposed a probability of {self.probabilities[i]}.")
-            if (parent, token_id) in seen:
-                raise DraftError(f"Source {source!r} proposed token id {token_id} twice below node {parent}.")
-            seen.add((parent, token_id))
 
 
 class RequestSource(Protocol):

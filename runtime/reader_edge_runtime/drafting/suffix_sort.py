@@ -1,4 +1,4 @@
-"""Suffix sorting of token streams, by libdivsufsort (Mori), which sorts bytes."""
+"""Suffix sorting of token streams, by libdivsufsort (Mori), which sorts bytes; of short ones by numpy alone."""
 
 from typing import Any
 
@@ -10,6 +10,8 @@ from reader_edge_runtime.errors import InstallationError
 # libdivsufsort's 32-bit form; beyond it a token would cost twice the memory.
 _MAX_TEXT_BYTES = 2**31 - 1
 _CHUNK = 1 << 22
+# Up to here no library is needed.
+_MAX_SHORT = 1 << 16
 
 
 def max_sortable(token_bytes: int) -> int:
@@ -27,6 +29,8 @@ def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
     The type's highest value may occur too, as an end mark that is above all ids. Raises InstallationError.
     """
+    if len(stream) <= _MAX_SHORT:
+        return _sort_short(stream)
     divsufsort = _load_divsufsort()
     width = _bytes_sorted(stream.itemsize)
     # Big-endian bytes order like the numbers they are, so the suffixes that begin at whole ids come out in order.
@@ -42,6 +46,18 @@ def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         found[num : num + len(kept)] = kept
         num += len(kept)
     return found[:num].view(np.uint32)
+
+
+def _sort_short(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """By prefix doubling (Manber and Myers, "Suffix arrays", 1993): ranks by n tokens give those by 2 n."""
+    rank = np.unique(stream, return_inverse=True)[1] + 1
+    length = 1
+    while len(stream) and rank.max() < len(stream):
+        following = np.zeros_like(rank)
+        following[:-length] = rank[length:]
+        rank = np.unique(rank * (len(stream) + 1) + following, return_inverse=True)[1] + 1
+        length *= 2
+    return np.argsort(rank).astype(np.uint32)
 
 
 def _bytes_sorted(token_bytes: int) -> int:

@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from reader_edge_runtime.drafting import suffix_sort
 from reader_edge_runtime.drafting.datastore import Datastore
 from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
 from reader_edge_runtime.drafting.datastore_check import check_structure
@@ -280,6 +283,20 @@ def test_without_the_sort_library_building_tells_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pydivsufsort", None)
+    monkeypatch.setattr(suffix_sort, "_MAX_SHORT", 0)
     with pytest.raises(InstallationError, match=r"reader-edge\[datastore\]"):
         build(tmp_path / "corpus.ds", DOCUMENTS)
     assert list(tmp_path.iterdir()) == []
+
+
+@given(
+    stream=st.lists(st.sampled_from([0, 1, 2, 255, 256, 65535]), max_size=80),
+    dtype=st.sampled_from([np.uint16, np.uint32]),
+)
+def test_short_streams_are_sorted_like_long_ones(stream: list[int], dtype: type[np.uint16 | np.uint32]) -> None:
+    ids = np.array(stream, dtype)
+    expected = sorted(range(len(stream)), key=lambda position: stream[position:])
+    assert suffix_sort.sort_suffixes(ids).tolist() == expected
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(suffix_sort, "_MAX_SHORT", -1)
+        assert suffix_sort.sort_suffixes(ids).tolist() == expected

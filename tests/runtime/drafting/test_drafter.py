@@ -13,6 +13,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.integrity import check_integrity
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.source import Proposal
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.execution.target_model import TargetModel
@@ -95,6 +96,7 @@ def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None
         Proposal([1, 2, 3, 1], [-1, 0, 1, 2], [1.0, 1.0, 1.0, 1.0]),
         Proposal([], [], []),
         Proposal([7, 6, 5], [-1, -1, -1], [0.0, 0.5, 1.0]),
+        Proposal([2, 2, 3, 3, 3], [-1, -1, 0, 1, 1], [0.9, 0.1, 0.9, 0.9, 0.9]),
     )
     drafter = make_drafter(None, nonsense)
     prompts = [[1, 2, 3], [4, 5]]
@@ -107,7 +109,6 @@ def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None
     [
         Proposal([-1], [-1], [0.9]),
         Proposal([2**40], [-1], [0.9]),
-        Proposal([1, 1], [-1, -1], [0.9, 0.9]),
         Proposal([1, 1], [-1, 1], [0.9, 0.9]),
         Proposal([1, 1], [-1, -2], [0.9, 0.9]),
         Proposal([1], [-1], [1.5]),
@@ -122,6 +123,26 @@ def test_hostile_source_is_named_in_an_error_and_says_no_token(proposal: Proposa
         decode(drafter, [[1, 2, 3]], GenerationConfig(max_tokens=20))
     config = GenerationConfig(max_tokens=40)
     assert decode(make_drafter(), [[1, 2, 3]], config) == plain([[1, 2, 3]], config)
+
+
+def test_a_token_named_again_below_its_parent_is_the_same_node() -> None:
+    again = Proposal([2, 2, 3, 3, 4], [-1, -1, 0, 1, 3], [0.9, 0.1, 0.8, 0.2, 0.7])
+    packed = pack_proposals([again], ["again"])
+    once = pack_proposals([Proposal([2, 3, 4], [-1, 0, 1], [0.9, 0.8, 0.7])], ["once"])
+    assert _paths(*packed) == _paths(*once)
+
+
+def _paths(nodes: np.ndarray, roots: list[int]) -> list[tuple[tuple[int, ...], int]]:
+    """Tokens and class of every path below the first root."""
+    found, waiting = [], [((), roots[0])]
+    while waiting:
+        path, node = waiting.pop()
+        child = nodes[node, 1]
+        while child:
+            found.append(((*path, int(nodes[child, 0])), int(nodes[child, 3])))
+            waiting.append((found[-1][0], child))
+            child = nodes[child, 2]
+    return sorted(found)
 
 
 def test_requests_before_the_kernels_are_there_draft_nothing_and_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
