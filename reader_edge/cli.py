@@ -12,6 +12,7 @@ from reader_edge import __version__
 from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.export import export
+from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
 from reader_edge.commands.run import run
 from reader_edge.commands.verify import verify
@@ -44,5 +45,5 @@ def main() -> None:
     """Lossless speculative decoding for exported language models: the same text, sooner."""
 
 
-for command in (run, verify, info, export, datastore, bench):
+for command in (run, verify, info, export, datastore, forget, bench):
     main.add_command(command)

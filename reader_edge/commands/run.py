@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draft from past answers in this file and add new ones; delete it to erase them.",
+    help="Draft from past answers in this file and add new ones; `reader-edge forget FILE` erases it.",
 )
 @click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
 @click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")

@@ -28,6 +28,8 @@ from reader_edge_runtime.drafting.successor_store import SuccessorStore
 
 _MAX_NODES = 256
 _PROMPT_TAIL = 4
+# An answer that repeated so many tokens of a past text made use of it.
+_USED_LENGTH = ORDER
 _NO_TREE = np.zeros((2, 0), np.int32)
 _NO_VALUES = np.zeros(0, np.float32)
 
@@ -147,6 +149,8 @@ class RequestCore:
             self._context.end,
         )
         self._context.went_on(len(tokens), num_counted)
+        if self._state[HISTORY_STATE + 1] >= _USED_LENGTH:
+            core.history.note_use(int(self._state[HISTORY_STATE]))
         self._tree, self._values = _NO_TREE, _NO_VALUES
         for source in self._sources:
             source.observe(token_ids)
@@ -171,9 +175,13 @@ class RequestCore:
         values: list[float] = self._values.tolist()
         return values
 
-    def finish(self) -> None:
-        """Add the answer to the history, after the prompt's last tokens."""
-        self._core.history.add(self._context.text[self._answer_begin : self._context.end])
+    def finish(self) -> list[Int32Array]:
+        """Add the answer to the history, after the prompt's last tokens; the past texts that requests repeated since
+        the last answer, which are remembered longer now."""
+        history = self._core.history
+        used = history.renew_used()
+        history.add(self._context.text[self._answer_begin : self._context.end])
+        return used
 
     def _check_epoch(self) -> None:
         if self._epoch != self._core.history.epoch:

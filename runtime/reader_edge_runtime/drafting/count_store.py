@@ -1,7 +1,8 @@
-"""Counts of what followed what, in growing arrays: one text that goes on (context) or many, the oldest forgotten."""
+"""Counts of what followed what, in growing arrays: one text that goes on (context) or many, the least used forgotten."""
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from reader_edge_runtime.drafting.kernels.rows import (
 _MIN_KEYS = 1 << 10
 _FIRST_BLOCKS = 1 << 8
 _BETWEEN_TEXTS = -1
+
+# A history's text has room for this many times its bound, for the gaps that moved texts leave.
+_ROOM = 4
 
 
 class CountStore:
@@ -123,20 +127,32 @@ class CountStore:
         self.arrays = (self.header, self.table, self.rows, self.text)
 
 
-class History(CountStore):
-    """Past texts, bounded in tokens.
+@dataclass(slots=True)
+class _Text:
+    """Tokens at [begin, end), not wrapped. used: when a request last repeated a part of it, 0 for not since it was put
+    where it stands."""
 
-    The oldest text goes first. That is the least recently used one in effect: what a later answer repeats is counted
-    again with that answer.
-    num_tokens: tokens that are remembered. epoch: grows when texts are forgotten, and positions may be others' then.
+    begin: int
+    end: int
+    used: int = 0
+
+
+class History(CountStore):
+    """Past texts, bounded in tokens; the least recently used one goes first.
+
+    Texts stand in the order of their last use, so the first is always the one to forget. A text that was used is put
+    behind the others: what is stored of it is told its new place, and nothing is counted anew.
+    num_tokens: tokens that are remembered. epoch: grows when texts are forgotten or move, and positions may be others'
+    then.
     """
 
     def __init__(self, max_tokens: int) -> None:
-        super().__init__(max_tokens + 2)
+        super().__init__(_ROOM * (max_tokens + 2))
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self.epoch = 0
-        self._texts: deque[tuple[int, int]] = deque()
+        self._texts: list[_Text] = []
+        self._clock = 0
 
     def add(self, token_ids: Int32Array) -> None:
         """Remember one text; of a text longer than the bound, its end."""
@@ -145,14 +161,47 @@ class History(CountStore):
             return
         # one position between texts also counts against the room
         while self.num_tokens + len(self._texts) + len(token_ids) > self.max_tokens and self._texts:
-            self._forget_oldest()
-        begin, end = self.end, self.end + len(token_ids)
-        self._write(begin, token_ids)
-        self.text[end & (len(self.text) - 1)] = _BETWEEN_TEXTS
-        self._learn(begin, end)
-        self.end = end + 1
+            self._forget_first()
+        text = self._write_behind(token_ids)
+        self._learn(text.begin, text.end)
+        self.end = text.end + 1
         self.num_tokens += len(token_ids)
-        self._texts.append((begin, end))
+
+    def note_use(self, position: int) -> None:
+        """A request went through the token before `position`, a place in `text`."""
+        before = self.end - 1 - ((self.end - position) & (len(self.text) - 1))
+        i = bisect_right(self._texts, before, key=lambda text: text.begin) - 1
+        if i >= 0 and before < self._texts[i].end:
+            self._clock += 1
+            self._texts[i].used = self._clock
+
+    def renew_used(self) -> list[npt.NDArray[np.int32]]:
+        """Put texts whose use was noted behind the others, the last used one last; these texts, in that order."""
+        used = sorted((text for text in self._texts if text.used), key=lambda text: text.used)
+        for text in used:
+            self._move_behind(text)
+        if self._texts and self.end - self._texts[0].begin > len(self.text) // 2:
+            for text in self._texts.copy():  # closes the gaps that moved texts left
+                self._move_behind(text)
+        return [self._tokens(text) for text in self._texts[len(self._texts) - len(used) :]]
+
+    def texts(self) -> list[npt.NDArray[np.int32]]:
+        """The texts remembered, least recently used first."""
+        return [self._tokens(text) for text in self._texts]
+
+    def text_ends(self) -> list[int]:
+        """Each text's position after its last token, in the same order."""
+        return [text.end for text in self._texts]
+
+    def _tokens(self, text: _Text) -> npt.NDArray[np.int32]:
+        return self.text.take(np.arange(text.begin, text.end), mode="wrap")
+
+    def _write_behind(self, token_ids: Int32Array) -> _Text:
+        text = _Text(self.end, self.end + len(token_ids))
+        self._write(text.begin, token_ids)
+        self.text[text.end & (len(self.text) - 1)] = _BETWEEN_TEXTS
+        self._texts.append(text)
+        return text
 
     def _write(self, begin: int, token_ids: Int32Array) -> None:
         place = begin & (len(self.text) - 1)
@@ -160,19 +209,21 @@ class History(CountStore):
         self.text[place : place + num_before_wrap] = token_ids[:num_before_wrap]
         self.text[: len(token_ids) - num_before_wrap] = token_ids[num_before_wrap:]
 
-    def texts(self) -> list[npt.NDArray[np.int32]]:
-        """The texts remembered, oldest first."""
-        return [self.text.take(np.arange(begin, end), mode="wrap") for begin, end in self._texts]
+    def _move_behind(self, text: _Text) -> None:
+        self._texts.remove(text)
+        moved = self._write_behind(self._tokens(text))
+        counts.relocate(*self.arrays, text.begin, text.end, moved.begin)
+        self.end = moved.end + 1
+        self._clear(text)
 
-    def text_ends(self) -> list[int]:
-        """Each text's position after its last token, oldest first."""
-        return [end for _, end in self._texts]
+    def _forget_first(self) -> None:
+        text = self._texts.pop(0)
+        counts.unlearn(*self.arrays, text.begin, text.end)
+        self._clear(text)
+        self.num_tokens -= text.end - text.begin
 
-    def _forget_oldest(self) -> None:
-        begin, end = self._texts.popleft()
-        counts.unlearn(*self.arrays, begin, end)
-        self._write(begin, np.full(end - begin, _BETWEEN_TEXTS, np.int32))
-        self.num_tokens -= end - begin
+    def _clear(self, text: _Text) -> None:
+        self._write(text.begin, np.full(text.end - text.begin, _BETWEEN_TEXTS, np.int32))
         self.epoch += 1
 
 

@@ -23,6 +23,7 @@ _PROMPT_TAIL = 4
 # Tokens before a tree's root that `learn_successors` is told.
 NUM_BEFORE = 2
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
@@ -100,8 +101,8 @@ class RetrievalDrafter:
         self._core = None
         self._past_answers = []
 
-    def remember(self, token_ids: Sequence[int]) -> None:
-        """Keep an answer in the history file, if there is one; one that cannot be written ends with a warning."""
+    def remember(self, token_ids: Sequence[int] | Int32Array) -> None:
+        """Keep an answer, or its use, in the history file, if there is one; one that cannot be written ends with a warning."""
         if self._history_file is None:
             return
         try:
@@ -154,7 +155,8 @@ class RetrievalRequest:
     def finish(self) -> None:
         request = self._current()
         if request is not None:
-            request.finish()
+            for text in request.finish():
+                self._drafter.remember(text)
         if len(self._token_ids) > self._num_prompt_tokens:
             self._drafter.remember(self._token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :])
 

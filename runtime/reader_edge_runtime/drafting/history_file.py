@@ -8,14 +8,14 @@
         64         records: uint32 tokens, uint32 CRC-32 of their bytes, then the tokens as int32
 
 All numbers are little-endian. Writers append under a lock. A record that a killed process left unfinished fails its
-checksum or its length; the next writer cuts it off. A file that grew to twice the bound is rewritten with the newest
-texts and renamed into place. Deleting the file erases the history.
+checksum or its length; the next writer cuts it off. A text that was made use of is appended again; of equal texts only
+the last counts. So the file is in the order of the last use, and one that grew to twice the bound is rewritten with the
+texts used last and renamed into place.
 """
 
 import os
 import struct
 import zlib
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,17 +38,17 @@ Int32Array = npt.NDArray[np.int32]
 
 
 class HistoryFile:
-    """The history of one tokenizer, bounded to the newest `max_tokens` tokens."""
+    """The history of one tokenizer, bounded to `max_tokens` tokens; least recently used texts go first."""
 
     def __init__(self, path: Path, tokenizer_fingerprint: bytes, max_tokens: int, vocab_size: int) -> None:
         self.path = path
         self._header = _HEADER.pack(MAGIC, FORMAT_VERSION, tokenizer_fingerprint)
         self._max_tokens = max_tokens
         self._vocab_size = vocab_size
-        self._lock = FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)
+        self._lock = _lock(path)
 
     def read(self) -> list[Int32Array]:
-        """The newest texts that hold at most `max_tokens` tokens together, oldest first; none without a file.
+        """The last used texts that hold at most `max_tokens` tokens together, the last one last; none without a file.
 
         Raises HistoryError for a file of another tokenizer, of a newer format, or of another kind.
         """
@@ -56,7 +56,7 @@ class HistoryFile:
             with self._lock:
                 return self._newest(self._content())
         except (OSError, Timeout) as error:
-            raise self._error(error) from error
+            raise _error(self.path, error) from error
 
     def append(self, token_ids: Int32Array) -> None:
         """Add one text, of one longer than the bound its end. Raises HistoryError."""
@@ -67,18 +67,16 @@ class HistoryFile:
             with self._lock:
                 self._append(_packed(token_ids))
         except (OSError, Timeout) as error:
-            raise self._error(error) from error
+            raise _error(self.path, error) from error
 
     def _append(self, record: bytes) -> None:
         content = self._content()
         end = HEADER_BYTES + sum(_RECORD.size + text.nbytes for text in self._texts(content))
-        if end - HEADER_BYTES + len(record) > 2 * _TOKEN_BYTES * max(self._max_tokens, 1024):
+        if not len(content) or end - HEADER_BYTES + len(record) > 2 * _TOKEN_BYTES * max(self._max_tokens, 1024):
             self._rewrite([*map(_packed, self._newest(content)), record])
             return
-        with self.path.open("r+b" if len(content) else "wb") as file:
-            if not len(content):
-                file.write(self._header)
-            file.truncate(max(end, HEADER_BYTES))
+        with self.path.open("r+b") as file:
+            file.truncate(end)
             file.seek(0, os.SEEK_END)
             file.write(record)
 
@@ -122,19 +120,39 @@ class HistoryFile:
             at = end
 
     def _newest(self, content: npt.NDArray[np.uint8]) -> list[Int32Array]:
-        kept: deque[Int32Array] = deque()
-        num_tokens = 0
-        for text in self._texts(content):
+        newest_first = reversed(list(self._texts(content)))
+        texts = {text.tobytes(): text for text in newest_first}
+        kept: list[Int32Array] = []
+        room = self._max_tokens
+        for text in texts.values():
+            room -= len(text)
+            if room < 0:
+                break
             kept.append(text)
-            num_tokens += len(text)
-            while num_tokens > self._max_tokens:
-                num_tokens -= len(kept.popleft())
-        return list(kept)
+        return kept[::-1]
 
-    def _error(self, error: OSError | Timeout) -> HistoryError:
-        if isinstance(error, Timeout):
-            return HistoryError(f"'{self.path}' is locked by another process for {_LOCK_SECONDS} s: try again.")
-        return HistoryError(f"The history '{self.path}' cannot be used: {error.strerror or error}.")
+
+def erase_history(path: Path) -> None:
+    """Delete a history file, whatever tokenizer it belongs to. Raises HistoryError for a file of another kind."""
+    try:
+        with _lock(path):
+            with path.open("rb") as content:
+                is_history = content.read(len(MAGIC)) == MAGIC
+            if not is_history:
+                raise HistoryError(f"'{path}' is not a history file: it was left alone.")
+            path.unlink()
+    except (OSError, Timeout) as error:
+        raise _error(path, error) from error
+
+
+def _error(path: Path, error: OSError | Timeout) -> HistoryError:
+    if isinstance(error, Timeout):
+        return HistoryError(f"'{path}' is locked by another process for {_LOCK_SECONDS} s: try again.")
+    return HistoryError(f"The history '{path}' cannot be used: {error.strerror or error}.")
+
+
+def _lock(path: Path) -> FileLock:
+    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)
 
 
 def _packed(token_ids: Int32Array) -> bytes:

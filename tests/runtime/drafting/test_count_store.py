@@ -54,6 +54,50 @@ def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     check_integrity(history, kept, history.text_ends())
 
 
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), max_tokens=st.sampled_from([13, 40, 120]))
+def test_the_least_recently_used_text_goes_first(data: st.DataObject, max_tokens: int) -> None:
+    history = History(max_tokens)
+    expected: list[list[int]] = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        used = []
+        if expected:
+            for i in data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=3)):
+                end, length = history.text_ends()[i], len(expected[i])
+                history.note_use((end - data.draw(st.integers(0, length - 1))) & (len(history.text) - 1))
+                used.append(i)
+        last_use = {i: when for when, i in enumerate(used)}
+        order = sorted(range(len(expected)), key=lambda i: last_use.get(i, -1))
+        expected = [expected[i] for i in order]
+        assert [text.tolist() for text in history.renew_used()] == expected[len(expected) - len(last_use) :]
+        check_integrity(history, expected, history.text_ends())
+        text = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))[-max_tokens:]
+        history.add(tokens(text))
+        expected.append(text)
+        while sum(map(len, expected)) + len(expected) - 1 > max_tokens:
+            expected.pop(0)
+        assert [text.tolist() for text in history.texts()] == expected
+        check_integrity(history, expected, history.text_ends())
+
+
+def test_a_text_in_use_outlives_all_others_however_often_it_moves() -> None:
+    history = History(200)
+    history.add(tokens([7] * 20))
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        history.note_use((history.text_ends()[0] if history.num_tokens == 20 else _end_of(history, 7)) - 3)
+        history.renew_used()
+        history.add(tokens(random.integers(0, 6, size=15).tolist()))
+    assert [7] * 20 in [text.tolist() for text in history.texts()]
+    check_integrity(history, [text.tolist() for text in history.texts()], history.text_ends())
+
+
+def _end_of(history: History, token: int) -> int:
+    """Where the text of one token alone ends."""
+    pairs = zip(history.texts(), history.text_ends(), strict=True)
+    return next(end for text, end in pairs if set(text.tolist()) == {token})
+
+
 def test_history_stays_within_its_memory_when_texts_come_and_go() -> None:
     history = History(2000)
     random = np.random.default_rng(0)

@@ -1,5 +1,6 @@
 """The history on disk: what was appended is read back, whoever else writes, and whenever a writer is killed."""
 
+import itertools
 import multiprocessing
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.history_file import HEADER_BYTES, HistoryFile
+from reader_edge_runtime.drafting.history_file import HEADER_BYTES, HistoryFile, erase_history
 from reader_edge_runtime.errors import HistoryError
 
 FINGERPRINT = bytes(range(32))
@@ -29,13 +30,15 @@ def contents(file: HistoryFile) -> list[list[int]]:
 
 
 @given(texts=TEXTS, max_tokens=st.integers(0, 200))
-def test_newest_texts_are_read_back(
+def test_texts_used_last_are_read_back(
     texts: list[list[int]], max_tokens: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("history") / "file"
     append_all(history(path, max_tokens), texts)
     wanted: list[list[int]] = []
     for text in reversed([text[max(0, len(text) - max_tokens) :] for text in texts]):
+        if text in wanted:
+            continue
         if sum(map(len, wanted)) + len(text) > max_tokens:
             break
         if text:
@@ -110,8 +113,55 @@ def test_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         history(tmp_path / "blocked" / "file").append(np.array([1], np.int32))
 
 
+def test_a_file_cut_anywhere_reads_as_what_was_whole_before(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    texts = [[1, 2, 3], [4], [5, 6]]
+    append_all(history(path), texts)
+    data = path.read_bytes()
+    for num_bytes in range(HEADER_BYTES, len(data) + 1):
+        path.write_bytes(data[:num_bytes])
+        found = contents(history(path))
+        assert found == texts[: len(found)]
+    path.write_bytes(data[: HEADER_BYTES // 2])
+    with pytest.raises(HistoryError, match="not a history file"):
+        history(path).read()
+
+
+def _write_for_ever(path: str) -> None:
+    file = history(Path(path), max_tokens=300)
+    for number in itertools.count():
+        append_all(file, [[number % 100] * (1 + number % 9)])
+
+
+def test_writers_killed_at_any_moment_leave_whole_texts_that_others_add_to(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    writer = multiprocessing.get_context("spawn").Process(target=_write_for_ever, args=(str(path),))
+    writer.start()
+    while len(contents(history(path, max_tokens=300))) < 30:
+        assert writer.exitcode is None
+    writer.kill()
+    writer.join()
+    append_all(history(path, max_tokens=300), [[99] * 10])
+    texts = contents(history(path, max_tokens=300))
+    assert texts[-1] == [99] * 10
+    assert len(texts) > 20
+    assert all(len(set(text)) == 1 for text in texts)
+
+
+def test_erased_history_is_gone_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    erase_history(path)
+    assert not path.exists()
+    assert contents(history(path)) == []
+    path.write_text("my thesis")
+    with pytest.raises(HistoryError, match="left alone"):
+        erase_history(path)
+    assert path.read_text() == "my thesis"
+
+
 def _write_many(path: str, number: int) -> None:
-    append_all(history(Path(path), max_tokens=3000), [[number] * 7] * 40)
+    append_all(history(Path(path), max_tokens=3000), [[number, i] * 4 for i in range(40)])
 
 
 def test_two_processes_lose_nothing(tmp_path: Path) -> None:
@@ -124,4 +174,4 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
         assert writer.exitcode == 0
     texts = contents(history(tmp_path / "file", max_tokens=3000))
     assert sorted(text[0] for text in texts) == [1] * 40 + [2] * 40
-    assert all(len(text) == 7 for text in texts)
+    assert all(text == text[:2] * 4 for text in texts)

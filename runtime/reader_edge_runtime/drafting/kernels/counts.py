@@ -29,6 +29,7 @@ from reader_edge_runtime.drafting.kernels.rows import (
     new_block,
     row_add,
     row_remove,
+    row_renew,
 )
 
 ORDER = 8
@@ -212,6 +213,39 @@ def unlearn(
                 a = value * BLOCK + 4
                 table[i, 1] = pack_single(rows[a], rows[a + 2])
                 free_row(header, rows, value)
+
+
+@kernel
+def relocate(
+    header: Int64Array,
+    table: Int64Array,
+    rows: Int32Array,
+    text: Int32Array,
+    begin: Number,
+    end: Number,
+    to: Number,
+) -> None:
+    """Let what is stored of text[begin:end] say that it stands at `to`, where it was written behind all other texts."""
+    mask = header[TEXT_MASK]
+    for p in range(begin, end):
+        position = p & mask
+        moved = (p - begin + to) & mask
+        token = text[position]
+        row_renew(rows, ORDER_0_ROW, token, moved)
+        state = hash_start()
+        for order in range(1, ORDER + 1):
+            before = text[(p - order) & mask]
+            if before < 0:
+                break
+            state = hash_push(state, before)
+            i = find(header, table, hash_key(state))
+            if i < 0:
+                break
+            value = table[i, 1]
+            if not is_single(value):
+                row_renew(rows, value, token, moved)
+            elif single_position(value) == position:
+                table[i, 1] = pack_single(token, moved)
 
 
 @kernel

@@ -123,6 +123,24 @@ def _is_older(rows: Int32Array, a: Number, b: Number, now: Number) -> Number:
 
 
 @part
+def row_renew(rows: Int32Array, row: Number, token: Number, position: Number) -> None:
+    """An occurrence counted in a row stands at `position` now, behind all others."""
+    base = row * BLOCK
+    rows[base + 3] = position
+    a = base + 4
+    leader = a
+    for _ in range(rows[base + 2]):
+        if rows[a + 1] != rows[leader + 1]:
+            leader = a
+        if rows[a] == token:
+            count = rows[a + 1]
+            _copy_entry(rows, a, leader)
+            _put_entry(rows, leader, token, count, position)
+            return
+        a = next_entry(rows, a)
+
+
+@part
 def row_remove(header: Int64Array, rows: Int32Array, row: Number, token: Number, position: Number) -> Number:
     """Take back the oldest occurrence counted in a row; the total that is left."""
     base = row * BLOCK

@@ -1,0 +1,17 @@
+"""`reader-edge forget`: erase past answers."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def forget(file: Path) -> None:
+    """Erase FILE, a history of past answers that `run --history` made.
+
+    A file of any other kind is left alone.
+    """
+    from reader_edge_runtime.drafting.history_file import erase_history
+
+    erase_history(file)
