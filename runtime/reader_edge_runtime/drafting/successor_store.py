@@ -6,20 +6,13 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.kernels import successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
-from reader_edge_runtime.drafting.kernels.successors import (
-    CLASS_WORDS,
-    NAMED,
-    NUM_AND_LEVEL,
-    NUM_BEFORE,
-    RECORD,
-    WAYS,
-)
+from reader_edge_runtime.drafting.kernels.successors import NAMED, NUM_AND_LEVEL, NUM_BEFORE, NUMBERS, RECORD, WAYS
 
 _FIRST_TOKENS = 1 << 10
 
 
 class SuccessorStore:
-    """What the target said when a token, and a pair of tokens, was last scored; kernels/successors.py has the layout.
+    """What the target said when a token, and a pair of tokens, was scored lately; kernels/successors.py has the layout.
 
     after_token, after_pair: the arrays; the first is replaced when it grows, to the highest token id seen.
     """
@@ -69,8 +62,8 @@ class SuccessorStore:
                 break
             self._grow(int(token_ids.max()))
 
-    def after(self, *token_ids: int) -> list[tuple[int, int]]:
-        """(token, class) of what was recorded after one token or a pair, best first. For tools and tests."""
+    def after(self, *token_ids: int) -> list[tuple[int, float]]:
+        """(token, probability) of what was recorded after one token or a pair, best first. For tools and tests."""
         if len(token_ids) == 1:
             if token_ids[0] >= len(self.after_token):
                 return []
@@ -88,8 +81,8 @@ class SuccessorStore:
         self.after_token = grown
 
 
-def named_tokens(record: Int32Array) -> list[tuple[int, int]]:
-    """(token, class) of a record, best first."""
+def named_tokens(record: Int32Array) -> list[tuple[int, float]]:
+    """(token, probability) of a record, best first."""
     num = int(record[NUM_AND_LEVEL]) // LEVELS
-    words = record[CLASS_WORDS:]
-    return [(int(record[NAMED + i]), int(words[i >> 1]) >> (16 * (i & 1)) & 0xFFFF) for i in range(num)]
+    numbers = record[NUMBERS:].view(np.uint16)[:num]
+    return list(zip(record[NAMED : NAMED + num].tolist(), (numbers / 65536).tolist(), strict=True))

@@ -5,10 +5,10 @@ from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import AFTER_PAIR, AFTER_TOKEN, LEVELS, LOGITS_INPUTS
 from reader_edge_runtime.drafting.kernels.successors import (
     BEFORE,
-    CLASS_WORDS,
     FURTHER,
     NAMED,
     NUM_AND_LEVEL,
+    class_of,
     find_pair,
 )
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
@@ -32,7 +32,4 @@ def _add_record(record: Int32Array, which: Number, is_same_further_back: Number,
     level = record[NUM_AND_LEVEL] & (LEVELS - 1)
     speaker = add_speaker(evidence, which, level, level)
     for i in range(record[NUM_AND_LEVEL] // LEVELS):
-        number = (record[CLASS_WORDS + (i >> 1)] >> (16 * (i & 1))) & 0xFFFF
-        if is_same_further_back:
-            number += 1
-        add_pair(evidence, speaker, which, number, record[NAMED + i])
+        add_pair(evidence, speaker, which, class_of(record, i, is_same_further_back), record[NAMED + i])

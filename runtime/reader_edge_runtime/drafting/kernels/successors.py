@@ -1,8 +1,8 @@
 """The target's best successors, as they were when a token, or a pair of tokens, was last scored.
 
 Records are rows of int32 (RECORD,), one cache line: the token before the key, the key's last token, how many tokens are
-named and the record's level, one more token further back, then the named tokens, best first, then their classes, two
-in a number.
+named and the record's level, one more token further back, then the named tokens, best first, then their probabilities
+in 65536ths, two in a number. A key that is scored again moves its record's probabilities towards the new ones.
     after_token  (T, RECORD): row t is that of token t; grown by the caller
     after_pair   (P, RECORD), P a power of two: sets of WAYS rows, the newest first; what a full set drops is its oldest
 The whole pair is stored with its record, so that none is ever taken for another's.
@@ -22,7 +22,7 @@ from reader_edge_runtime.drafting.kernels.layout import LEVELS
 MAX_SUCCESSORS = 8
 RECORD = 16
 BEFORE, TOKEN, NUM_AND_LEVEL, FURTHER, NAMED = range(5)
-CLASS_WORDS = NAMED + MAX_SUCCESSORS
+NUMBERS = NAMED + MAX_SUCCESSORS
 WAYS = 4
 
 # How many tokens before the root of a tree make a difference.
@@ -39,6 +39,13 @@ FIRST_NAMED_CLASS = LEVELS
 _LOWEST_P = np.float32(1 / (1 + math.exp(-LOWEST_LOG_ODDS)))
 # Probability of the best successor, below which a record is of each level.
 _LEVEL_EDGES = np.array([0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95], np.float32)
+# How far a record moves towards what the target says when its key is scored again.
+TOKEN_SHARE = np.float32(0.3)
+PAIR_SHARE = np.float32(0.5)
+
+# Bucket of a probability in 4096ths.
+_p = (np.arange(4096) + 0.5) / 4096
+_BUCKET = np.clip((np.log(_p / (1 - _p)) - LOWEST_LOG_ODDS) / LOG_ODDS_STEP, 0, LOG_ODDS_BUCKETS - 1).astype(np.int32)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
@@ -67,44 +74,92 @@ def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
     return np.int64(-1)
 
 
-@small_part
+@part
 def _renew_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
-    """Row for a pair's new record: the first of its set, where the others have moved down."""
+    """Row for a pair's record, which is empty if it is new: the first of its set, where the others move down."""
     first = _set_of(after_pair, before, token)
     row = find_pair(after_pair, before, token)
     if row < 0:
         row = first + WAYS - 1
-    while row > first:
-        for i in range(RECORD):
-            after_pair[row, i] = after_pair[row - 1, i]
-        row -= 1
+        after_pair[row] = 0
+    for i in range(RECORD):
+        number = after_pair[row, i]
+        for j in range(row, first, -1):
+            after_pair[j, i] = after_pair[j - 1, i]
+        after_pair[first, i] = number
     return first
 
 
 @part
-def _write(record: Int32Array, top_ids: Int64Array, top_logits: Float32Array) -> None:
-    """Fill in what a record names."""
-    num = min(top_ids.shape[0], MAX_SUCCESSORS)
+def _merge(record: Int32Array, top_ids: Int64Array, top_logits: Float32Array, share: Number) -> None:
+    """Move a record by `share` towards what the target said now; an empty one takes it as it is."""
+    token_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)
+    probabilities = np.empty(2 * MAX_SUCCESSORS, np.float32)
+    num_old = np.int64(record[NUM_AND_LEVEL]) // LEVELS
+    if num_old == 0:
+        share = np.float32(1)
+    for i in range(num_old):
+        token_ids[i] = record[NAMED + i]
+        probabilities[i] = (np.float32(1) - share) * _probability(record, i)
+    num = num_old
+    num_new = min(top_ids.shape[0], MAX_SUCCESSORS)
     total = np.float32(0)
-    for i in range(num):
+    for i in range(num_new):
         total += np.float32(math.exp(top_logits[i] - top_logits[0]))
-    best = np.float32(1) / total
-    level = 0
-    while level < LEVELS - 1 and best >= _LEVEL_EDGES[level]:
-        level += 1
-    for i in range(CLASS_WORDS, RECORD):
+    for i in range(num_new):
+        p = share * np.float32(math.exp(top_logits[i] - top_logits[0])) / total
+        j = 0
+        while j < num_old and token_ids[j] != top_ids[i]:
+            j += 1
+        if j == num_old:
+            j = num
+            num += 1
+            token_ids[j] = top_ids[i]
+            probabilities[j] = np.float32(0)
+        probabilities[j] += p
+    _write(record, token_ids, probabilities, num)
+
+
+@small_part
+def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Array, num: Number) -> None:
+    """Fill in the most likely of the tokens, best first."""
+    for i in range(NUMBERS, RECORD):
         record[i] = 0
     named = 0
-    while named < num:
-        p = np.float32(math.exp(top_logits[named] - top_logits[0])) / total
+    level = 0
+    while named < MAX_SUCCESSORS:
+        best = 0
+        for i in range(1, num):
+            if probabilities[i] > probabilities[best]:
+                best = i
+        p = probabilities[best] if num else np.float32(0)
         if not p > _LOWEST_P:
             break
-        log_odds = math.log(p / max(np.float32(1) - p, np.float32(1e-6)))
-        bucket = min(max(np.int64((log_odds - LOWEST_LOG_ODDS) / LOG_ODDS_STEP), 0), LOG_ODDS_BUCKETS - 1)
-        record[NAMED + named] = top_ids[named]
-        record[CLASS_WORDS + (named >> 1)] |= named_class(named, bucket, 0) << (16 * (named & 1))
+        if named == 0:
+            while level < LEVELS - 1 and p >= _LEVEL_EDGES[level]:
+                level += 1
+        record[NAMED + named] = token_ids[best]
+        number = min(np.int64(p * np.float32(65536)), 65535)
+        record[NUMBERS + (named >> 1)] |= number << (16 * (named & 1))
+        probabilities[best] = np.float32(-1)
         named += 1
     record[NUM_AND_LEVEL] = named * LEVELS + level
+
+
+@small_part
+def _number(record: Int32Array, rank: Number) -> Number:
+    return (np.int64(record[NUMBERS + (rank >> 1)]) >> (16 * (rank & 1))) & 0xFFFF
+
+
+@small_part
+def _probability(record: Int32Array, rank: Number) -> Number:
+    return np.float32(_number(record, rank)) / np.float32(65536)
+
+
+@small_part
+def class_of(record: Int32Array, rank: Number, is_same_further_back: Number) -> Number:
+    """Class of a record's named token."""
+    return named_class(rank, _BUCKET[_number(record, rank) >> 4], is_same_further_back)
 
 
 @kernel
@@ -134,10 +189,10 @@ def learn(
         if above >= 0:
             further = token_ids[parents[above]] if parents[above] >= 0 else before_ids[0]
         record = after_token[token]
-        _write(record, top_ids[i], top_logits[i])
+        _merge(record, top_ids[i], top_logits[i], TOKEN_SHARE)
         record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
-        if before >= 0 and after_pair.shape[0] and record[NUM_AND_LEVEL] >= LEVELS:
-            row = _renew_pair(after_pair, before, token)
-            for j in range(RECORD):
-                after_pair[row, j] = record[j]
+        if before >= 0 and after_pair.shape[0]:
+            record = after_pair[_renew_pair(after_pair, before, token)]
+            _merge(record, top_ids[i], top_logits[i], PAIR_SHARE)
+            record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
     return top_ids.shape[0]
