@@ -31,9 +31,8 @@ class HostileSource:
         num = int(self._random.integers(1, _MAX_PROPOSED + 1))
         few = self._random.choice(self._token_ids, size=4).tolist()
         parents = [int(self._random.integers(-1, i)) for i in range(num)]
-        return Proposal(
-            [few[i] for i in self._random.integers(4, size=num)], parents, self._random.random(num).tolist()
-        )
+        token_ids = [few[i] for i in self._random.integers(4, size=num)]
+        return Proposal(token_ids, parents, self._random.random(num).tolist())
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Learn nothing."""

@@ -6,6 +6,7 @@ import pytest
 
 from reader_edge.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
 
@@ -31,12 +32,18 @@ def test_nonsense_and_repeated_siblings_change_no_token(temperature: float) -> N
 @pytest.mark.parametrize("token_ids", [range(VOCAB_SIZE, VOCAB_SIZE + 10), range(2**31 - 1, 2**31 + 9), range(-9, 0)])
 def test_ids_outside_the_vocabulary_are_an_error_that_names_the_source(token_ids: range) -> None:
     engine = _engine(token_ids)
-    emitted: list[int] = []
+    sequence = engine.decoder.submit(engine.encode_prompt("# tar"), GenerationConfig(48))
     with pytest.raises(DraftError, match="'hostile'"):
-        for chunk in engine.stream("# tar", GenerationConfig(48)):
-            emitted += chunk.token_ids
+        _finish(engine, sequence)
+    with pytest.raises(DraftError, match="'hostile'"):
+        engine.generate("# tar", GenerationConfig(48))
     plain = engine.generate("# tar", GenerationConfig(48, is_drafted=False))
-    assert list(plain.token_ids[: len(emitted)]) == emitted
+    assert plain.token_ids[: sequence.num_output_tokens] == tuple(sequence.output_token_ids)
+
+
+def _finish(engine: Engine, sequence: Sequence) -> None:
+    while sequence.finish_reason is None:
+        engine.decoder.step()
 
 
 def test_trees_repeat_siblings_and_the_same_seed_gives_the_same_ones() -> None:

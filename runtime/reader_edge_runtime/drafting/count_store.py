@@ -1,4 +1,4 @@
-"""Counts of what followed what, in growing arrays: one text that goes on (context) or many, the least used forgotten."""
+"""Counts of what followed what, in growing arrays: of one text that goes on (context) or of many (history)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -102,7 +102,7 @@ class RetrievalDrafter:
         self._past_answers = []
 
     def remember(self, token_ids: Sequence[int] | Int32Array) -> None:
-        """Keep an answer, or its use, in the history file, if there is one; one that cannot be written ends with a warning."""
+        """Keep an answer, or that it was used, in the history file; one that cannot be written ends with a warning."""
         if self._history_file is None:
             return
         try:

@@ -134,7 +134,8 @@ def test_a_token_named_again_below_its_parent_is_the_same_node() -> None:
 
 def _paths(nodes: np.ndarray, roots: list[int]) -> list[tuple[tuple[int, ...], int]]:
     """Tokens and class of every path below the first root."""
-    found, waiting = [], [((), roots[0])]
+    found: list[tuple[tuple[int, ...], int]] = []
+    waiting: list[tuple[tuple[int, ...], int]] = [((), roots[0])]
     while waiting:
         path, node = waiting.pop()
         child = nodes[node, 1]

@@ -42,10 +42,8 @@ def learn_plainly(reference: Reference, key: tuple[int, ...], top_ids: np.ndarra
     said = dict(zip(top_ids[:MAX_SUCCESSORS].tolist(), (weights / weights.sum()).tolist(), strict=True))
     share = (TOKEN_SHARE if len(key) == 1 else PAIR_SHARE) if key in reference else 1
     before = reference.get(key, {})
-    reference[key] = {
-        token_id: (1 - share) * before.get(token_id, 0) + share * said.get(token_id, 0)
-        for token_id in {**before, **said}
-    }
+    both = {**before, **said}
+    reference[key] = {each: (1 - share) * before.get(each, 0) + share * said.get(each, 0) for each in both}
 
 
 @settings(max_examples=60, deadline=None)
@@ -118,7 +116,8 @@ def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() ->
     records = [store.after_token[3], store.after_token[4]]
     classes = {class_of(record, rank, same) for record in records for rank in range(3) for same in (0, 1)}
     assert len(classes) == 12
-    assert FIRST_NAMED_CLASS <= min(classes) and max(classes) < CLASSES
+    assert min(classes) >= FIRST_NAMED_CLASS
+    assert max(classes) < CLASSES
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])

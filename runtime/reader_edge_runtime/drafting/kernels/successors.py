@@ -101,7 +101,7 @@ def _merge(record: Int32Array, top_ids: Int64Array, top_logits: Float32Array, sh
     for i in range(num_old):
         token_ids[i] = record[NAMED + i]
         probabilities[i] = (np.float32(1) - share) * _probability(record, i)
-    num = num_old
+    num: Number = num_old
     num_new = min(top_ids.shape[0], MAX_SUCCESSORS)
     total = np.float32(0)
     for i in range(num_new):
@@ -139,7 +139,7 @@ def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Arra
             while level < LEVELS - 1 and p >= _LEVEL_EDGES[level]:
                 level += 1
         record[NAMED + named] = token_ids[best]
-        number = min(np.int64(p * np.float32(65536)), 65535)
+        number: Number = min(np.int64(p * np.float32(65536)), 65535)
         record[NUMBERS + (named >> 1)] |= number << (16 * (named & 1))
         probabilities[best] = np.float32(-1)
         named += 1
