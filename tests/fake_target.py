@@ -50,6 +50,9 @@ class FakeTarget:
         self.sharpness = sharpness
         self.num_passes = 0
 
+    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
+        return KVCache(self.manifest, num_slots, capacity)
+
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
     ) -> ForwardResult:
@@ -68,7 +71,7 @@ class FakeTarget:
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")
                 logits[b, r] = self.logits_after(visible[:, 0].astype(int).tolist())
         top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : self.manifest.top_k]
-        return ForwardResult(logits, top_ids, np.take_along_axis(logits, top_ids, axis=-1))
+        return ForwardResult(top_ids, np.take_along_axis(logits, top_ids, axis=-1), lambda: logits)
 
     def logits_after(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
         """Logits (V,) after a text: a fixed function of its last `order` tokens."""

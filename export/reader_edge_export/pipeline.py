@@ -21,7 +21,16 @@ from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.source import Source, find_source
 from reader_edge_runtime.errors import InstallationError
-from reader_edge_runtime.package import GRAPH_NAME, HALF_PRECISIONS, Manifest, ModelPackage, file_entry, write_manifest
+from reader_edge_runtime.package import (
+    COMMIT_NAME,
+    GRAPH_NAME,
+    HALF_PRECISIONS,
+    FileEntry,
+    Manifest,
+    ModelPackage,
+    file_entry,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -102,6 +111,7 @@ class _Export:
         self._stages = stages
 
     def run(self) -> Manifest:
+        from reader_edge_export.commit_graph import write_commit_graph
         from reader_edge_export.source_model import load_model, vocab_size_of
         from reader_edge_export.tokenizer_files import load_tokenizer, write_tokenizer
 
@@ -112,6 +122,9 @@ class _Export:
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             manifest = self._manifest(model, tokenizer, layers)
+            if self._options.attention == "fast" and self._options.precision in ("fp32", *HALF_PRECISIONS):
+                write_commit_graph(manifest, self._folder / COMMIT_NAME)
+                manifest = replace(manifest, files=self._files())
             write_manifest(self._folder, manifest)
         with self._stages.enter("checking against the source"):
             manifest = replace(manifest, checks=self._check(model, tokenizer))
@@ -159,8 +172,11 @@ class _Export:
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: _version(name) for name in _VERSIONS},
             checks={},
-            files={path.name: file_entry(path) for path in sorted(self._folder.iterdir())},
+            files=self._files(),
         )
+
+    def _files(self) -> dict[str, FileEntry]:
+        return {path.name: file_entry(path) for path in sorted(self._folder.iterdir())}
 
     def _check(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
         from reader_edge_export.parity import (

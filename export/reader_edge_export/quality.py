@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError, ParityError
-from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import TargetModel
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
@@ -48,7 +47,7 @@ def check_quality(target: TargetModel, model: PreTrainedModel, text_ids: list[in
 
 
 def _prefill_logits(target: TargetModel, token_ids: list[int]) -> npt.NDArray[np.float32]:
-    cache = KVCache(target.manifest, 1, len(token_ids))
+    cache = target.new_cache(1, len(token_ids))
     logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = token_ids[start : start + _CHUNK]

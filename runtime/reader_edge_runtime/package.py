@@ -29,6 +29,7 @@ from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageErr
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
 WEIGHTS_NAME = "model.onnx.data"
+COMMIT_NAME = "commit.onnx"  # only in packages for devices; see reader_edge_export.commit_graph
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 FORMAT_VERSION = 1

@@ -90,7 +90,7 @@ def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) ->
         emitted: list[int] = []
         while len(emitted) < 2:
             if not emitted:
-                found = verify(TREE, logits, lambda row: sampler.choose(row, 1 + len(emitted)), collect(emitted))
+                found = verify(TREE, lambda node: sampler.choose(logits[node], 1 + len(emitted)), collect(emitted))
                 assert found.token_ids == emitted
             else:
                 row = target.logits_after([0, *emitted])

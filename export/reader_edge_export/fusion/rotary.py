@@ -8,7 +8,18 @@ from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 def fuse_rotary(editor: GraphEditor) -> int:
     """Fuse every rotary embedding whose two halves turn by the same angles; the number fused."""
+    for node in list(editor.graph):
+        if node.op_type == "MatMul":
+            _drop_expansion(node)
     return _RotaryFusion(editor).run()
+
+
+def _drop_expansion(product: ir.Node) -> None:
+    """Frequencies are repeated for the batch before they meet the positions, which the product does by itself."""
+    expanded = producer(product.inputs[0], "Expand")
+    frequencies = weight_of(expanded.inputs[0]) if expanded is not None else None
+    if expanded is not None and frequencies is not None and frequencies.ndim == 3 and len(frequencies) == 1:
+        product.replace_input_with(0, expanded.inputs[0])
 
 
 class _RotaryFusion:

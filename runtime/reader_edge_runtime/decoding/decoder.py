@@ -16,7 +16,6 @@ from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification, verify
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NUM_BEFORE, Drafter
-from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.execution.verify_cost import MAX_WIDTH
 
@@ -37,7 +36,7 @@ class Decoder:
         self.drafter = drafter
         self.budget = NodeBudget(MAX_WIDTH)
         self.config = config
-        self.cache = KVCache(target.manifest, 1, _FIRST_CAPACITY)
+        self.cache = target.new_cache(1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.on_logits: Callable[[Sequence, Float32Array], None] | None = None
@@ -85,7 +84,9 @@ class Decoder:
         drafted = time.perf_counter()
         result = self._forward(trees)
         forwarded = time.perf_counter()
-        verifications = [self._verify(*each) for each in zip(self.running, trees, result.logits, strict=True)]
+        verifications = [
+            self._verify(result, *each) for each in zip(self.running, trees, range(len(trees)), strict=True)
+        ]
         verified = time.perf_counter()
         for slot, verification in enumerate(verifications):
             self.cache.commit(slot, verification.path)
@@ -148,7 +149,7 @@ class Decoder:
             if length + len(tree) == len(prompt):
                 break
             self._learn_successors(sequence, tree, length, rows, result, 0)
-        token_id = self._choose(sequence, result.logits[0, -1])
+        token_id = self._choose(sequence, result, 0, -1)
         sequence.append(token_id)
         if sequence.drafter is not None:
             sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
@@ -180,10 +181,14 @@ class Decoder:
         self.cache.reserve(self.cache.num_slots, max(self.cache.lengths[: len(trees)]) + num_nodes)
         return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
 
-    def _verify(self, sequence: Sequence, tree: DraftTree, logits: Float32Array) -> Verification:
-        return verify(tree, logits, lambda row: self._choose(sequence, row), sequence.append)
+    def _verify(self, result: ForwardResult, sequence: Sequence, tree: DraftTree, b: int) -> Verification:
+        return verify(tree, lambda node: self._choose(sequence, result, b, node), sequence.append)
 
-    def _choose(self, sequence: Sequence, logits: Float32Array) -> int:
+    def _choose(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
+        """The sequence's next token, from row (b, row) of a pass; where the best one is all it takes, unread."""
+        if self.on_logits is None and sequence.sampler.takes_best:
+            return int(result.top_ids[b, row, 0])
+        logits = result.logits[b, row]
         if self.on_logits is not None:
             self.on_logits(sequence, logits)
         return sequence.sampler.choose(logits, len(sequence.token_ids))

@@ -29,6 +29,11 @@ class Sampler:
         if self._seen.size:
             self._seen[list(prompt_token_ids)] = True
 
+    @property
+    def takes_best(self) -> bool:
+        """Whether the choice is the highest logit, unchanged; the lowest id of equals."""
+        return self._config.temperature == 0 and not self._seen.size and not self._bias_ids.size
+
     def choose(self, logits: Float32Array, position: int) -> int:
         """The token at `position` (tokens before it), from logits (V,) of the node before; it counts as seen."""
         if self._config.temperature == 0:

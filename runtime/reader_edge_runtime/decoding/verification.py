@@ -3,12 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from reader_edge_runtime.draft_tree import DraftTree
-
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +24,18 @@ class Verification:
 
 def verify(
     tree: DraftTree,
-    logits: Float32Array,
-    choose: Callable[[Float32Array], int],
+    choose: Callable[[int], int],
     is_last: Callable[[int], bool],
 ) -> Verification:
     """Choose one token at the root; while a child bears it, go there and choose again.
 
-    logits: (N, V), a row a node. choose: the target's token after a node, called once per emitted token, in order.
+    choose: the target's token after a node, called once per emitted token, in order.
     is_last: told each emitted token; True ends the walk, and the token stays pending.
     Exact for greedy and sampled decoding alike: which tokens were drafted never changes which are chosen.
     """
     path, token_ids = [0], []
     while True:
-        token_id = choose(logits[path[-1]])
+        token_id = choose(path[-1])
         token_ids.append(token_id)
         if is_last(token_id):
             break

@@ -43,7 +43,7 @@ def probe_width(target: TargetModel) -> WidthReport:
     room = target.manifest.max_context - prefix_len
     token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
     prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
-    cache = KVCache(target.manifest, 1, prefix_len + 32)
+    cache = target.new_cache(1, prefix_len + 32)
     target.forward(cache, 0, [DraftTree.chain(prefix)], [[0]])
     cache.commit(0, list(range(prefix_len)))
     reference = _single_passes(target, cache, path)

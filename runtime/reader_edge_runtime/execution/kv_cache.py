@@ -6,6 +6,8 @@ import numpy.typing as npt
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package import Manifest
 
+Int64Array = npt.NDArray[np.int64]
+
 
 class KVCache:
     """Keys and values of every layer for several sequences.
@@ -45,11 +47,8 @@ class KVCache:
         if capacity > self.max_capacity:
             raise ConfigError(f"The KV cache needs {capacity} rows, the model's context ends at {self.max_capacity}.")
         rows = self.capacity if capacity <= self.capacity else min(max(capacity, 2 * self.capacity), self.max_capacity)
-        slab = self._allocate(self._manifest, max(num_slots, self.num_slots), rows)
-        for slot, length in enumerate(self.lengths):
-            slab[:, slot, :, :length] = self.slab[:, slot, :, :length]
-        self.lengths += [0] * (slab.shape[1] - len(self.lengths))
-        self.slab = slab
+        self._grow(max(num_slots, self.num_slots), rows)
+        self.lengths += [0] * (self.num_slots - len(self.lengths))
 
     def commit(self, slot: int, path: list[int]) -> None:
         """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
@@ -57,8 +56,7 @@ class KVCache:
         num_kept = len(path)
         first = next((i for i, node in enumerate(path) if node != i), num_kept)
         if first < num_kept:
-            rows = length + np.array(path[first:])
-            self.slab[:, slot, :, length + first : length + num_kept] = self.slab[:, slot][:, :, rows]
+            self._move_rows(slot, length + np.array(path[first:]), length + first)
         self.lengths[slot] = length + num_kept
 
     def truncate(self, slot: int, length: int) -> None:
@@ -69,10 +67,22 @@ class KVCache:
         """Exchange two slots' contents, so that running slots stay adjacent."""
         if slot == other:
             return
-        rows = max(self.lengths[slot], self.lengths[other])
-        pair = self.slab[:, [slot, other], :, :rows]
-        self.slab[:, [other, slot], :, :rows] = pair
+        self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
+
+    def _grow(self, num_slots: int, capacity: int) -> None:
+        slab = self._allocate(self._manifest, num_slots, capacity)
+        for slot, length in enumerate(self.lengths):
+            slab[:, slot, :, :length] = self.slab[:, slot, :, :length]
+        self.slab = slab
+
+    def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
+        """Copy rows of a slot to `start` and on; the ranges may overlap."""
+        self.slab[:, slot, :, start : start + len(rows)] = self.slab[:, slot][:, :, rows]
+
+    def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
+        pair = self.slab[:, [slot, other], :, :num_rows]
+        self.slab[:, [other, slot], :, :num_rows] = pair
 
     @staticmethod
     def _allocate(manifest: Manifest, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:

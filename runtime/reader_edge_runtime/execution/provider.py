@@ -41,14 +41,35 @@ def num_usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
 def open_session(graph: Path, threads: int) -> ort.InferenceSession:
     """Load a graph on the CPU provider with `threads` threads (0: the usable cores)."""
+    return load_session(graph, session_options(threads), CPU)
+
+
+def session_options(threads: int) -> ort.SessionOptions:
+    """Options that all sessions share."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or num_usable_cores()
     options.inter_op_num_threads = 1
     options.log_severity_level = LOG_SEVERITY
+    return options
+
+
+def load_session(
+    graph: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
+) -> ort.InferenceSession:
+    """Load a graph on one provider. Raises ProviderError, also where ONNX Runtime takes another one instead."""
     try:
-        return ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(str(graph), options, providers=[(provider, provider_options or {})])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes here
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ProviderError(f"ONNX Runtime cannot load '{graph}': {reason}") from error
+    if session.get_providers()[0] != provider:
+        raise ProviderError(
+            f"ONNX Runtime would run '{graph}' on {session.get_providers()[0]} instead of {provider}: "
+            "use --provider cpu, or see its log for what is missing."
+        )
+    return session

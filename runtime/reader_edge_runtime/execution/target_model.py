@@ -1,7 +1,8 @@
 """The target model: one forward pass over the draft trees of B sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,22 @@ Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ForwardResult:
     """What a pass says of the rows asked for, B trees with R rows each; valid until the next pass.
 
-    logits: float32 (B, R, V). top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
+    top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
+    read_logits: gives the logits, which may still lie on a device.
     """
 
-    logits: Float32Array
     top_ids: Int64Array
     top_logits: Float32Array
+    read_logits: Callable[[], Float32Array]
+
+    @cached_property
+    def logits(self) -> Float32Array:
+        """float32 (B, R, V)."""
+        return self.read_logits()
 
 
 class TargetModel:
@@ -43,13 +50,17 @@ class TargetModel:
     def open(cls, package: ModelPackage, threads: int = 0) -> "TargetModel":
         """Load the package's graph and check it against the contract. Raises ProviderError."""
         session = open_session(package.path(GRAPH_NAME), threads)
-        _check_contract(session, package.manifest)
+        check_contract(session, package.manifest)
         return cls(session, package.manifest)
 
     @property
     def provider(self) -> str:
         """The execution provider that runs the graph, in ONNX Runtime's naming."""
         return str(self.session.get_providers()[0])
+
+    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
+        """An empty cache where this model's passes can write it."""
+        return KVCache(self.manifest, num_slots, capacity)
 
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
@@ -66,19 +77,13 @@ class TargetModel:
         for name, array in inputs.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         shape = inputs["logit_rows"].shape
-        result = ForwardResult(
-            self._logits_buffer(shape),
-            np.empty((*shape, self.manifest.top_k), np.int64),
-            np.empty((*shape, self.manifest.top_k), np.float32),
-        )
-        for name, array in (
-            ("logits", result.logits),
-            ("top_ids", result.top_ids),
-            ("top_logits", result.top_logits),
-        ):
+        logits = self._logits_buffer(shape)
+        top_ids = np.empty((*shape, self.manifest.top_k), np.int64)
+        top_logits = np.empty((*shape, self.manifest.top_k), np.float32)
+        for name, array in (("logits", logits), ("top_ids", top_ids), ("top_logits", top_logits)):
             binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
         self.session.run_with_iobinding(binding)
-        return result
+        return ForwardResult(top_ids, top_logits, lambda: logits)
 
     def build_inputs(
         self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
@@ -145,7 +150,8 @@ def _windowed(
     return windowed
 
 
-def _check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
+def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
+    """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
     kv_shape = [manifest.num_kv_heads, manifest.head_dim]
     inputs = {node.name: node for node in session.get_inputs()}
     wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}

@@ -67,7 +67,7 @@ def measure_verify_cost(
     widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
     widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
     cells = [(past, width) for past in pasts for width in widths]
-    cache = KVCache(target.manifest, batch_size, pasts[-1] + widths[-1])
+    cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
     for past, width in cells[:: len(widths)] + cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
     rounds: list[list[float]] = []

@@ -1,0 +1,173 @@
+"""The target model on a device: everything bound once, passes padded to buckets, captured and replayed.
+
+Ids, positions, masks and the KV cache are tensors at fixed addresses, written in place. Of a pass, only the best
+successors come back; logits stay until somebody asks for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
+from reader_edge_runtime.execution.commit_graph import CommitGraph, slot_view
+from reader_edge_runtime.execution.device_cache import DeviceKVCache
+from reader_edge_runtime.execution.device_memory import ELEMENT_TYPES, Array, DeviceArray
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.placement import RECORD_PLACEMENT, check_placement
+from reader_edge_runtime.execution.provider import CPU, CUDA, load_session, session_options
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel, check_contract
+from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
+
+_PROVIDERS = {"cpu": CPU, "cuda": CUDA}
+_OUTPUTS = {"logits": "float32", "top_ids": "int64", "top_logits": "float32"}
+_NOT_CAPTURED = -1  # ONNX Runtime's graph id of a pass that is run as it comes
+
+Sizes = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class _BoundPass:
+    """A pass of fixed sizes: its tensors, their binding, and the id its capture is replayed by."""
+
+    inputs: dict[str, DeviceArray]
+    outputs: dict[str, DeviceArray]
+    binding: ort.IOBinding
+    options: ort.RunOptions
+    graph_id: int
+
+
+class DeviceTarget(TargetModel):
+    """TargetModel's contract with all tensors on `device`, "cuda" or, to test the same code, "cpu"."""
+
+    def __init__(
+        self, session: ort.InferenceSession, manifest: Manifest, device: str, commit_graph: CommitGraph
+    ) -> None:
+        super().__init__(session, manifest)
+        self.device = device
+        self._commit_graph = commit_graph
+        self._passes: dict[tuple[int, Sizes], _BoundPass] = {}
+        self._pass_outputs: dict[tuple[int, int], dict[str, DeviceArray]] = {}
+        self._next_graph_id = 1
+        self._bound_memory: tuple[int, int] | None = None
+
+    @classmethod
+    def open_on(cls, package: ModelPackage, device: str, threads: int = 0) -> "DeviceTarget":
+        """Load the package's graphs on a device and check that every node runs there. Raises ProviderError."""
+        if COMMIT_NAME not in package.manifest.files:
+            raise ProviderError(
+                f"'{package.folder}' is made for the CPU ({package.manifest.precision}, "
+                f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
+            )
+        provider = _PROVIDERS[device]
+        options = session_options(threads)
+        options.add_session_config_entry(RECORD_PLACEMENT, "1")
+        capture = {"enable_cuda_graph": "1"} if device == "cuda" else {}
+        session = load_session(package.path(GRAPH_NAME), options, provider, capture)
+        check_placement(session, provider)
+        check_contract(session, package.manifest)
+        commit_graph = CommitGraph(package.path(COMMIT_NAME), package.manifest, device, provider)
+        return cls(session, package.manifest, device, commit_graph)
+
+    @property
+    def num_captured(self) -> int:
+        """Sizes of passes that are kept for replay."""
+        return len(self._passes)
+
+    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
+        return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
+
+    def forward(
+        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
+    ) -> ForwardResult:
+        assert isinstance(cache, DeviceKVCache)
+        inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
+        num_rows = inputs["logit_rows"].shape[1]
+        sizes = _padded_sizes(inputs, cache.memory.shape[3])
+        bound = self._bound_pass(cache, first_slot, sizes)
+        for name, array in inputs.items():
+            bound.inputs[name].write(_padded(name, array, bound.inputs[name].shape))
+        self.session.run_with_iobinding(bound.binding, bound.options)
+        top_ids, top_logits = (bound.outputs[name].read()[:, :num_rows] for name in ("top_ids", "top_logits"))
+        return ForwardResult(top_ids, top_logits, lambda: bound.outputs["logits"].read()[:, :num_rows])
+
+    def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
+        """Tensors and binding of a pass; kept for replay, and forgotten when the cache moves."""
+        memory = (cache.memory.address, cache.generation)
+        if memory != self._bound_memory:
+            self._release_passes()
+            self._bound_memory = memory
+        bound = self._passes.get((first_slot, sizes))
+        if bound is None:
+            is_captured = sizes[1] <= MAX_CAPTURED
+            bound = self._bind(cache, first_slot, sizes, self._next_graph_id if is_captured else _NOT_CAPTURED)
+            if is_captured:
+                self._next_graph_id += 1
+                self._passes[first_slot, sizes] = bound
+        return bound
+
+    def _bind(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes, graph_id: int) -> _BoundPass:
+        num_trees, num_nodes, num_visible, num_rows = sizes
+        shapes = {
+            "input_ids": ("int64", (num_trees, num_nodes)),
+            "position_ids": ("int64", (num_trees, num_nodes)),
+            "tree_mask": ("float32", (num_trees, 1, num_nodes, num_visible)),
+            "write_pos": ("int64", (num_trees,)),
+            "logit_rows": ("int64", (num_trees, num_rows)),
+        }
+        if self.manifest.sliding_window is not None:
+            shapes["tree_mask_sliding"] = shapes["tree_mask"]
+        inputs = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
+        outputs = self._outputs(num_trees, num_rows)
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value.value)
+        for name, value in outputs.items():
+            binding.bind_ortvalue_output(name, value.value)
+        kv = (self.device, 0, ELEMENT_TYPES[self.manifest.kv_dtype])
+        names = zip(self.manifest.past_names(), self.manifest.present_names(), strict=True)
+        for index, (past, present) in enumerate(names):
+            view = slot_view(cache.memory, index, first_slot, num_trees)
+            binding.bind_input(past, *kv, *view)
+            binding.bind_output(present, *kv, *view)
+        options = ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        return _BoundPass(inputs, outputs, binding, options, graph_id)
+
+    def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
+        """Shared by the passes with as many rows: a result is valid until the next pass."""
+        if (num_trees, num_rows) not in self._pass_outputs:
+            lasts = {
+                "logits": self.manifest.vocab_size,
+                "top_ids": self.manifest.top_k,
+                "top_logits": self.manifest.top_k,
+            }
+            self._pass_outputs[num_trees, num_rows] = {
+                name: DeviceArray(self.device, data_type, (num_trees, num_rows, lasts[name]))
+                for name, data_type in _OUTPUTS.items()
+            }
+        return self._pass_outputs[num_trees, num_rows]
+
+    def _release_passes(self) -> None:
+        for bound in self._passes.values():
+            self.session.release_captured_graph(bound.graph_id)
+        self._passes.clear()
+
+
+def _padded_sizes(inputs: dict[str, npt.NDArray[np.generic]], capacity: int) -> Sizes:
+    """B, and N, M and R as padded to their buckets."""
+    num_trees, num_nodes = inputs["input_ids"].shape
+    padded_nodes = tree_bucket(num_nodes)
+    num_visible = inputs["tree_mask"].shape[-1] + padded_nodes - num_nodes
+    return num_trees, padded_nodes, visible_bucket(num_visible, capacity), tree_bucket(inputs["logit_rows"].shape[1])
+
+
+def _padded(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """An input at its bucket's size: padding nodes are token 0, padding rows ask for node 0, nothing more is seen."""
+    padded = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    return padded

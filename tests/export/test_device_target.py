@@ -1,0 +1,156 @@
+"""The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution.device_cache import DeviceKVCache
+from reader_edge_runtime.execution.device_memory import DeviceArray
+from reader_edge_runtime.execution.device_target import DeviceTarget
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import ModelPackage
+
+Exported = Callable[[str, str, str], Path]
+
+PROMPTS = [[5, 9, 13, 21, 34, 55, 89], [7, 11, 200]]
+TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([40, 41, 42], [-1, 0, 1], [""] * 3)]
+
+
+@pytest.fixture(params=[("llama", "fp16"), ("gemma2", "fp16"), ("llama", "fp32")], ids=lambda param: "-".join(param))
+def package(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
+    """gemma2 has windowed layers."""
+    model_type, precision = request.param
+    return ModelPackage.open(exported(model_type, precision, "fast"))
+
+
+def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
+    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)
+    device_logits, host_logits = (_tree_logits(target) for target in (on_device, on_host))
+    limit = 2e-3 if package.manifest.precision == "fp16" else 1e-5
+    for b, tree in enumerate(TREES):
+        np.testing.assert_allclose(device_logits[b, : len(tree)], host_logits[b, : len(tree)], atol=limit, rtol=limit)
+
+
+def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -> None:
+    """Drafting, commits that move rows, and a batch whose slots change places."""
+    answers = []
+    for target in (DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)):
+        decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(max_batch=2))
+        sequences = [
+            decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
+            for prompt, size in zip([*PROMPTS, PROMPTS[0]], (30, 12, 20), strict=True)
+        ]
+        while any(sequence.finish_reason is None for sequence in sequences):
+            decoder.step()
+        answers.append([sequence.output_token_ids for sequence in sequences])
+    assert answers[0] == answers[1]
+
+
+def test_a_pass_is_bound_once_for_its_bucket(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(1, 64)
+    for size in (3, 4, 3, 4):
+        target.forward(cache, 0, [DraftTree.chain(list(range(size)))], [range(size)])
+    assert target.num_captured == 1
+    target.forward(cache, 0, [DraftTree.chain([1])], [[0]])
+    assert target.num_captured == 2
+    target.forward(cache, 0, [DraftTree.chain(list(range(65)))], [[0]])
+    assert target.num_captured == 2, "prefill is not captured"
+
+
+def test_a_cache_that_moved_is_bound_again(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(1, 64)
+    tree = DraftTree.chain([5, 6, 7])
+    before = target.forward(cache, 0, [tree], [range(3)]).logits.copy()
+    cache.reserve(3, 64)
+    np.testing.assert_array_equal(target.forward(cache, 0, [tree], [range(3)]).logits, before)
+    assert target.num_captured == 1
+
+
+def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(1, 64)
+    result = target.forward(cache, 0, [DraftTree.chain([5, 6, 7])], [[2, 0, 1]])
+    assert result.top_ids.shape == (1, 3, 8)
+    assert result.logits.shape == (1, 3, 320)
+    np.testing.assert_array_equal(result.top_ids[0, :, 0], result.logits[0].argmax(axis=1))
+
+
+@pytest.mark.parametrize("path", [[0, 1, 2], [0, 2, 3], [0, 3, 7, 8, 12], [0, 5]])
+def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    on_device, on_host = target.new_cache(2, 64), KVCache(target.manifest, 2, 64)
+    assert isinstance(on_device, DeviceKVCache)
+    contents = _random(on_device.memory.shape)
+    on_device.memory.write(contents)
+    on_host.slab = contents.copy()
+    for cache in (on_device, on_host):
+        cache.lengths[:] = [4, 20]
+        cache.commit(1, path)
+    assert on_device.lengths == on_host.lengths == [4, 20 + len(path)]
+    kept = 20 + len(path)
+    np.testing.assert_array_equal(on_device.memory.read()[:, 1, :, :kept], on_host.slab[:, 1, :, :kept])
+    np.testing.assert_array_equal(on_device.memory.read()[:, 0], contents[:, 0])
+
+
+def test_slots_change_places_whole(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(3, 64)
+    assert isinstance(cache, DeviceKVCache)
+    contents = _random(cache.memory.shape)
+    cache.memory.write(contents)
+    cache.lengths[:] = [4, 5, 6]
+    cache.swap(0, 2)
+    assert cache.lengths == [6, 5, 4]
+    np.testing.assert_array_equal(cache.memory.read(), contents[:, [2, 1, 0]])
+
+
+def test_growing_keeps_what_was_there(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(1, 64)
+    assert isinstance(cache, DeviceKVCache)
+    contents = _random(cache.memory.shape)
+    cache.memory.write(contents)
+    cache.reserve(2, 64)
+    np.testing.assert_array_equal(cache.memory.read()[:, 0], contents[:, 0])
+    assert not cache.memory.read()[:, 1].any()
+    assert cache.memory.shape[3] % 8 == 0
+    with pytest.raises(ConfigError, match="context ends"):
+        cache.reserve(1, 1000)
+
+
+@pytest.mark.parametrize("data_type", ["float32", "int64", "float16", "bfloat16"])
+def test_a_device_tensor_keeps_its_address(data_type: str) -> None:
+    tensor = DeviceArray("cpu", data_type, (2, 3))
+    address = tensor.address
+    for values in (np.arange(6).reshape(2, 3), np.full((2, 3), 7)):
+        tensor.write(values)
+        np.testing.assert_array_equal(tensor.read(), values)
+    assert tensor.address == address
+
+
+def test_a_package_for_the_cpu_is_refused_on_a_device(demo_folder: Path) -> None:
+    with pytest.raises(ProviderError, match=r"made for the CPU .* --precision fp16"):
+        DeviceTarget.open_on(ModelPackage.open(demo_folder), "cuda")
+
+
+def _tree_logits(target: TargetModel) -> npt.NDArray[np.float32]:
+    cache = target.new_cache(2, 32)
+    for slot, prompt in enumerate(PROMPTS):
+        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        cache.commit(slot, list(range(len(prompt))))
+    return target.forward(cache, 0, TREES, [range(5), range(3)]).logits.copy()
+
+
+def _random(shape: tuple[int, ...]) -> npt.NDArray[np.float16]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float16)
