@@ -107,6 +107,13 @@ class ForcedSampler(Sampler):
         super().choose(logits, position)
         return self._recorded[position]
 
+    @property
+    def takes_best(self) -> bool:
+        return True
+
+    def take_best(self, best_id: int, position: int) -> int:
+        return self._recorded[position]
+
 
 class RehearsalDrafter(RetrievalDrafter):
     """Leaves answers out of its history: a stretch is decoded twice, and its whole answer learned after that.

@@ -187,7 +187,7 @@ class Decoder:
     def _choose(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
         """The sequence's next token, from row (b, row) of a pass; where the best one is all it takes, unread."""
         if self.on_logits is None and sequence.sampler.takes_best:
-            return int(result.top_ids[b, row, 0])
+            return sequence.sampler.take_best(int(result.top_ids[b, row, 0]), len(sequence.token_ids))
         logits = result.logits[b, row]
         if self.on_logits is not None:
             self.on_logits(sequence, logits)

@@ -31,8 +31,13 @@ class Sampler:
 
     @property
     def takes_best(self) -> bool:
-        """Whether the choice is the highest logit, unchanged; the lowest id of equals."""
-        return self._config.temperature == 0 and not self._seen.size and not self._bias_ids.size
+        """Whether the choice is the highest logit, unchanged, the lowest id of equals; a child that chooses says so."""
+        is_own = type(self).choose is Sampler.choose
+        return is_own and self._config.temperature == 0 and not self._seen.size and not self._bias_ids.size
+
+    def take_best(self, best_id: int, position: int) -> int:
+        """What `choose` gives where it takes the best, for a caller who knows the best without the logits."""
+        return best_id
 
     def choose(self, logits: Float32Array, position: int) -> int:
         """The token at `position` (tokens before it), from logits (V,) of the node before; it counts as seen."""
