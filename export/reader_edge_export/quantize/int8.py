@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.operators import OPERATOR_DOMAIN
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
@@ -27,7 +28,8 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
 class Int8Products:
     """rows (..., K) are quantised row by row, multiplied as integers and scaled back.
 
-    is_portable: only operators of the ONNX standard; else ONNX Runtime's product that scales as it goes.
+    Matrices are stored as (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
+    is_portable: only operators of the ONNX standard; else the operator RowLinear.
     """
 
     def __init__(self, editor: GraphEditor, is_portable: bool) -> None:
@@ -39,20 +41,27 @@ class Int8Products:
     def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
         """rows (..., K) times weight (K, J) -> (..., J)."""
         quantized, scales = quantize_columns(weight)
-        stored = self._editor.constant(quantized, f"{name}.int8")
-        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"), weight.shape)
+        stored = self._editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8")
+        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"))
 
-    def multiply_stored(
-        self, rows: ir.Value, stored: ir.Value, scales: ir.Value, matrix_shape: tuple[int, ...]
-    ) -> ir.Value:
-        """rows (..., K) times the stored int8 matrix (K, J) with scales (J,) -> (..., J)."""
+    def multiply_stored(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
+        """rows (..., K) times the transpose of the stored int8 matrix (J, K) with scales (J,) -> (..., J)."""
+        if self._is_portable:
+            return self._portable_product(rows, stored, scales)
+        return self._editor.op("RowLinear", [rows, stored, scales], domain=OPERATOR_DOMAIN)
+
+    def _portable_product(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
         editor = self._editor
-        num_inputs, num_outputs = matrix_shape
+        num_outputs, num_inputs = stored_shape(stored)
         is_flat = rows.shape is not None and len(rows.shape) == 2
         flat = rows if is_flat else editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
         row_scales = self._row_scales(flat)
-        product = self._scaled_product(self._quantize(rows, flat, row_scales), stored, scales)
-        result = editor.op("Mul", [product, editor.op("Unsqueeze", [row_scales, editor.int64s(1)])])
+        zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
+        columns = editor.op("Transpose", [stored], {"perm": [1, 0]}, dtype=ir.DataType.INT8)
+        inputs = [self._quantize(rows, flat, row_scales), columns, zero_point]
+        product = editor.op("MatMulInteger", inputs, dtype=ir.DataType.INT32)
+        scaled = editor.op("Mul", [editor.op("Cast", [product], {"to": int(ir.DataType.FLOAT)}), scales])
+        result = editor.op("Mul", [scaled, editor.op("Unsqueeze", [row_scales, editor.int64s(1)])])
         return result if is_flat else editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
 
     def _row_scales(self, flat: ir.Value) -> ir.Value:
@@ -71,15 +80,6 @@ class Int8Products:
         inputs = [flat, row_scales, self._zero_points[key]]
         return editor.op("QuantizeLinear", inputs, {"axis": 0}, dtype=ir.DataType.UINT8)
 
-    def _scaled_product(self, quantized: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
-        editor = self._editor
-        zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
-        if self._is_portable:
-            product = editor.op("MatMulInteger", [quantized, stored, zero_point], dtype=ir.DataType.INT32)
-            return editor.op("Mul", [editor.op("Cast", [product], {"to": int(ir.DataType.FLOAT)}), scales])
-        inputs = [quantized, stored, editor.scalar(1.0), scales, zero_point]
-        return editor.op("MatMulIntegerToFloat", inputs, domain="com.microsoft")
-
     def _shape_like(self, rows: ir.Value, width: int) -> ir.Value:
         editor = self._editor
         key = (*_leading_sizes(rows), width)
@@ -94,3 +94,10 @@ def _leading_sizes(rows: ir.Value) -> tuple[object, ...]:
     """What identifies the sizes before the last: their names where all are known, else the value itself."""
     sizes = [] if rows.shape is None else [getattr(size, "value", size) for size in rows.shape][:-1]
     return tuple(sizes) if sizes and None not in sizes else (rows,)
+
+
+def stored_shape(stored: ir.Value) -> tuple[int, int]:
+    """(J, K) of a stored matrix."""
+    weight = weight_of(stored)
+    assert weight is not None
+    return weight.shape[0], weight.shape[1]

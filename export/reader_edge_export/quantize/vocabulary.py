@@ -27,9 +27,7 @@ def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
     embedding = _embedding_lookup(editor.graph)
     stored, scales = _store(editor, marker.weight, "vocabulary")
     hidden = _wanted_rows(editor, marker)
-    columns = editor.op("Transpose", [stored], {"perm": [1, 0]}, dtype=ir.DataType.INT8)
-    vocab_size, width = _shape(marker.weight)
-    logits = Int8Products(editor, is_portable).multiply_stored(hidden, columns, scales, (width, vocab_size))
+    logits = Int8Products(editor, is_portable).multiply_stored(hidden, stored, scales)
     _finish(editor, marker, logits)
     if embedding.inputs[0] is not marker.weight:
         stored, scales = _store(editor, embedding.inputs[0], "embedding")

@@ -1,0 +1,198 @@
+// From a C++ class to an operator of ONNX Runtime.
+//
+// A Kernel has kName, kInputs, kOutputs and kAliases, a constructor from KernelAttributes, and compute(KernelCall&).
+// What it throws becomes a status.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <vector>
+
+#include "onnxruntime_abi.h"
+
+namespace reader_edge {
+
+// A tensor of a call: its sizes and its memory.
+template <class Element>
+struct Tensor {
+  Element* data;
+  std::vector<std::int64_t> sizes;
+
+  std::size_t size(std::size_t axis) const { return static_cast<std::size_t>(sizes.at(axis)); }
+  std::size_t count(std::size_t first_axis, std::size_t last_axis) const {
+    std::size_t product = 1;
+    for (std::size_t axis = first_axis; axis < last_axis; ++axis) product *= size(axis);
+    return product;
+  }
+};
+
+inline void check(const ort::Api& api, ort::Status* status) {
+  if (status != nullptr) {
+    api.ReleaseStatus(status);
+    throw std::runtime_error("ONNX Runtime refused a call of a native operator");
+  }
+}
+
+inline std::vector<std::int64_t> sizes_of(const ort::Api& api, const ort::Value* value) {
+  ort::ShapeInfo* info = nullptr;
+  check(api, api.GetTensorTypeAndShape(value, &info));
+  std::size_t rank = 0;
+  check(api, api.GetDimensionsCount(info, &rank));
+  std::vector<std::int64_t> sizes(rank);
+  check(api, api.GetDimensions(info, sizes.data(), rank));
+  api.ReleaseTensorTypeAndShapeInfo(info);
+  return sizes;
+}
+
+template <class Element>
+Tensor<Element> tensor_of(const ort::Api& api, const ort::Value* value) {
+  void* data = nullptr;
+  check(api, api.GetTensorMutableData(const_cast<ort::Value*>(value), &data));
+  return {static_cast<Element*>(data), sizes_of(api, value)};
+}
+
+// What a node is known by when its kernel is made.
+class KernelAttributes {
+ public:
+  KernelAttributes(const ort::Api& api, const ort::KernelInfo* info) : api_(api), info_(info) {}
+
+  const ort::Api& api() const { return api_; }
+
+  float number(const char* name) const {
+    float value = 0;
+    check(api_, api_.KernelInfoGetAttribute_float(info_, name, &value));
+    return value;
+  }
+
+  template <class Element>
+  Tensor<const Element> constant(std::size_t input) const {
+    int is_constant = 0;
+    const ort::Value* value = nullptr;
+    check(api_, api_.KernelInfoGetConstantInput_tensor(info_, input, &is_constant, &value));
+    if (is_constant == 0) throw std::invalid_argument("an input that must be constant is not");
+    return tensor_of<const Element>(api_, value);
+  }
+
+ private:
+  const ort::Api& api_;
+  const ort::KernelInfo* info_;
+};
+
+// One execution of a node.
+class KernelCall {
+ public:
+  KernelCall(const ort::Api& api, ort::KernelContext* context) : api_(api), context_(context) {}
+
+  template <class Element>
+  Tensor<const Element> input(std::size_t index) const {
+    const ort::Value* value = nullptr;
+    check(api_, api_.KernelContext_GetInput(context_, index, &value));
+    return tensor_of<const Element>(api_, value);
+  }
+
+  template <class Element>
+  Tensor<Element> output(std::size_t index, const std::vector<std::int64_t>& sizes) {
+    ort::Value* value = nullptr;
+    check(api_, api_.KernelContext_GetOutput(context_, index, sizes.data(), sizes.size(), &value));
+    void* data = nullptr;
+    check(api_, api_.GetTensorMutableData(value, &data));
+    return {static_cast<Element*>(data), sizes};
+  }
+
+  // work(i) for i in [0, count), on ONNX Runtime's own threads; work must not throw.
+  template <class Work>
+  void parallel_for(std::size_t count, const Work& work) {
+    const auto run = [](void* data, std::size_t index) { (*static_cast<const Work*>(data))(index); };
+    check(api_, api_.KernelContext_ParallelFor(context_, run, count, 0, const_cast<Work*>(&work)));
+  }
+
+ private:
+  const ort::Api& api_;
+  ort::KernelContext* context_;
+};
+
+template <class Kernel>
+class KernelOp : public ort::CustomOp {
+ public:
+  KernelOp() : ort::CustomOp{} {
+    version = ort::kApiVersion;
+    GetName = [](const ort::CustomOp*) { return Kernel::kName; };
+    GetExecutionProviderType = [](const ort::CustomOp*) { return "CPUExecutionProvider"; };
+    GetInputType = [](const ort::CustomOp*, std::size_t index) { return Kernel::kInputs.at(index); };
+    GetInputTypeCount = [](const ort::CustomOp*) { return Kernel::kInputs.size(); };
+    GetOutputType = [](const ort::CustomOp*, std::size_t index) { return Kernel::kOutputs.at(index); };
+    GetOutputTypeCount = [](const ort::CustomOp*) { return Kernel::kOutputs.size(); };
+    GetInputCharacteristic = [](const ort::CustomOp*, std::size_t) { return 0; };
+    GetOutputCharacteristic = [](const ort::CustomOp*, std::size_t) { return 0; };
+    GetInputMemoryType = [](const ort::CustomOp*, std::size_t) { return 0; };
+    GetVariadicInputMinArity = [](const ort::CustomOp*) { return 0; };
+    GetVariadicInputHomogeneity = [](const ort::CustomOp*) { return 0; };
+    GetVariadicOutputMinArity = [](const ort::CustomOp*) { return 0; };
+    GetVariadicOutputHomogeneity = [](const ort::CustomOp*) { return 0; };
+    CreateKernelV2 = create;
+    KernelComputeV2 = compute;
+    KernelDestroy = [](void* kernel) { delete static_cast<Holder*>(kernel); };
+    GetStartVersion = [](const ort::CustomOp*) { return 1; };
+    GetEndVersion = [](const ort::CustomOp*) { return 1; };
+    GetMayInplace = [](int** inputs, int** outputs) { return no_pairs(inputs, outputs); };
+    ReleaseMayInplace = release_pairs;
+    GetAliasMap = aliases;
+    ReleaseAliasMap = release_pairs;
+  }
+
+ private:
+  struct Holder {
+    const ort::Api& api;
+    Kernel kernel;
+  };
+
+  template <class Body>
+  static ort::Status* guarded(const ort::Api& api, const Body& body) {
+    try {
+      body();
+      return nullptr;
+    } catch (const std::exception& error) {
+      return api.CreateStatus(ort::kFail, error.what());
+    }
+  }
+
+  static ort::Status* create(const ort::CustomOp*, const ort::Api* api, const ort::KernelInfo* info, void** kernel) {
+    return guarded(*api, [&] { *kernel = new Holder{*api, Kernel(KernelAttributes(*api, info))}; });
+  }
+
+  static ort::Status* compute(void* kernel, ort::KernelContext* context) {
+    auto& holder = *static_cast<Holder*>(kernel);
+    return guarded(holder.api, [&] {
+      KernelCall call(holder.api, context);
+      holder.kernel.compute(call);
+    });
+  }
+
+  static std::size_t no_pairs(int** inputs, int** outputs) {
+    *inputs = *outputs = nullptr;
+    return 0;
+  }
+
+  // Inputs and outputs that share memory, as pairs (input, output).
+  static std::size_t aliases(int** inputs, int** outputs) {
+    const std::size_t count = Kernel::kAliases.size();
+    if (count == 0) return no_pairs(inputs, outputs);
+    *inputs = new int[count];
+    *outputs = new int[count];
+    for (std::size_t i = 0; i < count; ++i) {
+      (*inputs)[i] = Kernel::kAliases[i][0];
+      (*outputs)[i] = Kernel::kAliases[i][1];
+    }
+    return count;
+  }
+
+  static void release_pairs(int* inputs, int* outputs) {
+    delete[] inputs;
+    delete[] outputs;
+  }
+};
+
+}  // namespace reader_edge

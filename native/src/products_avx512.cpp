@@ -1,0 +1,132 @@
+// Products with AVX-512 VNNI: four unsigned times signed bytes a lane and instruction, summed in 32 bits.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "products.h"
+
+namespace reader_edge {
+namespace {
+
+constexpr std::size_t kVector = 64;
+constexpr std::size_t kMaxTileRows = 6;  // times four outputs: 24 of the 32 registers are sums
+constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
+constexpr float kSmallestScale = 1e-9f;
+
+float quantize(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
+  __m512 largest = _mm512_setzero_ps();
+  for (std::size_t k = 0; k < num_inputs; k += 16) {
+    const __mmask16 mask = num_inputs - k >= 16 ? 0xffff : static_cast<__mmask16>((1u << (num_inputs - k)) - 1);
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, row + k)));
+  }
+  const float scale = std::max(_mm512_reduce_max_ps(largest) * kRowFactor, kSmallestScale);
+  const __m512 divisor = _mm512_set1_ps(scale);
+  const __m512 low = _mm512_set1_ps(-128.0f), high = _mm512_set1_ps(127.0f);
+  const __m512i zero_point = _mm512_set1_epi32(kZeroPoint);
+  for (std::size_t k = 0; k < stride; k += 16) {
+    const std::size_t left = num_inputs > k ? num_inputs - k : 0;
+    const __mmask16 mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+    const __m512 value = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, row + k), divisor);
+    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(value, low), high));
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, zero_point));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + k), _mm_maskz_mov_epi8(mask, bytes));
+  }
+  return scale;
+}
+
+// The sums of the lanes of four vectors.
+inline __m128i lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const __m512i abcd = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(abcd), _mm512_extracti64x4_epi64(abcd, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+// The instruction itself: GCC 12 keeps too many copies of the sums when it is an intrinsic.
+inline void add_products(__m512i& sum, __m512i values, __m512i weights) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(values), "v"(weights));
+}
+
+// Rows [row, row + M) times outputs [j, j + 4).
+template <int M>
+void multiply_tile(const QuantizedRows& rows, std::size_t row, const WeightRows& weight, std::size_t j,
+                   float* output, std::size_t stride) {
+  const std::size_t num_inputs = weight.num_inputs, whole = num_inputs / kVector * kVector;
+  const std::int8_t* w = weight.values + j * num_inputs;
+  const std::uint8_t* a = rows.values + row * rows.stride;
+  __m512i sums[M][4];
+#pragma GCC unroll 6
+  for (int m = 0; m < M; ++m) sums[m][0] = sums[m][1] = sums[m][2] = sums[m][3] = _mm512_setzero_si512();
+  const auto step = [&](std::size_t k, __m512i w0, __m512i w1, __m512i w2, __m512i w3) __attribute__((always_inline)) {
+#pragma GCC unroll 6
+    for (int m = 0; m < M; ++m) {
+      const __m512i values = _mm512_loadu_si512(a + m * rows.stride + k);
+      add_products(sums[m][0], values, w0);
+      add_products(sums[m][1], values, w1);
+      add_products(sums[m][2], values, w2);
+      add_products(sums[m][3], values, w3);
+    }
+  };
+  for (std::size_t k = 0; k < whole; k += kVector) {
+    const std::int8_t* at = w + k;
+    _mm_prefetch(at + 4 * num_inputs, _MM_HINT_T0);
+    _mm_prefetch(at + 5 * num_inputs, _MM_HINT_T0);
+    _mm_prefetch(at + 6 * num_inputs, _MM_HINT_T0);
+    _mm_prefetch(at + 7 * num_inputs, _MM_HINT_T0);
+    step(k, _mm512_loadu_si512(at), _mm512_loadu_si512(at + num_inputs), _mm512_loadu_si512(at + 2 * num_inputs),
+         _mm512_loadu_si512(at + 3 * num_inputs));
+  }
+  if (whole < num_inputs) {
+    const __mmask64 mask = (1ull << (num_inputs - whole)) - 1;
+    const auto tail = [&](int n) { return _mm512_maskz_loadu_epi8(mask, w + n * num_inputs + whole); };
+    step(whole, tail(0), tail(1), tail(2), tail(3));
+  }
+  const __m128i correction = _mm_slli_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.sums + j)), 7);
+  const __m128 scales = _mm_loadu_ps(weight.scales + j);
+#pragma GCC unroll 6
+  for (int m = 0; m < M; ++m) {
+    const __m128i sum = _mm_sub_epi32(lane_sums(sums[m][0], sums[m][1], sums[m][2], sums[m][3]), correction);
+    const __m128 scaled = _mm_mul_ps(_mm_cvtepi32_ps(sum), scales);
+    _mm_storeu_ps(output + (row + m) * stride + j, _mm_mul_ps(scaled, _mm_set1_ps(rows.scales[row + m])));
+  }
+}
+
+void multiply_one(const QuantizedRows& rows, const WeightRows& weight, std::size_t j, float* output,
+                  std::size_t stride) {
+  const std::int8_t* w = weight.values + j * weight.num_inputs;
+  for (std::size_t row = 0; row < rows.count; ++row) {
+    const std::uint8_t* a = rows.values + row * rows.stride;
+    std::int32_t sum = 0;
+    for (std::size_t k = 0; k < weight.num_inputs; ++k) sum += a[k] * w[k];
+    sum -= kZeroPoint * weight.sums[j];
+    output[row * stride + j] = static_cast<float>(sum) * weight.scales[j] * rows.scales[row];
+  }
+}
+
+using Tile = void (*)(const QuantizedRows&, std::size_t, const WeightRows&, std::size_t, float*, std::size_t);
+constexpr Tile kTiles[kMaxTileRows] = {multiply_tile<1>, multiply_tile<2>, multiply_tile<3>,
+                                       multiply_tile<4>, multiply_tile<5>, multiply_tile<6>};
+
+void multiply(const QuantizedRows& rows, const WeightRows& weight, float* output, std::size_t stride) {
+  const std::size_t num_tiles = (rows.count + kMaxTileRows - 1) / kMaxTileRows;
+  std::size_t j = weight.first;
+  for (; j + 4 <= weight.last; j += 4) {
+    std::size_t row = 0;
+    for (std::size_t tile = 0; tile < num_tiles; ++tile) {  // tiles of equal height, or nearly so
+      const std::size_t height = (rows.count - row + num_tiles - tile - 1) / (num_tiles - tile);
+      kTiles[height - 1](rows, row, weight, j, output, stride);
+      row += height;
+    }
+  }
+  for (; j < weight.last; ++j) multiply_one(rows, weight, j, output, stride);
+}
+
+}  // namespace
+
+extern const ProductKernels kAvx512Kernels;
+const ProductKernels kAvx512Kernels{"avx512-vnni", quantize, multiply};
+
+}  // namespace reader_edge
