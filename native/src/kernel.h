@@ -1,6 +1,6 @@
 // From a C++ class to an operator of ONNX Runtime.
 //
-// A Kernel has kName, kInputs, kOutputs and kAliases, a constructor from KernelAttributes, and compute(KernelCall&).
+// A Kernel has kName, kInputs and kOutputs, a constructor from KernelAttributes, and compute(KernelCall&).
 // What it throws becomes a status.
 #pragma once
 
@@ -137,10 +137,11 @@ class KernelOp : public ort::CustomOp {
     KernelDestroy = [](void* kernel) { delete static_cast<Holder*>(kernel); };
     GetStartVersion = [](const ort::CustomOp*) { return 1; };
     GetEndVersion = [](const ort::CustomOp*) { return 1; };
-    GetMayInplace = [](int** inputs, int** outputs) { return no_pairs(inputs, outputs); };
-    ReleaseMayInplace = release_pairs;
-    GetAliasMap = aliases;
-    ReleaseAliasMap = release_pairs;
+    GetMayInplace = GetAliasMap = [](int** inputs, int** outputs) -> std::size_t {
+      *inputs = *outputs = nullptr;
+      return 0;
+    };
+    ReleaseMayInplace = ReleaseAliasMap = [](int*, int*) {};
   }
 
  private:
@@ -169,29 +170,6 @@ class KernelOp : public ort::CustomOp {
       KernelCall call(holder.api, context);
       holder.kernel.compute(call);
     });
-  }
-
-  static std::size_t no_pairs(int** inputs, int** outputs) {
-    *inputs = *outputs = nullptr;
-    return 0;
-  }
-
-  // Inputs and outputs that share memory, as pairs (input, output).
-  static std::size_t aliases(int** inputs, int** outputs) {
-    const std::size_t count = Kernel::kAliases.size();
-    if (count == 0) return no_pairs(inputs, outputs);
-    *inputs = new int[count];
-    *outputs = new int[count];
-    for (std::size_t i = 0; i < count; ++i) {
-      (*inputs)[i] = Kernel::kAliases[i][0];
-      (*outputs)[i] = Kernel::kAliases[i][1];
-    }
-    return count;
-  }
-
-  static void release_pairs(int* inputs, int* outputs) {
-    delete[] inputs;
-    delete[] outputs;
   }
 };
 

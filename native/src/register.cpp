@@ -1,18 +1,31 @@
 // What ONNX Runtime looks for in the library: the operators of the domain "reader_edge".
 
+#include "exact_attention.h"
 #include "kernel.h"
 #include "row_linear.h"
 
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
 using namespace reader_edge;
 
-extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps(ort::SessionOptions* options,
-                                                                                 const ort::ApiBase* base) {
+// 1 where this processor has the instructions that the kernels are made of.
+EXPORTED int reader_edge_is_supported() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
   static const KernelOp<RowLinear> row_linear;
-  static ort::CustomOpDomain* domain = nullptr;
+  static const KernelOp<ExactAttention> exact_attention;
+  static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
+  if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");
   if (domain == nullptr) {
     if (ort::Status* status = api->CreateCustomOpDomain("reader_edge", &domain)) return status;
-    for (const ort::CustomOp* op : {static_cast<const ort::CustomOp*>(&row_linear)}) {
+    for (const ort::CustomOp* op : {static_cast<const ort::CustomOp*>(&row_linear),
+                                    static_cast<const ort::CustomOp*>(&exact_attention)}) {
       if (ort::Status* status = api->CustomOpDomain_Add(domain, op)) return status;
     }
   }

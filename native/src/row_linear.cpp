@@ -3,29 +3,48 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "row_product.h"
+
 namespace reader_edge {
 namespace {
 
-constexpr std::size_t kTaskBytes = 48 * 1024;       // of weights: many tasks a thread, so that they end together
-constexpr std::size_t kSerialBytes = 32 * 1024;     // of weights times rows: less is not worth waking threads
-constexpr std::size_t kBlockBytes = 384 * 1024;     // of quantised rows: they stay in a core's own cache
-constexpr std::size_t kOutputsPerTile = 4;
+constexpr std::size_t kTaskBytes = 48 * 1024;    // of weights: many tasks a thread, so that threads end together
+constexpr std::size_t kBlockBytes = 384 * 1024;  // of quantised rows: they stay in a core's own cache
+constexpr std::size_t kSerialProducts = 64 * 1024;   // fewer are not worth waking threads
+constexpr std::size_t kSerialQuantized = 16 * 1024;  // values, likewise
 
 std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
 std::size_t rounded_up(std::size_t value, std::size_t to) { return divided_up(value, to) * to; }
 
+// Rows as bytes, in memory that a thread keeps from call to call.
+QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows, std::size_t num_inputs) {
+  thread_local std::vector<std::uint8_t> buffer;
+  thread_local std::vector<float> scales;
+  const std::size_t stride = rounded_up(num_inputs, kRowAlignment);
+  buffer.resize(std::max(buffer.size(), num_rows * stride + kRowAlignment));
+  scales.resize(std::max(scales.size(), num_rows));
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+  auto* const values = reinterpret_cast<std::uint8_t*>(rounded_up(address, kRowAlignment));
+  float* const row_scales = scales.data();
+  const auto quantize = [=](std::size_t row) {
+    row_scales[row] = quantize_row(rows + row * num_inputs, num_inputs, values + row * stride, stride);
+  };
+  if (num_rows * num_inputs <= kSerialQuantized) {
+    for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
+  } else {
+    call.parallel_for(num_rows, quantize);
+  }
+  return {values, stride, row_scales, num_rows};
+}
+
 }  // namespace
 
-RowLinear::RowLinear(const KernelAttributes& attributes) : kernels_(product_kernels()) {
+RowLinear::RowLinear(const KernelAttributes& attributes) {
   const auto weight = attributes.constant<std::int8_t>(1);
+  if (weight.sizes.size() != 2) throw std::invalid_argument("RowLinear: its weight needs two axes");
   const std::size_t num_outputs = weight.size(0), num_inputs = weight.size(1);
   row_sums_.resize(num_outputs);
-  for (std::size_t j = 0; j < num_outputs; ++j) {
-    const std::int8_t* row = weight.data + j * num_inputs;
-    std::int32_t sum = 0;
-    for (std::size_t k = 0; k < num_inputs; ++k) sum += row[k];
-    row_sums_[j] = sum;
-  }
+  for (std::size_t j = 0; j < num_outputs; ++j) row_sums_[j] = row_sum(weight.data + j * num_inputs, num_inputs);
 }
 
 void RowLinear::compute(KernelCall& call) const {
@@ -33,53 +52,34 @@ void RowLinear::compute(KernelCall& call) const {
   const auto weight = call.input<std::int8_t>(1);
   const auto scales = call.input<float>(2);
   const std::size_t rank = rows.sizes.size(), num_outputs = weight.size(0), num_inputs = weight.size(1);
-  if (rank == 0 || rows.size(rank - 1) != num_inputs || scales.count(0, scales.sizes.size()) != num_outputs ||
-      num_outputs != row_sums_.size()) {
+  if (rank == 0 || rows.size(rank - 1) != num_inputs || scales.count(0, scales.sizes.size()) != num_outputs) {
     throw std::invalid_argument("RowLinear: sizes of rows, weight and scales do not fit");
   }
   auto sizes = rows.sizes;
   sizes.back() = weight.sizes[0];
   const std::size_t num_rows = rows.count(0, rank - 1);
-  float* output = call.output<float>(0, sizes).data;
+  float* const output = call.output<float>(0, sizes).data;
   if (num_rows == 0) return;
 
-  const std::size_t stride = rounded_up(num_inputs, kRowPadding);
-  thread_local std::vector<std::uint8_t> values;
-  thread_local std::vector<float> row_scales;
-  values.resize(num_rows * stride);
-  row_scales.resize(num_rows);
-  std::uint8_t* const quantized = values.data();
-  float* const quantized_scales = row_scales.data();
-  const auto quantize = [&](std::size_t row) {
-    quantized_scales[row] =
-        kernels_.quantize(rows.data + row * num_inputs, num_inputs, quantized + row * stride, stride);
-  };
-
-  const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialBytes;
-  if (num_rows * num_inputs <= 16 * 1024) {
-    for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
-  } else {
-    call.parallel_for(num_rows, quantize);
-  }
-
-  const std::size_t block_rows = std::max<std::size_t>(kBlockBytes / stride / 6 * 6, 6);
-  const std::size_t num_blocks = divided_up(num_rows, block_rows);
-  const std::size_t task_outputs =
-      is_serial ? num_outputs : rounded_up(std::max<std::size_t>(kTaskBytes / num_inputs, 1), kOutputsPerTile);
-  const std::size_t tasks_per_block = divided_up(num_outputs, task_outputs);
+  // A task is a block of rows times a run of outputs; all rows of a block share each read of the weights.
+  const QuantizedRows all = quantized(call, rows.data, num_rows, num_inputs);
+  const std::size_t block_rows = std::max(kBlockBytes / all.stride / kTileRows * kTileRows, kTileRows);
+  const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialProducts;
+  const std::size_t run = is_serial ? num_outputs : rounded_up(divided_up(kTaskBytes, num_inputs), kTileOutputs);
+  const std::size_t num_runs = divided_up(num_outputs, run);
   const auto multiply = [&](std::size_t task) {
-    const std::size_t first_row = task / tasks_per_block * block_rows;
-    const std::size_t first = task % tasks_per_block * task_outputs;
-    const QuantizedRows block{quantized + first_row * stride, stride, quantized_scales + first_row,
+    const std::size_t first_row = task / num_runs * block_rows, first = task % num_runs * run;
+    const QuantizedRows block{all.values + first_row * all.stride, all.stride, all.scales + first_row,
                               std::min(block_rows, num_rows - first_row)};
-    const WeightRows wanted{weight.data, num_inputs, scales.data, row_sums_.data(),
-                            first,       std::min(first + task_outputs, num_outputs)};
-    kernels_.multiply(block, wanted, output + first_row * num_outputs, num_outputs);
+    const WeightRows wanted{weight.data,      num_inputs, scales.data,
+                            row_sums_.data(), first,      std::min(first + run, num_outputs)};
+    multiply_rows(block, wanted, output + first_row * num_outputs, num_outputs);
   };
-  if (num_blocks * tasks_per_block == 1) {
+  const std::size_t num_tasks = divided_up(num_rows, block_rows) * num_runs;
+  if (num_tasks == 1) {
     multiply(0);
   } else {
-    call.parallel_for(num_blocks * tasks_per_block, multiply);
+    call.parallel_for(num_tasks, multiply);
   }
 }
 

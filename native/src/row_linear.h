@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernel.h"
-#include "products.h"
 
 namespace reader_edge {
 
@@ -15,13 +14,11 @@ class RowLinear {
   static constexpr const char* kName = "RowLinear";
   static constexpr std::array kInputs{ort::kFloat, ort::kInt8, ort::kFloat};  // rows, weight (J, K), scales (J,)
   static constexpr std::array kOutputs{ort::kFloat};                          // (..., J)
-  static constexpr std::array<std::array<int, 2>, 0> kAliases{};
 
   explicit RowLinear(const KernelAttributes& attributes);
   void compute(KernelCall& call) const;
 
  private:
-  const ProductKernels& kernels_;
   std::vector<std::int32_t> row_sums_;  // of the weight, (J,)
 };
 

@@ -1,40 +1,18 @@
-// Products with AVX-512 VNNI: four unsigned times signed bytes a lane and instruction, summed in 32 bits.
+// The instruction behind it multiplies unsigned by signed bytes, four to a lane, and adds them up in 32 bits; that the
+// rows are 128 too large is taken out again by the sums of the weights. Sums of 32-bit integers are exact in any order.
+#include "row_product.h"
 
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
-
-#include "products.h"
 
 namespace reader_edge {
 namespace {
 
 constexpr std::size_t kVector = 64;
-constexpr std::size_t kMaxTileRows = 6;  // times four outputs: 24 of the 32 registers are sums
+constexpr int kZeroPoint = 128;
 constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
 constexpr float kSmallestScale = 1e-9f;
-
-float quantize(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
-  __m512 largest = _mm512_setzero_ps();
-  for (std::size_t k = 0; k < num_inputs; k += 16) {
-    const __mmask16 mask = num_inputs - k >= 16 ? 0xffff : static_cast<__mmask16>((1u << (num_inputs - k)) - 1);
-    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, row + k)));
-  }
-  const float scale = std::max(_mm512_reduce_max_ps(largest) * kRowFactor, kSmallestScale);
-  const __m512 divisor = _mm512_set1_ps(scale);
-  const __m512 low = _mm512_set1_ps(-128.0f), high = _mm512_set1_ps(127.0f);
-  const __m512i zero_point = _mm512_set1_epi32(kZeroPoint);
-  for (std::size_t k = 0; k < stride; k += 16) {
-    const std::size_t left = num_inputs > k ? num_inputs - k : 0;
-    const __mmask16 mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
-    const __m512 value = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, row + k), divisor);
-    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(value, low), high));
-    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, zero_point));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + k), _mm_maskz_mov_epi8(mask, bytes));
-  }
-  return scale;
-}
 
 // The sums of the lanes of four vectors.
 inline __m128i lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
@@ -107,11 +85,40 @@ void multiply_one(const QuantizedRows& rows, const WeightRows& weight, std::size
 }
 
 using Tile = void (*)(const QuantizedRows&, std::size_t, const WeightRows&, std::size_t, float*, std::size_t);
-constexpr Tile kTiles[kMaxTileRows] = {multiply_tile<1>, multiply_tile<2>, multiply_tile<3>,
+constexpr Tile kTiles[kTileRows] = {multiply_tile<1>, multiply_tile<2>, multiply_tile<3>,
                                        multiply_tile<4>, multiply_tile<5>, multiply_tile<6>};
 
-void multiply(const QuantizedRows& rows, const WeightRows& weight, float* output, std::size_t stride) {
-  const std::size_t num_tiles = (rows.count + kMaxTileRows - 1) / kMaxTileRows;
+}  // namespace
+
+float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
+  __m512 largest = _mm512_setzero_ps();
+  for (std::size_t k = 0; k < num_inputs; k += 16) {
+    const __mmask16 mask = num_inputs - k >= 16 ? 0xffff : static_cast<__mmask16>((1u << (num_inputs - k)) - 1);
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, row + k)));
+  }
+  const float scale = std::max(_mm512_reduce_max_ps(largest) * kRowFactor, kSmallestScale);
+  const __m512 divisor = _mm512_set1_ps(scale);
+  const __m512 low = _mm512_set1_ps(-128.0f), high = _mm512_set1_ps(127.0f);
+  const __m512i zero_point = _mm512_set1_epi32(kZeroPoint);
+  for (std::size_t k = 0; k < stride; k += 16) {
+    const std::size_t left = num_inputs > k ? num_inputs - k : 0;
+    const __mmask16 mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+    const __m512 value = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, row + k), divisor);
+    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(value, low), high));
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, zero_point));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + k), _mm_maskz_mov_epi8(mask, bytes));
+  }
+  return scale;
+}
+
+std::int32_t row_sum(const std::int8_t* values, std::size_t count) {
+  std::int32_t sum = 0;
+  for (std::size_t k = 0; k < count; ++k) sum += values[k];
+  return sum;
+}
+
+void multiply_rows(const QuantizedRows& rows, const WeightRows& weight, float* output, std::size_t stride) {
+  const std::size_t num_tiles = (rows.count + kTileRows - 1) / kTileRows;
   std::size_t j = weight.first;
   for (; j + 4 <= weight.last; j += 4) {
     std::size_t row = 0;
@@ -123,10 +130,5 @@ void multiply(const QuantizedRows& rows, const WeightRows& weight, float* output
   }
   for (; j < weight.last; ++j) multiply_one(rows, weight, j, output, stride);
 }
-
-}  // namespace
-
-extern const ProductKernels kAvx512Kernels;
-const ProductKernels kAvx512Kernels{"avx512-vnni", quantize, multiply};
 
 }  // namespace reader_edge

@@ -1,0 +1,26 @@
+// Attention over a tree mask, read straight from the KV buffers: the bits of the `exact` lowering.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace reader_edge {
+
+// One call's tensors, all fp32 and row-major. Rows of a KV head: its group's queries, G * N of them.
+struct AttentionShape {
+  int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
+  float scale;
+};
+
+struct AttentionTensors {
+  const float* query;   // (B, Hq, N, D)
+  const float* keys;    // (B, H, S, D), S = capacity
+  const float* values;  // (B, H, S, D)
+  const float* mask;    // (B, 1, N, M), added to the scores
+  float* output;        // (B, Hq, N, D)
+};
+
+// Tasks are independent: run attend() for every index below num_tasks, on any thread.
+int64_t num_tasks(const AttentionShape& shape);
+void attend(const AttentionShape& shape, const AttentionTensors& tensors, int64_t task);
+
+}  // namespace reader_edge
