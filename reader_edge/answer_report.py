@@ -19,6 +19,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
         "tokens_per_s": stats.tokens_per_s,
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
+        "is_native": engine.decoder.target.is_native,
         "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
     }
 
@@ -65,6 +66,7 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
+        ("native kernels", "on" if engine.decoder.target.is_native else "off"),
         ("width probe", width_sentence(engine)),
     ]
 

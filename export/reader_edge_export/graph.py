@@ -10,7 +10,6 @@ from reader_edge_export.data_types import drop_plain_casts, mark_data_types
 from reader_edge_export.fusion import fuse_norms, fuse_rotary
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
-from reader_edge_export.operators import add_operator_definitions
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_fp32, store_half, store_int4, store_int8
 from reader_edge_export.sizes import fold_sizes
@@ -38,7 +37,6 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     lower_attention(editor, options.attention)
     _store_weights(editor, options)
     _add_top_logits(editor)
-    add_operator_definitions(editor)
     _tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)

@@ -4,10 +4,13 @@ A package carries these definitions, so ONNX Runtime can run it as it is, node b
 registered, its kernels take their place, with the same bits.
 """
 
+from collections.abc import Sequence
+
 import onnx
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_runtime.execution.native import OPERATORS_PROPERTY
 
 OPERATOR_DOMAIN = "reader_edge"
 
@@ -18,45 +21,64 @@ _ROW_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1]>
 RowLinear (rows, weight, scales) => (output)
 {
-  rest = Constant <value_ints = [-1]> ()
-  last = Constant <value_ints = [1]> ()
+  last = Constant <value_ints = [-1]> ()
   one = Constant <value_float = 1.0> ()
   factor = Constant <value_float = 0.007874015718698502> ()
   smallest = Constant <value_float = 1e-9> ()
   zero_point = Constant <value = uint8 {128}> ()
-  zero_points = Constant <value = uint8[1] {128}> ()
 
-  num_outputs = Shape <start = 0, end = 1> (weight)
-  num_inputs = Shape <start = 1, end = 2> (weight)
-  flat_shape = Concat <axis = 0> (rest, num_inputs)
-  flat = Reshape (rows, flat_shape)
-
-  magnitudes = Abs (flat)
-  largest = ReduceMax <keepdims = 0> (magnitudes, last)
+  magnitudes = Abs (rows)
+  largest = ReduceMax <keepdims = 1> (magnitudes, last)
   full_scales = Mul (largest, factor)
   row_scales = Max (full_scales, smallest)
-  num_rows = Shape (row_scales)
-  row_zero_points = Expand (zero_points, num_rows)
-  quantized = QuantizeLinear <axis = 0> (flat, row_scales, row_zero_points)
+  in_steps = Div (rows, row_scales)
+  quantized = QuantizeLinear (in_steps, one, zero_point)
 
   columns = Transpose <perm = [1, 0]> (weight)
   product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
-  column_of_scales = Unsqueeze (row_scales, last)
-  scaled = Mul (product, column_of_scales)
-
-  leading_sizes = Shape <start = 0, end = -1> (rows)
-  output_shape = Concat <axis = 0> (leading_sizes, num_outputs)
-  output = Reshape (scaled, output_shape)
+  output = Mul (product, row_scales)
 }
 """
 
-_DEFINITIONS = {"RowLinear": _ROW_LINEAR}
+
+class Definition:
+    """An operator's definition in the making: fill it with `editor`, over `inputs`."""
+
+    def __init__(self, name: str, *inputs: str) -> None:
+        self.inputs = [ir.Value(name=input_name, type=ir.TensorType(ir.DataType.FLOAT)) for input_name in inputs]
+        graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": 24}, name=name)
+        self.editor = GraphEditor(ir.Model(graph, ir_version=11))
+
+    def add_to(self, editor: GraphEditor, output: ir.Value, attributes: Sequence[str]) -> None:
+        """Give the model of `editor` this definition; `attributes`: names of those that nodes have."""
+        self.editor.append()
+        graph = self.editor.graph
+        graph.outputs.append(output)
+        for value in list(graph.initializers.values()):  # functions have none: constants are nodes there
+            assert value.const_value is not None
+            node = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", value.const_value)])
+            node.outputs[0].name = value.name
+            ir.convenience.replace_all_uses_with(value, node.outputs[0])
+            graph.insert_before(graph[0], node)
+        graph.initializers.clear()
+        declared = [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in attributes]
+        _add(editor, ir.Function(OPERATOR_DOMAIN, graph.name or "", "", graph=graph, attributes=declared))
 
 
-def add_operator_definitions(editor: GraphEditor) -> None:
-    """Give the model the definitions of the operators its graph uses."""
-    used = {node.op_type for node in editor.graph if node.domain == OPERATOR_DOMAIN}
-    for name in sorted(used):
-        function = ir.serde.deserialize_function(onnx.parser.parse_function(_DEFINITIONS[name]))
-        editor.model.functions[function.identifier()] = function
-        editor.graph.opset_imports[OPERATOR_DOMAIN] = 1
+def row_linear(editor: GraphEditor, rows: ir.Value, weight: ir.Value, scales: ir.Value) -> ir.Value:
+    """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J)."""
+    if not is_defined(editor, "RowLinear"):
+        _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(_ROW_LINEAR)))
+    return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
+
+
+def is_defined(editor: GraphEditor, name: str) -> bool:
+    """Whether the model has a definition of this operator."""
+    return any(function.name == name for function in editor.model.functions.values())
+
+
+def _add(editor: GraphEditor, function: ir.Function) -> None:
+    model = editor.model
+    model.functions[function.identifier()] = function
+    model.opset_imports[OPERATOR_DOMAIN] = 1
+    model.metadata_props[OPERATORS_PROPERTY] = " ".join(sorted(other.name for other in model.functions.values()))

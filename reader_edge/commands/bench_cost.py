@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.threads
+@options.no_native
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
 @options.as_json
-def cost(model: str | None, batch: int, threads: int, redo: bool, as_json: bool) -> None:
+def cost(model: str | None, batch: int, threads: int, no_native: bool, redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.console import count_progress
     from reader_edge.model_source import find_package
@@ -29,7 +30,7 @@ def cost(model: str | None, batch: int, threads: int, redo: bool, as_json: bool)
 
     package = ModelPackage.open(find_package(model))
     package.check_files()
-    target = TargetModel.open(package, threads)
+    target = TargetModel.open(package, threads, uses_native=not no_native)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

@@ -18,6 +18,7 @@ from reader_edge.commands import options
 @options.seed
 @options.datastores
 @options.threads
+@options.no_native
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
 )
@@ -32,6 +33,7 @@ def decode(
     seed: int,
     datastores: tuple[str, ...],
     threads: int,
+    no_native: bool,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -52,7 +54,7 @@ def decode(
     texts = read_prompts(prompts or VERIFY_PROMPTS)
     sampling = SamplingConfig(temperature=temperature, top_p=top_p, seed=seed)
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling)
-    engine = load_engine(model, EngineConfig(threads=threads), None, datastores)
+    engine = load_engine(model, EngineConfig(threads=threads, uses_native=not no_native), None, datastores)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, texts, config, rounds, on_progress)
     if as_json:

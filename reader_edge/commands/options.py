@@ -12,6 +12,7 @@ top_p = click.option(
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
+no_native = click.option("--no-native", is_flag=True, help="Leave native kernels out, where they are installed.")
 datastores = click.option(
     "--datastore",
     "datastores",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @options.seed
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @options.threads
+@options.no_native
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -54,6 +55,7 @@ def run(
     seed: int,
     stop: tuple[str, ...],
     threads: int,
+    no_native: bool,
     history: Path | None,
     no_calibrate: bool,
     no_draft: bool,
@@ -92,7 +94,8 @@ def run(
         seed=seed,
     )
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
-    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=not no_calibrate), history, datastores)
+    engine_config = EngineConfig(threads=threads, is_calibrated=not no_calibrate, uses_native=not no_native)
+    engine = load_engine(model, engine_config, history, datastores)
     if text is None:
         _chat(engine, config, system, raw, stats)
         return

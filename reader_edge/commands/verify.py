@@ -13,8 +13,11 @@ from reader_edge.commands import options
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
 @options.threads
+@options.no_native
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def verify(model: str | None, prompts: Path | None, max_tokens: int, threads: int, as_json: bool) -> None:
+def verify(
+    model: str | None, prompts: Path | None, max_tokens: int, threads: int, no_native: bool, as_json: bool
+) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
     Compares every token, and the bits of every logit row a token was chosen from, for every combination of sources of
@@ -30,7 +33,7 @@ def verify(model: str | None, prompts: Path | None, max_tokens: int, threads: in
     from reader_edge_runtime import EngineConfig
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=False))
+    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=False, uses_native=not no_native))
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:

@@ -23,6 +23,7 @@ class EngineConfig:
     max_batch: sequences decoded together; further ones wait.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     is_probed: run the width probe at load (see `reader_edge_runtime.decoding.width_probe`).
+    uses_native: take the native kernels of reader-edge-native where they are installed.
     """
 
     threads: int = 0
@@ -30,6 +31,7 @@ class EngineConfig:
     max_batch: int = 8
     is_calibrated: bool = True
     is_probed: bool = True
+    uses_native: bool = True
 
     def __post_init__(self) -> None:
         _require(0 <= self.threads <= 1024, "threads", self.threads, "from 0 to 1024")

@@ -97,7 +97,7 @@ class Engine:
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
-        target = TargetModel.open(package, config.threads)
+        target = TargetModel.open(package, config.threads, config.uses_native)
         if drafter is None:
             draft = draft or DraftConfig()
             history_file = _history_file(history, tokenizer, package, draft)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
-from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.operators import row_linear
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
@@ -48,7 +48,7 @@ class Int8Products:
         """rows (..., K) times the transpose of the stored int8 matrix (J, K) with scales (J,) -> (..., J)."""
         if self._is_portable:
             return self._portable_product(rows, stored, scales)
-        return self._editor.op("RowLinear", [rows, stored, scales], domain=OPERATOR_DOMAIN)
+        return row_linear(self._editor, rows, stored, scales)
 
     def _portable_product(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
         editor = self._editor

@@ -49,6 +49,7 @@ def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
         threads,
         INSTALLED_WHEEL,
         target.provider,
+        target.is_native,
         {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
     ]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]

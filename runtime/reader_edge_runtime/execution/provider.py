@@ -44,9 +44,15 @@ def num_usable_cores() -> int:
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
-def open_session(graph: Path, threads: int) -> ort.InferenceSession:
-    """Load a graph on the CPU provider with `threads` threads (0: the usable cores)."""
-    return load_session(graph, session_options(threads), CPU)
+def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
+    """Load a graph on the CPU provider with `threads` threads (0: the usable cores).
+
+    library: operators whose kernels take the place of the graph's own definitions.
+    """
+    options = session_options(threads)
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    return load_session(graph, options, CPU)
 
 
 def session_options(threads: int) -> ort.SessionOptions:

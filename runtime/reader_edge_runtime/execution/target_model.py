@@ -11,6 +11,7 @@ import onnxruntime as ort
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.native import has_native_operators, native_library
 from reader_edge_runtime.execution.provider import open_session
 from reader_edge_runtime.package import GRAPH_NAME, MASKED, Manifest, ModelPackage
 
@@ -37,21 +38,29 @@ class ForwardResult:
 
 
 class TargetModel:
-    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package`."""
+    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package`.
 
-    def __init__(self, session: ort.InferenceSession, manifest: Manifest) -> None:
+    is_native: native kernels run parts of the graph.
+    """
+
+    def __init__(self, session: ort.InferenceSession, manifest: Manifest, is_native: bool = False) -> None:
         self.session = session
         self.manifest = manifest
+        self.is_native = is_native
         self._logits = np.empty(0, np.float32)
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
         self._bound_slab: npt.NDArray[np.floating] | None = None
 
     @classmethod
-    def open(cls, package: ModelPackage, threads: int = 0) -> "TargetModel":
-        """Load the package's graph and check it against the contract. Raises ProviderError."""
-        session = open_session(package.path(GRAPH_NAME), threads)
+    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "TargetModel":
+        """Load the package's graph and check it against the contract.
+
+        uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError.
+        """
+        library = native_library() if uses_native else None
+        session = open_session(package.path(GRAPH_NAME), threads, library)
         check_contract(session, package.manifest)
-        return cls(session, package.manifest)
+        return cls(session, package.manifest, library is not None and has_native_operators(session))
 
     @property
     def provider(self) -> str:
