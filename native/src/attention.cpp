@@ -86,11 +86,10 @@ MaskedColumns masked_columns(const AttentionShape& s, const float* mask, const R
       j += kLanes;
     while (j < first && row[j] == 0.0f) ++j;
     first = j;
-    for (j = s.visible; j > last && row[j - 1] <= kMasked;) --j;
-    last = j;
+    for (j = s.visible; j > 0 && row[j - 1] <= kMasked;) --j;
+    last = std::max(last, j == 0 ? s.visible : j);  // a node of padding sees nothing, and then every column alike
   }
-  // A node of padding sees nothing, and then every column alike.
-  return {first, last == 0 ? s.visible : last};
+  return {first, last};
 }
 
 void add_mask(const AttentionShape& s, const float* mask, const Rows& rows, MaskedColumns columns, float* scores) {
