@@ -63,6 +63,7 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("accepted by source", _by_source(stats)),
         ("accepted by depth", _by_depth(stats)),
         ("tree sizes", _tree_sizes(stats)),
+        ("drafting", _drafting(engine, stats)),
         ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
@@ -72,20 +73,29 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
 
 
 def _tree_sizes(stats: GenerationStats) -> str:
-    """Which widths were chosen, and how often the guard had drafting off."""
-    sizes = ", ".join(f"{width} x{count}" for width, count in sorted(stats.steps_by_width.items()))
-    rest = f"; {stats.num_rested_steps} steps without drafting, which had not paid" if stats.num_rested_steps else ""
-    return (sizes or "no steps") + rest
+    """Which widths were chosen, and how often."""
+    return ", ".join(f"{width} x{count}" for width, count in sorted(stats.steps_by_width.items())) or "no steps"
+
+
+def _drafting(engine: Engine, stats: GenerationStats) -> str:
+    """When there were no drafts, or none worth a wider pass, and what that was decided by."""
+    budget = engine.decoder.budget
+    times = budget.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
+    if budget.times.is_measured:
+        step_s = times[1] + budget.plain_s
+        parts.append(f"drafting adds {1e6 * budget.draft_s:.0f} µs to a step of {1e3 * step_s:.2f} ms")
+    return "; ".join(parts)
 
 
 def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     """The curve that the tree sizes come from."""
-    budget = engine.decoder.budget
-    times = budget.pass_seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    pass_times = engine.decoder.budget.times
+    times = pass_times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     curve = ", ".join(
         f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)
     )
-    if not budget.has(1):
+    if not pass_times.has(1):
         return f"not measured; assumed relative to one node: {curve}"
     return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}"
 

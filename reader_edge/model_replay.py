@@ -174,7 +174,7 @@ class ModelReplayer:
         self._decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
         self._budgets = {is_drafted: NodeBudget(MAX_WIDTH) for is_drafted in (False, True)}
         for budget in self._budgets.values():
-            budget.add(cost)
+            budget.times.add(cost)
         self._max_tokens = max_tokens
 
     def replay(

@@ -104,7 +104,7 @@ class Engine:
             drafter = RetrievalDrafter(draft, datastores=opened, history_file=history_file)
         decoder = Decoder(target, drafter, config)
         if config.is_calibrated:
-            decoder.budget.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
+            decoder.budget.times.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
         return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
@@ -154,8 +154,8 @@ class Engine:
         """Measure batched passes when the first batch comes; one size stands for all."""
         decoder = self.decoder
         size = min(_BATCH_MEASURED, decoder.config.max_batch)
-        if decoder.config.is_calibrated and size > 1 and not decoder.budget.has(size):
-            decoder.budget.add(load_or_measure(decoder.target, decoder.config.threads, size))
+        if decoder.config.is_calibrated and size > 1 and not decoder.budget.times.has(size):
+            decoder.budget.times.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
     def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
         try:

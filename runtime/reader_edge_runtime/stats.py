@@ -16,7 +16,8 @@ class GenerationStats:
     num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
-    num_rested_steps: passes without drafting because drafting had not paid.
+    num_vain_drafts: drafts that promised too little to verify: their pass was plain.
+    num_rested_steps: passes without a draft because drafts had been in vain.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
@@ -39,6 +40,7 @@ class GenerationStats:
     predicted_by_tenth: Counter[int] = field(default_factory=Counter)
     accepted_by_tenth: Counter[int] = field(default_factory=Counter)
     steps_by_width: Counter[int] = field(default_factory=Counter)
+    num_vain_drafts: int = 0
     num_rested_steps: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0

@@ -53,7 +53,7 @@ class Decoder:
 
         sampler: chooses in place of the one that config.sampling describes. Raises PromptError or ConfigError.
         """
-        sequence = Sequence(prompt_token_ids, config, self.target.manifest, None, is_stop, sampler)
+        sequence = Sequence(prompt_token_ids, config, self.target.manifest, self.budget.begin(), is_stop, sampler)
         if config.is_drafted:
             sequence.drafter = self.drafter.begin(sequence.token_ids)
         self.waiting.append(sequence)
@@ -77,10 +77,8 @@ class Decoder:
             return started
         start = time.perf_counter()
         past = max(self.cache.lengths[: len(self.running)])
-        is_resting = self.budget.is_resting
         drafts = self._draft(past)
-        width = self.budget.choose([draft.values for draft in drafts], past)
-        trees = [draft.best(width) for draft in drafts]
+        trees = self._cut(drafts, past)
         drafted = time.perf_counter()
         result = self._forward(trees)
         forwarded = time.perf_counter()
@@ -91,16 +89,16 @@ class Decoder:
         for slot, verification in enumerate(verifications):
             self.cache.commit(slot, verification.path)
         committed = time.perf_counter()
-        for b, (sequence, tree, verification) in enumerate(zip(self.running, trees, verifications, strict=True)):
-            self._learn(sequence, tree, verification)
-            if not is_resting:
-                root = len(sequence.token_ids) - len(verification.token_ids) - 1
-                self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
+        for b, (tree, verification) in enumerate(zip(trees, verifications, strict=True)):
+            self._learn(b, drafts[b], tree, verification, result)
         learned = time.perf_counter()
-        self._account(drafts, trees, verifications, past, forwarded - drafted, learned - start)
+        beside_s = drafted - start + learned - verified
+        width, num_drafted = max(map(len, trees)), sum(draft is not None for draft in drafts)
+        self.budget.learn(len(trees), width, past, forwarded - drafted, beside_s, num_drafted)
         advanced = list(self.running)
         for sequence in advanced:
             stats = sequence.stats
+            stats.steps_by_width[width] += 1
             stats.draft_s += drafted - start
             stats.forward_s += forwarded - drafted
             stats.verify_s += verified - forwarded
@@ -157,24 +155,35 @@ class Decoder:
 
     def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
         """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
-        num_harvested = sequence.drafter.num_harvested_rows if sequence.drafter is not None else 0
+        drafter = sequence.drafter if not sequence.guard.is_in_vain else None
+        num_harvested = drafter.num_harvested_rows if drafter is not None else 0
         first = sequence.num_prompt_tokens - max(num_harvested, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
-    def _draft(self, past: int) -> list[DraftTree]:
+    def _draft(self, past: int) -> list[DraftTree | None]:
+        """Each running sequence's draft; None where it rests, or may not draft."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         room = self.target.manifest.max_context - past
-        is_resting = self.budget.is_resting
-        trees = []
+        if room < 2 or self.budget.is_plain_due:
+            return [None] * len(self.running)
+        drafts: list[DraftTree | None] = []
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
-            if sequence.drafter is None or is_resting or max_depth < 1 or room < 2:
-                trees.append(DraftTree.chain([sequence.token_ids[-1]]))
+            if sequence.drafter is None or max_depth < 1 or sequence.takes_rest():
+                drafts.append(None)
             else:
-                tree = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
-                tree.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
-                trees.append(tree)
-        return trees
+                draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
+                draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
+                drafts.append(draft)
+        return drafts
+
+    def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:
+        """The trees to verify: what of each draft is worth a place in the pass."""
+        roots = [DraftTree.chain([sequence.token_ids[-1]]) for sequence in self.running]
+        trees = [draft or root for draft, root in zip(drafts, roots, strict=True)]
+        guards = [sequence.guard if draft else None for sequence, draft in zip(self.running, drafts, strict=True)]
+        width = self.budget.choose([tree.values for tree in trees], guards, past)
+        return [tree.best(width) for tree in trees]
 
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
         num_nodes = max(map(len, trees))
@@ -193,26 +202,6 @@ class Decoder:
             self.on_logits(sequence, logits)
         return sequence.sampler.choose(logits, len(sequence.token_ids))
 
-    def _account(
-        self,
-        drafts: list[DraftTree],
-        trees: list[DraftTree],
-        verifications: list[Verification],
-        past: int,
-        pass_s: float,
-        step_s: float,
-    ) -> None:
-        """Tell the budget what the step took and gave."""
-        width = max(map(len, trees))
-        if max(map(len, drafts)) == 1:
-            self.budget.observe_plain(len(trees), past, pass_s, step_s)
-        else:
-            num_tokens = sum(len(verification.token_ids) for verification in verifications)
-            self.budget.observe_drafted(len(trees), width, past, pass_s, step_s, num_tokens)
-        for sequence in self.running:
-            sequence.stats.steps_by_width[width] += 1
-            sequence.stats.num_rested_steps += self.budget.is_resting
-
     def _learn_successors(
         self, sequence: Sequence, tree: DraftTree, root: int, rows: range, result: ForwardResult, b: int
     ) -> None:
@@ -225,7 +214,11 @@ class Decoder:
             top_ids, top_logits = result.top_ids[b, : len(rows)], result.top_logits[b, : len(rows)]
             sequence.drafter.learn_successors(tree, rows, before_ids, top_ids, top_logits)
 
-    def _learn(self, sequence: Sequence, tree: DraftTree, verification: Verification) -> None:
+    def _learn(
+        self, b: int, draft: DraftTree | None, tree: DraftTree, verification: Verification, result: ForwardResult
+    ) -> None:
+        """Count what happened to running sequence b, and let its drafter learn."""
+        sequence = self.running[b]
         stats = sequence.stats
         stats.num_steps += 1
         stats.num_drafted_tokens += len(tree) - 1
@@ -241,6 +234,11 @@ class Decoder:
             stats.predicted_by_tenth[_tenth(value)] += round(1000 * value)
         if sequence.drafter is not None:
             sequence.drafter.observe(tree, verification.token_ids)
+        if draft is not None:
+            sequence.guard.learn(draft, tree, verification)
+            stats.num_vain_drafts += len(tree) == 1
+            root = len(sequence.token_ids) - len(verification.token_ids) - 1
+            self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
 
     def _release_finished(self) -> None:
         for slot in reversed(range(len(self.running))):
@@ -251,6 +249,7 @@ class Decoder:
                 self.running.pop()
                 if sequence.drafter is not None:
                     sequence.drafter.finish()
+                    self.budget.end(sequence.guard)
 
 
 def _tenth(value: float) -> int:

@@ -1,135 +1,102 @@
-"""How many nodes a pass gets: as many as pay on this machine, and none where drafting has not paid."""
+"""How many nodes a pass gets: as many as pay on this machine, and whether drafting is worth its own time."""
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from reader_edge_runtime.execution.verify_cost import VerifyCost
-
-Float64Array = npt.NDArray[np.float64]
-
-# Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
-_UNMEASURED_GROWTH = 0.033
+from reader_edge_runtime.decoding.draft_guard import DraftGuard
+from reader_edge_runtime.decoding.pass_times import PassTimes
 
 # Drafting, checking and cutting cost with the nodes drafted: twice of what the last pass took leaves room to grow.
 _FIRST_DRAFT = 16
-_LEAST_DRAFT = 6
+_LEAST_DRAFT = 4
 
-_WINDOW = 24  # drafted steps that one verdict of the guard looks back on
-_FIRST_REST = 16  # plain steps of a first rest; each further one without success doubles it
-_LONGEST_REST = 1024
-_MEMORY = 0.05  # share of the newest step in running means
+_MARGIN = 1.02  # drafting must promise so much more than plain decoding: estimates err
+_VAIN_SHARE = 0.005  # of decoding time that drafts in vain may take
+_PLAIN_EVERY = 64  # drafted steps after which one is plain, so that what plain decoding takes stays known
+
+_FIRST_OVERHEAD_S = 5e-5
+_MEMORY = 0.1
 
 
 class NodeBudget:
     """Chooses the width of each pass: argmax of expected tokens over seconds, per batch.
 
-    Measured times come through `add`; the nearest batch size is scaled for others, and without any a fixed growth is
-    assumed. What steps really take corrects the times, width by width. The guard compares drafted steps, drafting
-    included, with what the same tokens would have cost plainly: over a window that lost, drafting rests, then is tried
-    again.
+    times: of passes. plain_s, draft_s: seconds that a step takes beside its pass, and that drafting and learning add
+    to it, both for each sequence, as measured of late. Choosing tokens takes as long a token either way and is left
+    out.
     """
 
     def __init__(self, max_width: int) -> None:
-        self._costs: dict[int, VerifyCost] = {}
-        self._max_width = max_width
-        self._corrections: dict[int, float] = {}
-        self._overhead_s = 0.0
-        self._max_drafted = _FIRST_DRAFT
-        self._drafted_s: list[float] = []
-        self._plain_s: list[float] = []
-        self._rest_left = 0
-        self._next_rest = _FIRST_REST
+        self.times = PassTimes(max_width)
+        self.plain_s = _FIRST_OVERHEAD_S
+        self.draft_s = _FIRST_OVERHEAD_S
+        self.max_drafted = _FIRST_DRAFT
+        self._num_drafted_steps = 0
+        self._last_guard = DraftGuard()
 
-    def add(self, cost: VerifyCost) -> None:
-        """Take the measured times of a batch size."""
-        self._costs[cost.batch_size] = cost
+    def begin(self) -> DraftGuard:
+        """The guard of a new request, which knows what the last one taught."""
+        return self._last_guard.for_next()
 
-    def has(self, batch_size: int) -> bool:
-        """Whether a batch size was measured."""
-        return batch_size in self._costs
+    def end(self, guard: DraftGuard) -> None:
+        """A request ended."""
+        self._last_guard = guard
 
     @property
-    def is_resting(self) -> bool:
-        """Whether the guard has drafting off for now."""
-        return self._rest_left > 0
+    def is_plain_due(self) -> bool:
+        """Whether the next step should be plain, only to measure it."""
+        return self._num_drafted_steps >= _PLAIN_EVERY
 
-    @property
-    def max_drafted(self) -> int:
-        """How many nodes the next drafts need at most."""
-        return self._max_drafted
+    def choose(self, values: Sequence[Sequence[float]], guards: Sequence[DraftGuard | None], past: int) -> int:
+        """The width N of the next pass, 1 for plain decoding; guards whose drafts are not worth it will rest.
 
-    def pass_seconds(self, batch_size: int, past: int) -> Float64Array:
-        """Estimated seconds of a pass over `batch_size` trees of n nodes, n = 0 .. max_width; entry 0 is infinite.
-
-        Without a measurement the unit is the time of a one-node pass.
-        """
-        if not self._costs:
-            times = 1 + _UNMEASURED_GROWTH * (np.arange(self._max_width + 1.0) - 1)
-            times[0] = np.inf
-            return times
-        nearest = min(self._costs, key=lambda size: abs(np.log(size / batch_size)))
-        times = self._costs[nearest].pass_seconds(past)[: self._max_width + 1]
-        if nearest != batch_size:
-            times = times * (batch_size / nearest) ** 0.5  # between no growth and one pass a sequence
-        for width, correction in self._corrections.items():
-            if width < len(times):
-                times[width] *= correction
-        return times
-
-    def choose(self, values: Sequence[Sequence[float]], past: int) -> int:
-        """The width N of the next pass, 1 for plain decoding.
-
-        values: of each sequence's tree, the nodes' values, root first.
+        values: of each sequence's draft, the nodes' values, root first. guards: None for what was not drafted.
         A tree's expected tokens at n nodes are the sum of its n best values: each accepted node, and the bonus token.
         """
-        times = self.pass_seconds(len(values), past)
-        width = min(max(map(len, values)), len(times) - 1)
-        expected = np.zeros(width)
-        for each in values:
-            best = np.sort(np.array(each))[::-1][:width]
-            expected[: len(best)] += best
-        rate = np.cumsum(expected) / (times[1 : width + 1] + self._overhead_s)
-        chosen = int(np.argmax(rate)) + 1
-        self._max_drafted = min(max(2 * chosen, _LEAST_DRAFT), self._max_width)
+        num_drafted = sum(guard is not None for guard in guards)
+        if not num_drafted:
+            return 1
+        times = self.times.seconds(len(values), past)
+        gains = [_gains(*each) for each in zip(values, guards, strict=True)]
+        plain_s = times[1] + self._plain_s(len(values))
+        beside_s = self._plain_s(len(values)) + self._draft_s(num_drafted)
+        chosen, expected, best = 1, float(len(values)), _MARGIN * len(values) / (times[1] + beside_s)
+        for width in range(2, min(max(map(len, values)), len(times) - 1) + 1):
+            expected += sum(each[width - 2] for each in gains if len(each) > width - 2)
+            rate = expected / (times[width] + beside_s)
+            if rate > best:
+                chosen, best = width, rate
+        self.max_drafted = min(max(2 * chosen, _LEAST_DRAFT), self.times.max_width)
+        token_s = plain_s / len(values)
+        is_worth_it = chosen > 1 and best * token_s > 1
+        longest = int(self._draft_s(num_drafted) / (_VAIN_SHARE * plain_s))
+        for guard, each in zip(guards, gains, strict=True):
+            if guard is not None:
+                if is_worth_it and sum(each[: chosen - 1]) * token_s > self._draft_s(1):
+                    guard.go_on()
+                else:
+                    guard.rest(longest)
         return chosen
 
-    def observe_plain(self, batch_size: int, past: int, pass_s: float, step_s: float) -> None:
-        """Learn from a step in which nothing was drafted."""
-        self._correct(batch_size, 1, past, pass_s)
-        self._overhead_s += _MEMORY * (max(0.0, step_s - pass_s) - self._overhead_s)
-        self._rest_left = max(0, self._rest_left - 1)
-
-    def observe_drafted(
-        self, batch_size: int, width: int, past: int, pass_s: float, step_s: float, num_tokens: int
-    ) -> None:
-        """Learn from a step whose trees were drafted, whatever width was chosen in the end."""
-        self._correct(batch_size, width, past, pass_s)
-        if not self._costs:
-            return
-        plain_s = (float(self.pass_seconds(batch_size, past)[1]) + self._overhead_s) * num_tokens / batch_size
-        self._drafted_s.append(step_s)
-        self._plain_s.append(plain_s)
-        if len(self._drafted_s) == _WINDOW:
-            self._judge()
-
-    def _judge(self) -> None:
-        # The middle half: a neighbour's burst in one step is not drafting's fault.
-        ratios = np.sort(np.array(self._plain_s) / np.array(self._drafted_s))[_WINDOW // 4 : -_WINDOW // 4]
-        if ratios.mean() < 1.0 and sum(self._plain_s) < sum(self._drafted_s):
-            self._rest_left = self._next_rest
-            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+    def learn(self, batch_size: int, width: int, past: int, pass_s: float, beside_s: float, num_drafted: int) -> None:
+        """Learn what a step took: its pass, and all else but the choice of tokens."""
+        self.times.learn(batch_size, width, past, pass_s)
+        if num_drafted:
+            spent = max(0.0, beside_s - batch_size * self.plain_s) / num_drafted
+            self.draft_s += _MEMORY * (min(spent, 2 * self.draft_s) - self.draft_s)
         else:
-            self._next_rest = _FIRST_REST
-        self._drafted_s.clear()
-        self._plain_s.clear()
+            self.plain_s += _MEMORY * (min(beside_s / batch_size, 2 * self.plain_s) - self.plain_s)
+        self._num_drafted_steps = 0 if width == 1 else self._num_drafted_steps + 1
 
-    def _correct(self, batch_size: int, width: int, past: int, pass_s: float) -> None:
-        """Move the estimate of a width towards what its passes take, slowly, and never by one outlier."""
-        if not self._costs:
-            return
-        estimate = float(self.pass_seconds(batch_size, past)[min(width, self._max_width)])
-        ratio = min(max(pass_s / estimate, 0.5), 2.0)
-        old = self._corrections.get(width, 1.0)
-        self._corrections[width] = old * ratio**_MEMORY
+    def _plain_s(self, batch_size: int) -> float:
+        return batch_size * self.plain_s if self.times.is_measured else 0.0
+
+    def _draft_s(self, num_drafted: int) -> float:
+        return num_drafted * self.draft_s if self.times.is_measured else 0.0
+
+
+def _gains(values: Sequence[float], guard: DraftGuard | None) -> list[float]:
+    """Expected tokens that each further node of a tree adds, best first."""
+    if guard is None:
+        return []
+    trust = guard.trust
+    return [trust * value for value in sorted(values[1:], reverse=True)]

@@ -5,6 +5,7 @@ from collections.abc import Sequence as TokenIds
 from typing import Literal
 
 from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.draft_guard import DraftGuard
 from reader_edge_runtime.decoding.sampling import Sampler
 from reader_edge_runtime.drafting.drafter import RequestDrafter
 from reader_edge_runtime.errors import PromptError
@@ -27,7 +28,7 @@ class Sequence:
         prompt_token_ids: TokenIds[int],
         config: GenerationConfig,
         manifest: Manifest,
-        drafter: RequestDrafter | None,
+        guard: DraftGuard,
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
     ) -> None:
@@ -35,7 +36,8 @@ class Sequence:
         self.token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
-        self.drafter = drafter
+        self.drafter: RequestDrafter | None = None
+        self.guard = guard
         self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.finish_reason: FinishReason | None = None
@@ -58,6 +60,12 @@ class Sequence:
         """Tokens this sequence may still emit."""
         by_length = self.config.max_tokens - self.num_output_tokens
         return min(by_length, self._max_context - len(self.token_ids))
+
+    def takes_rest(self) -> bool:
+        """Whether drafting pauses in this step; called once in each that could draft."""
+        is_resting = self.guard.takes_rest()
+        self.stats.num_rested_steps += is_resting
+        return is_resting
 
     def append(self, token_id: int) -> bool:
         """Emit one token; True when it is the last."""

@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 
 _PROMPT_TAIL = 4
+# Past answers that wait to be learned with the next draft.
+_MAX_UNLEARNED = 64
 # Tokens before a tree's root that `learn_successors` is told.
 NUM_BEFORE = 2
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
+
+
+_Successors = tuple[DraftTree, range, list[int], Int64Array, Float32Array]
 
 
 class RequestDrafter(Protocol):
@@ -91,6 +96,7 @@ class RetrievalDrafter:
     def wait(self) -> "RetrievalDrafter":
         """Itself, once the core is there: for tools that measure or prove."""
         self._loader.wait()
+        self.core()
         return self
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RetrievalRequest":
@@ -98,8 +104,16 @@ class RetrievalDrafter:
 
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is."""
-        self._core = None
         self._past_answers = []
+        if self._core is not None:
+            self._core = self._new_core()
+
+    def learn_later(self, token_ids: Sequence[int]) -> None:
+        """Take an answer into the history when something is next drafted."""
+        if self.config.is_history_used:
+            self._past_answers.append(np.array(token_ids, np.int32))
+            if len(self._past_answers) > _MAX_UNLEARNED:
+                self.core()
 
     def remember(self, token_ids: Sequence[int] | Int32Array) -> None:
         """Keep an answer, or that it was used, in the history file; one that cannot be written ends with a warning."""
@@ -112,18 +126,24 @@ class RetrievalDrafter:
             self._history_file = None
 
     def core(self) -> "DraftingCore | None":
-        """The compiled core, None while it is not loaded."""
-        if self._core is None and self._loader.is_ready:
-            from reader_edge_runtime.drafting.core import DraftingCore
-
-            self._core = DraftingCore(self.config, sources=self._sources, datastores=self._datastores)
-            for answer in self._past_answers:
-                self._core.history.add(answer)
+        """The compiled core, with all past answers learned; None while it is not loaded."""
+        if not self._loader.is_ready:
+            return None
+        if self._core is None:
+            self._core = self._new_core()
+        for answer in self._past_answers:
+            self._core.history.add(answer)
+        self._past_answers.clear()
         return self._core
+
+    def _new_core(self) -> "DraftingCore":
+        from reader_edge_runtime.drafting.core import DraftingCore
+
+        return DraftingCore(self.config, sources=self._sources, datastores=self._datastores)
 
 
 class RetrievalRequest:
-    """One request of a RetrievalDrafter."""
+    """One request of a RetrievalDrafter. What it is told costs nothing until it drafts: then it is learned."""
 
     def __init__(self, drafter: RetrievalDrafter, prompt_token_ids: Sequence[int]) -> None:
         config = drafter.config
@@ -131,6 +151,8 @@ class RetrievalRequest:
         self._drafter = drafter
         self._token_ids = list(prompt_token_ids)
         self._num_prompt_tokens = len(self._token_ids)
+        self._num_observed = 0
+        self._successors: list[_Successors] = []
         self._request: RequestCore | None = None
         self._core: DraftingCore | None = None
 
@@ -141,32 +163,38 @@ class RetrievalRequest:
         return request.draft(max_nodes, max_depth)
 
     def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        if self._request is not None:
-            self._request.observe(token_ids)
         self._token_ids.extend(token_ids)
 
     def learn_successors(
         self, tree: DraftTree, rows: range, before_ids: list[int], top_ids: Int64Array, top_logits: Float32Array
     ) -> None:
-        core = self._drafter.core()
-        if core is not None:
-            core.successors.learn(tree, rows, before_ids, top_ids, top_logits)
+        if self.num_harvested_rows:
+            self._successors.append((tree, rows, before_ids, top_ids.copy(), top_logits.copy()))
 
     def finish(self) -> None:
-        request = self._current()
+        answer = self._token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :]
+        has_answer = len(self._token_ids) > self._num_prompt_tokens
+        request = self._current() if self._request is not None else None
         if request is not None:
             for text in request.finish():
                 self._drafter.remember(text)
-        if len(self._token_ids) > self._num_prompt_tokens:
-            self._drafter.remember(self._token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :])
+        elif has_answer:
+            self._drafter.learn_later(answer)
+        if has_answer:
+            self._drafter.remember(answer)
 
     def _current(self) -> "RequestCore | None":
         """The compiled request, caught up with the text; made anew when the drafter was told to forget."""
         core = self._drafter.core()
-        if core is not None and core is not self._core:
-            self._core = core
-            self._request = core.begin(self._token_ids[: self._num_prompt_tokens])
-            answer = self._token_ids[self._num_prompt_tokens :]
-            if answer:
-                self._request.observe(answer)
+        if core is not None:
+            if core is not self._core:
+                self._core = core
+                self._request = core.begin(self._token_ids[: self._num_prompt_tokens])
+                self._num_observed = self._num_prompt_tokens
+            if self._request is not None and len(self._token_ids) > self._num_observed:
+                self._request.observe(self._token_ids[self._num_observed :])
+                self._num_observed = len(self._token_ids)
+            for each in self._successors:  # after the tokens they foretold
+                core.successors.learn(*each)
+            self._successors.clear()
         return self._request

@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.provider import INSTALLED_WHEEL, num_usable_c
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_POINTS = 1024

@@ -1,7 +1,8 @@
 """The cost of verification: how long a pass over B trees of n nodes takes on this machine.
 
 T(B, n, past) is piecewise and not convex, so it is measured, never modelled: passes over a grid of widths, in rounds
-that interleave all widths, and of each cell a low percentile, so that a busy neighbour raises no cell alone.
+that interleave all widths, and of each cell the least, because a busy neighbour only ever adds time. What it added in
+every round is bounded by other cells: a wider pass takes no less, and two narrower ones do the same work.
 """
 
 import time
@@ -24,7 +25,6 @@ MAX_ROWS = 64  # of a batch's pass: B * N
 
 _MIN_ROUNDS = 3
 _MAX_ROUNDS = 12
-_PERCENTILE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class VerifyCost:
     widths: tuple[int, ...]
     seconds: Float64Array
 
-    def pass_seconds(self, past: int) -> Float64Array:
+    def pass_seconds(self, past: float) -> Float64Array:
         """Seconds of a pass over trees of n nodes at a past length, for n = 0 .. the widest; float64 (n + 1,).
 
         Between measured points the times are interpolated; beyond the longest past they grow as between the last two.
@@ -76,8 +76,8 @@ def measure_verify_cost(
         rounds.append([_pass_seconds(target, cache, batch_size, *cell) for cell in cells])
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
-    seconds = np.percentile(np.array(rounds), _PERCENTILE, axis=0).reshape(len(pasts), len(widths))
-    return VerifyCost(batch_size, pasts, widths, seconds)
+    seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
+    return VerifyCost(batch_size, pasts, widths, np.stack([bounded(row, widths) for row in seconds]))
 
 
 def _pass_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
@@ -91,7 +91,17 @@ def _pass_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: in
     return time.perf_counter() - start
 
 
-def _interpolated(past: int, pasts: Sequence[int], column: Float64Array) -> float:
+def bounded(seconds: Float64Array, widths: Sequence[int]) -> Float64Array:
+    """Times (W,) of ascending widths, none above a wider one's, or above those of two that are as wide together."""
+    times: Float64Array = np.minimum.accumulate(seconds[::-1])[::-1]
+    for i, width in enumerate(widths):
+        for j in range(i):
+            rest = np.searchsorted(widths, width - widths[j])
+            times[i] = min(times[i], times[j] + times[rest])
+    return times
+
+
+def _interpolated(past: float, pasts: Sequence[int], column: Float64Array) -> float:
     if past <= pasts[-1] or len(pasts) == 1:
         return float(np.interp(past, pasts, column))
     slope = (column[-1] - column[-2]) / (pasts[-1] - pasts[-2])
