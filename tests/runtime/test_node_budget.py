@@ -99,7 +99,7 @@ def test_rests_are_shorter_the_less_drafting_takes_of_a_pass() -> None:
 
 
 def test_a_drafter_that_lies_is_found_out_within_a_few_steps() -> None:
-    budget = budget_of(cost(growth=0.05))
+    budget = budget_of(cost(growth=0.2))
     tree = DraftTree([0, 1, 2, 3, 4], list(range(-1, 4)), [""] * 5, [1.0, 0.9, 0.9, 0.9, 0.9])
     guard = budget.begin()
     widths = []
