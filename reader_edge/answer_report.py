@@ -69,7 +69,17 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
         ("native kernels", "on" if engine.decoder.target.is_native else "off"),
         ("width probe", width_sentence(engine)),
+        ("near-tie guard", _near_tie_guard(engine, stats)),
     ]
+
+
+def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
+    margin = engine.decoder.near_tie_margin
+    if not engine.decoder.config.is_near_tie_guarded:
+        return "off"
+    return (
+        f"{stats.num_redecided_tokens} choices below a margin of {margin:.2g} decided anew" if margin else "not needed"
+    )
 
 
 def _tree_sizes(stats: GenerationStats) -> str:

@@ -16,7 +16,7 @@ from reader_edge.tokenizer_source import load_tokenizer
 from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.cost_cache import load_or_measure
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.open_target import open_target
 from reader_edge_runtime.package import ModelPackage
 from reader_edge_runtime.stats import STEP_PARTS
 from reader_edge_runtime.tokenizer import Tokenizer
@@ -59,7 +59,11 @@ class ModelReplayReport:
 
 
 def replay_on_model(
-    package: ModelPackage, plan: ReplayPlan, threads: int, on_progress: Callable[[int, int], None]
+    package: ModelPackage,
+    plan: ReplayPlan,
+    threads: int,
+    provider: str | None,
+    on_progress: Callable[[int, int], None],
 ) -> ModelReplayReport:
     """Replay each file of a plan. on_progress: told stretches done and in all. Raises ConfigError."""
     tokenizer, end_token_id = _tokenizer(package, plan.tokenizer)
@@ -69,7 +73,7 @@ def replay_on_model(
         _check_vocabulary(path, requests, manifest.vocab_size)
     chosen = [choose_stretches(each, plan.num_stretches, plan.max_tokens, manifest.max_context) for each in recordings]
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
-    target = TargetModel.open(package, threads)
+    target = open_target(package, threads, provider)
     cost = load_or_measure(target, threads, 1)
     num_done, num_stretches = 0, sum(len(stretches) for stretches, _ in chosen)
 

@@ -167,6 +167,7 @@ class _Prover:
         self._target = engine.decoder.target
         self._fingerprint = engine.tokenizer.fingerprint()
         self._engine_config = engine.decoder.config
+        self._near_tie_margin = engine.decoder.near_tie_margin
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._on_progress = on_progress
@@ -246,6 +247,7 @@ class _Prover:
             decoder.submit(answer.prompt, answer.config): _Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
         }
+        decoder.near_tie_margin = self._near_tie_margin
         decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
         running = dict(witnesses)
         while running:

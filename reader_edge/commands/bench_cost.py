@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.threads
 @options.no_native
+@options.provider
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
 @options.as_json
-def cost(model: str | None, batch: int, threads: int, no_native: bool, redo: bool, as_json: bool) -> None:
+def cost(
+    model: str | None, batch: int, threads: int, no_native: bool, provider: str | None, redo: bool, as_json: bool
+) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.console import count_progress
     from reader_edge.model_source import find_package
     from reader_edge_runtime.execution.cost_cache import load_or_measure
-    from reader_edge_runtime.execution.target_model import TargetModel
+    from reader_edge_runtime.execution.open_target import open_target
     from reader_edge_runtime.package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
     package.check_files()
-    target = TargetModel.open(package, threads, uses_native=not no_native)
+    target = open_target(package, threads, provider, uses_native=not no_native)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

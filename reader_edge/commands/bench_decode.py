@@ -19,6 +19,7 @@ from reader_edge.commands import options
 @options.datastores
 @options.threads
 @options.no_native
+@options.provider
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
 )
@@ -34,6 +35,7 @@ def decode(
     datastores: tuple[str, ...],
     threads: int,
     no_native: bool,
+    provider: str | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -54,7 +56,8 @@ def decode(
     texts = read_prompts(prompts or VERIFY_PROMPTS)
     sampling = SamplingConfig(temperature=temperature, top_p=top_p, seed=seed)
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling)
-    engine = load_engine(model, EngineConfig(threads=threads, uses_native=not no_native), None, datastores)
+    engine_config = EngineConfig(threads=threads, uses_native=not no_native, provider=provider)
+    engine = load_engine(model, engine_config, None, datastores)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, texts, config, rounds, on_progress)
     if as_json:

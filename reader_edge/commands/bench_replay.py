@@ -56,6 +56,7 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--stretches", type=click.IntRange(1), help="Stretches timed of each FILE, with --model.  [default: 24]")
 @click.option("-n", "--max-tokens", type=click.IntRange(2), help="Tokens of a stretch, with --model.  [default: 64]")
 @options.threads
+@options.provider
 @options.as_json
 def replay_command(
     files: tuple[Path, ...],
@@ -67,6 +68,7 @@ def replay_command(
     stretches: int | None,
     max_tokens: int | None,
     threads: int,
+    provider: str | None,
     as_json: bool,
 ) -> None:
     """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
@@ -81,8 +83,8 @@ def replay_command(
     if model is None:
         if tokenizer is None:
             raise click.UsageError("Without --model, --tokenizer is needed.")
-        if stretches or max_tokens or threads:
-            raise click.UsageError("--stretches, --max-tokens and --threads need --model.")
+        if stretches or max_tokens or threads or provider:
+            raise click.UsageError("--stretches, --max-tokens, --threads and --provider need --model.")
         _replay_drafter(files, tokenizer, nodes or (8, 16, 64), is_history_used, priors, datastores, as_json)
         return
     if nodes:
@@ -97,7 +99,7 @@ def replay_command(
     package = ModelPackage.open(find_package(model))
     package.check_files()
     with count_progress("Stretches timed") as on_progress:
-        report = replay_on_model(package, plan, threads, on_progress)
+        report = replay_on_model(package, plan, threads, provider, on_progress)
     if as_json:
         print_model_json(report)
     else:

@@ -13,6 +13,14 @@ top_p = click.option(
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
 no_native = click.option("--no-native", is_flag=True, help="Leave native kernels out, where they are installed.")
+provider = click.option(
+    "--provider",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Where the model runs. Default: on CUDA if package, wheel and machine allow it, else on the CPU.",
+)
+guard = click.option(
+    "--guard", is_flag=True, help="Decide near ties by single-token passes, where wide passes differ from them."
+)
 datastores = click.option(
     "--datastore",
     "datastores",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @options.threads
 @options.no_native
+@options.provider
+@options.guard
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -56,6 +58,8 @@ def run(
     stop: tuple[str, ...],
     threads: int,
     no_native: bool,
+    provider: str | None,
+    guard: bool,
     history: Path | None,
     no_calibrate: bool,
     no_draft: bool,
@@ -94,7 +98,13 @@ def run(
         seed=seed,
     )
     config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
-    engine_config = EngineConfig(threads=threads, is_calibrated=not no_calibrate, uses_native=not no_native)
+    engine_config = EngineConfig(
+        threads=threads,
+        provider=provider,
+        is_near_tie_guarded=guard,
+        is_calibrated=not no_calibrate,
+        uses_native=not no_native,
+    )
     engine = load_engine(model, engine_config, history, datastores)
     if text is None:
         _chat(engine, config, system, raw, stats)

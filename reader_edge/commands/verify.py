@@ -14,9 +14,18 @@ from reader_edge.commands import options
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
 @options.threads
 @options.no_native
+@options.provider
+@options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def verify(
-    model: str | None, prompts: Path | None, max_tokens: int, threads: int, no_native: bool, as_json: bool
+    model: str | None,
+    prompts: Path | None,
+    max_tokens: int,
+    threads: int,
+    no_native: bool,
+    provider: str | None,
+    guard: bool,
+    as_json: bool,
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
@@ -33,7 +42,14 @@ def verify(
     from reader_edge_runtime import EngineConfig
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, EngineConfig(threads=threads, is_calibrated=False, uses_native=not no_native))
+    engine_config = EngineConfig(
+        threads=threads,
+        provider=provider,
+        is_near_tie_guarded=guard,
+        is_calibrated=False,
+        uses_native=not no_native,
+    )
+    engine = load_engine(model, engine_config)
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:

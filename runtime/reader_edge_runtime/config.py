@@ -22,6 +22,9 @@ class EngineConfig:
     prefill_chunk: prompt tokens per forward pass.
     max_batch: sequences decoded together; further ones wait.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
+    provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
+    is_near_tie_guarded: decide near ties of wide passes by single-token passes, where the width probe finds a
+        difference; for greedy decoding.
     is_probed: run the width probe at load (see `reader_edge_runtime.decoding.width_probe`).
     uses_native: take the native kernels of reader-edge-native where they are installed.
     """
@@ -32,10 +35,13 @@ class EngineConfig:
     is_calibrated: bool = True
     is_probed: bool = True
     uses_native: bool = True
+    provider: str | None = None
+    is_near_tie_guarded: bool = False
 
     def __post_init__(self) -> None:
         _require(0 <= self.threads <= 1024, "threads", self.threads, "from 0 to 1024")
         _require(1 <= self.prefill_chunk <= 8192, "prefill_chunk", self.prefill_chunk, "from 1 to 8192")
+        _require(self.provider in (None, "cpu", "cuda"), "provider", self.provider, "'cpu' or 'cuda'")
         _require(1 <= self.max_batch <= 256, "max_batch", self.max_batch, "from 1 to 256")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.near_ties import near_tie_margin
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
@@ -15,7 +16,7 @@ from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.cost_cache import load_or_measure
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.open_target import open_target
 from reader_edge_runtime.package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text_stream import TextStream
@@ -97,7 +98,7 @@ class Engine:
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
-        target = TargetModel.open(package, config.threads, config.uses_native)
+        target = open_target(package, config.threads, config.provider, config.uses_native)
         if drafter is None:
             draft = draft or DraftConfig()
             history_file = _history_file(history, tokenizer, package, draft)
@@ -105,7 +106,10 @@ class Engine:
         decoder = Decoder(target, drafter, config)
         if config.is_calibrated:
             decoder.budget.times.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
-        return cls(package, tokenizer, decoder, probe_width(target) if config.is_probed else None)
+        report = probe_width(target) if config.is_probed or config.is_near_tie_guarded else None
+        if report is not None and config.is_near_tie_guarded:
+            decoder.near_tie_margin = near_tie_margin(report)
+        return cls(package, tokenizer, decoder, report)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages through the model's chat template."""

@@ -18,6 +18,7 @@ class GenerationStats:
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
     num_vain_drafts: drafts that promised too little to verify: their pass was plain.
     num_rested_steps: passes without a draft because drafts had been in vain.
+    num_redecided_tokens: near ties that a single-token pass decided anew.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
@@ -42,6 +43,7 @@ class GenerationStats:
     steps_by_width: Counter[int] = field(default_factory=Counter)
     num_vain_drafts: int = 0
     num_rested_steps: int = 0
+    num_redecided_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0

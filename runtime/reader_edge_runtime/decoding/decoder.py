@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.near_ties import is_near_tie
 from reader_edge_runtime.decoding.node_budget import NodeBudget
 from reader_edge_runtime.decoding.sampling import Sampler
 from reader_edge_runtime.decoding.sequence import Sequence
@@ -28,6 +29,7 @@ class Decoder:
 
     running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
     budget: how many nodes each pass gets.
+    near_tie_margin: where the two best logits of a wide pass are closer, a single-token pass decides; 0 is off.
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
 
@@ -39,6 +41,7 @@ class Decoder:
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
+        self.near_tie_margin = 0.0
         self.on_logits: Callable[[Sequence, Float32Array], None] | None = None
         self._slots = Slots(self.cache, config.max_batch)
 
@@ -87,7 +90,7 @@ class Decoder:
         ]
         verified = time.perf_counter()
         for slot, verification in enumerate(verifications):
-            self.cache.commit(slot, verification.path)
+            verifications[slot] = self._commit(slot, verification)
         committed = time.perf_counter()
         for b, (tree, verification) in enumerate(zip(trees, verifications, strict=True)):
             self._learn(b, drafts[b], tree, verification, result)
@@ -191,7 +194,27 @@ class Decoder:
         return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
 
     def _verify(self, result: ForwardResult, sequence: Sequence, tree: DraftTree, b: int) -> Verification:
-        return verify(tree, lambda node: self._choose(sequence, result, b, node), sequence.append)
+        is_alone = len(self.running) == 1 and len(tree) == 1
+        margin = 0.0 if is_alone or not sequence.sampler.takes_best else self.near_tie_margin
+
+        def choose(node: int) -> int | None:
+            return None if is_near_tie(result, b, node, margin) else self._choose(sequence, result, b, node)
+
+        return verify(tree, choose, sequence.append)
+
+    def _commit(self, slot: int, verification: Verification) -> Verification:
+        """Keep the walked rows; take a choice that was left undecided from a pass of the pending token alone."""
+        if not verification.is_undecided:
+            self.cache.commit(slot, verification.path)
+            return verification
+        self.cache.commit(slot, verification.path[:-1])
+        sequence = self.running[slot]
+        sequence.stats.num_redecided_tokens += 1
+        result = self.target.forward(self.cache, slot, [DraftTree.chain([sequence.token_ids[-1]])], [[0]])
+        self.cache.commit(slot, [0])
+        token_id = self._choose(sequence, result, 0, 0)
+        sequence.append(token_id)
+        return verification.decided(token_id)
 
     def _choose(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
         """The sequence's next token, from row (b, row) of a pass; where the best one is all it takes, unread."""

@@ -53,10 +53,15 @@ class TargetModel:
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "TargetModel":
-        """Load the package's graph and check it against the contract.
+        """Load the package's graph on the CPU and check it against the contract.
 
         uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError.
         """
+        if package.manifest.kv_dtype == "bfloat16":
+            raise ProviderError(
+                f"'{package.folder}' is in bf16, which ONNX Runtime does not multiply on a CPU: "
+                "use --provider cuda, or export with another --precision."
+            )
         library = native_library() if uses_native else None
         session = open_session(package.path(GRAPH_NAME), threads, library)
         check_contract(session, package.manifest)
