@@ -11,7 +11,7 @@ from reader_edge_runtime.errors import DraftError
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_BITS = tuple(1 << node for node in range(256))
+_BITS = tuple(1 << node for node in range(64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +87,31 @@ class DraftTree:
 
     def depths(self) -> Int64Array:
         """Distance of each node from the root, int64 (N,)."""
-        depths = [0]
-        for parent in self.parents[1:]:
-            depths.append(depths[parent] + 1)
-        if len(depths) > 256:
-            return np.array(depths, np.int64)
-        return np.frombuffer(bytes(depths), np.uint8).astype(np.int64)
+        return self.ancestors_and_depths()[1]
 
     def ancestors(self) -> BoolArray:
         """(N, N) bool: whether node j is node i or above it; row i is what node i may look at."""
+        return self.ancestors_and_depths()[0]
+
+    def ancestors_and_depths(self) -> tuple[BoolArray, Int64Array]:
+        """Both at once, which costs little more than one of them."""
         num_nodes = len(self.parents)
-        if num_nodes > 64 and self.is_chain:
-            return np.tri(num_nodes, dtype=np.bool_)
+        if num_nodes > 64:
+            ancestors = np.tri(num_nodes, dtype=np.bool_) if self.is_chain else self._wide_ancestors()
+            return ancestors, ancestors.sum(1) - 1
         # Rows as whole numbers, a bit a node: several times faster than rows of an array.
-        bits = _BITS if num_nodes <= len(_BITS) else [1 << node for node in range(num_nodes)]
         rows = [1]
-        for parent, bit in zip(self.parents[1:], bits[1:], strict=False):
+        for parent, bit in zip(self.parents[1:], _BITS[1:], strict=False):
             rows.append(rows[parent] | bit)
-        if num_nodes <= 64:
-            packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), np.uint8)
-        else:
-            packed = np.frombuffer(b"".join([row.to_bytes(-(-num_nodes // 8), "little") for row in rows]), np.uint8)
-        mask = np.unpackbits(packed, bitorder="little").view(np.bool_)
-        return mask.reshape(num_nodes, -1)[:, :num_nodes]
+        packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), "<u8")
+        mask = np.unpackbits(packed.view(np.uint8), bitorder="little").view(np.bool_).reshape(num_nodes, 64)
+        return mask[:, :num_nodes], np.bitwise_count(packed).astype(np.int64) - 1
+
+    def _wide_ancestors(self) -> BoolArray:
+        ancestors = np.eye(len(self.parents), dtype=np.bool_)
+        for node, parent in enumerate(self.parents[1:], start=1):
+            ancestors[node] |= ancestors[parent]
+        return ancestors
 
     def best(self, num_nodes: int) -> "DraftTree":
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""

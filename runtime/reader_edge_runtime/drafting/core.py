@@ -1,6 +1,7 @@
 """The compiled drafter: what all requests share, and one request's drafting state."""
 
 from collections.abc import Sequence
+from operator import is_not
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from reader_edge_runtime.drafting.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.kernels import datastore, learning, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.kernels.evidence import Sources
 from reader_edge_runtime.drafting.kernels.layout import (
     DATASTORE_STATE,
     EVIDENCE,
@@ -19,8 +21,10 @@ from reader_edge_runtime.drafting.kernels.layout import (
     PROPOSAL_STATE,
     SOURCES,
     STATE,
+    WORK,
 )
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
+from reader_edge_runtime.drafting.kernels.request import Request, new_request
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.source import RequestSource, Source
@@ -30,8 +34,6 @@ _MAX_NODES = 256
 _PROMPT_TAIL = 4
 # An answer that repeated so many tokens of a past text made use of it.
 _USED_LENGTH = ORDER
-_NO_TREE = np.zeros((2, 0), np.int32)
-_NO_VALUES = np.zeros(0, np.float32)
 
 
 class DraftingCore:
@@ -54,11 +56,8 @@ class DraftingCore:
         self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
         self.datastores = DatastoreSet(datastores)
         self.parameters = shipped_parameters() if parameters is None else parameters.copy()
-        self.evidence: Int32Array = np.zeros(EVIDENCE, np.int32)
+        self.work: Int32Array = np.zeros(WORK, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
-        self.states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
-        self.nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
-        self.values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RequestCore":
         return RequestCore(self, prompt_token_ids)
@@ -74,8 +73,13 @@ class RequestCore:
         self._epoch = core.history.epoch
         self._sources: list[RequestSource] = [source.begin(prompt_token_ids) for source in core.sources]
         self._proposals = NO_PROPOSALS
-        self._tree = _NO_TREE
-        self._values = _NO_VALUES
+        self._nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
+        self._values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
+        self._states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
+        self._evidences: Int32Array = np.zeros((_MAX_NODES, EVIDENCE), np.int32)
+        self._num_nodes = 0
+        self._arrays: Request | None = None
+        self._replaceable: tuple[object, ...] = ()
         self._answer_begin = 1
         self.extend(prompt_token_ids)
 
@@ -86,6 +90,7 @@ class RequestCore:
     def extend(self, token_ids: Sequence[int]) -> None:
         """Go on with tokens that the target did not choose: a prompt, another turn."""
         tokens = np.array(token_ids, np.int32)
+        self._num_nodes = 0
         self._context.extend(tokens)
         self._state[:] = -1
         recent = tokens[-ORDER:] if len(tokens) >= ORDER else self._context.text[1 : self._context.end][-ORDER:]
@@ -102,77 +107,35 @@ class RequestCore:
         max_depth = min(max_depth, core.config.max_depth)
         self._check_epoch()
         self._propose(max_nodes, max_depth)
-        n = tree.draft(
-            max_nodes,
-            max_depth,
-            self._state,
-            *self._context.arrays,
-            *core.history.arrays,
-            core.successors.arrays,
-            core.datastores.files,
-            core.datastores.layouts,
-            self._proposals,
-            core.parameters,
-            core.evidence,
-            core.scratch,
-            core.states,
-            core.nodes,
-            core.values,
-        )
-        self._tree = core.nodes[:2, :n].copy()
-        self._values = core.values[0, :n].copy()
-        names = core.names
-        sources = ["", *(names[i] for i in core.nodes[tree.SOURCE, 1:n].tolist())]
-        token_ids, parents = self._tree.tolist()
-        return DraftTree(token_ids, parents, sources, core.values[1, :n].tolist())
+        n = tree.draft(self._current_arrays(), max_nodes, max_depth)
+        self._num_nodes = n
+        token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()
+        names = [core.names[source] for source in sources]
+        names[0] = ""
+        return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Learn that the text went on with `token_ids`, and how the last draft fared if there was one since."""
-        core = self._core
-        tokens = np.array(token_ids, np.int32)
+        num_tokens = len(token_ids)
         self._check_epoch()
-        self._context.reserve(len(tokens))
-        num_counted = learning.observe(
-            tokens,
-            self._state,
-            *self._context.arrays,
-            *core.history.arrays,
-            core.successors.arrays,
-            core.datastores.files,
-            core.datastores.layouts,
-            self._proposals,
-            core.parameters,
-            core.evidence,
-            core.scratch,
-            self._tree,
-            self._values,
-            self._context.end,
-        )
-        self._context.went_on(len(tokens), num_counted)
+        self._context.reserve(num_tokens)
+        tokens = np.array(token_ids, np.int32)
+        num_counted = learning.observe(self._current_arrays(), tokens, self._num_nodes, self._context.end)
+        self._context.went_on(num_tokens, num_counted)
         if self._state[HISTORY_STATE + 1] >= _USED_LENGTH:
-            core.history.note_use(int(self._state[HISTORY_STATE]))
-        self._tree, self._values = _NO_TREE, _NO_VALUES
+            self._core.history.note_use(int(self._state[HISTORY_STATE]))
+        self._num_nodes = 0
         for source in self._sources:
             source.observe(token_ids)
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Suppose that the text went on with these tokens; learns nothing. For tools and tests."""
-        core = self._core
-        learning.move(
-            np.array(token_ids, np.int32),
-            self._state,
-            *self._context.arrays,
-            *core.history.arrays,
-            core.successors.arrays,
-            core.datastores.files,
-            core.datastores.layouts,
-            self._proposals,
-            core.evidence,
-        )
+        self._num_nodes = 0
+        learning.move(self._current_arrays(), np.array(token_ids, np.int32))
 
     def predicted_values(self) -> list[float]:
         """Path values of the last draft's nodes before calibration: products of their tokens' probabilities."""
-        values: list[float] = self._values.tolist()
+        values: list[float] = self._values[0, : self._num_nodes].tolist()
         return values
 
     def finish(self) -> list[Int32Array]:
@@ -187,6 +150,28 @@ class RequestCore:
         if self._epoch != self._core.history.epoch:
             self._epoch = self._core.history.epoch
             self._state[HISTORY_STATE : HISTORY_STATE + 4] = -1
+            self._num_nodes = 0  # its states have positions, too
+
+    def _current_arrays(self) -> Request:
+        """What kernels take; put together anew where an array was replaced by a larger one."""
+        core = self._core
+        now = (self._context.arrays, core.history.arrays, core.successors.arrays, self._proposals)
+        if self._arrays is None or any(map(is_not, now, self._replaceable)):
+            self._replaceable = now
+            context, history, successors, proposals = now
+            files, layouts = core.datastores.files, core.datastores.layouts
+            self._arrays = new_request(
+                Sources(context, history, successors, files, layouts, proposals),
+                self._state,
+                self._nodes,
+                self._values,
+                self._states,
+                self._evidences,
+                core.parameters,
+                core.scratch,
+                core.work,
+            )
+        return self._arrays
 
     def _propose(self, max_nodes: int, max_depth: int) -> None:
         if not self._sources:

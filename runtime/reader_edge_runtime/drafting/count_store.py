@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.drafting.kernels import counts
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Store
 from reader_edge_runtime.drafting.kernels.counts import SINGLE_MARK
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
@@ -43,7 +43,7 @@ class CountStore:
         self.rows = _aligned_blocks(_FIRST_BLOCKS)
         self.table = self._new_table(_MIN_KEYS)
         self.text = self._new_text(num_tokens + 2)
-        self.arrays = (self.header, self.table, self.rows, self.text)
+        self.arrays = Store(self.header, self.table, self.rows, self.text)
         self.end = 1
 
     @property
@@ -109,7 +109,7 @@ class CountStore:
             old = self.table
             self.table = self._new_table(2 * len(old))
             counts.move_keys(old, self.header, self.table)
-        self.arrays = (self.header, self.table, self.rows, self.text)
+        self.arrays = Store(self.header, self.table, self.rows, self.text)
 
     def _new_table(self, num_keys: int) -> Int64Array:
         self.header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
@@ -124,7 +124,7 @@ class CountStore:
         text = self._new_text(num_tokens + num_tokens // 2)
         text[: self.end] = self.text[: self.end]
         self.text = text
-        self.arrays = (self.header, self.table, self.rows, self.text)
+        self.arrays = Store(self.header, self.table, self.rows, self.text)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.kernels import successors
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Successors
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.successors import NAMED, NUM_AND_LEVEL, NUM_BEFORE, NUMBERS, RECORD, WAYS
 
@@ -15,6 +15,7 @@ class SuccessorStore:
     """What the target said when a token, and a pair of tokens, was scored lately; kernels/successors.py has the layout.
 
     after_token, after_pair: the arrays; the first is replaced when it grows, to the highest token id seen.
+    arrays: both, what kernels take a store as.
     """
 
     def __init__(self, max_pairs: int) -> None:
@@ -23,11 +24,7 @@ class SuccessorStore:
         num_rows = 1 << (max(max_pairs, WAYS) - 1).bit_length() if max_pairs else WAYS
         self.after_token: Int32Array = np.zeros((_FIRST_TOKENS if max_pairs else 0, RECORD), np.int32)
         self.after_pair: Int32Array = np.zeros((num_rows, RECORD), np.int32)
-
-    @property
-    def arrays(self) -> tuple[Int32Array, Int32Array]:
-        """What kernels take a store as."""
-        return self.after_token, self.after_pair
+        self.arrays = Successors(self.after_token, self.after_pair)
 
     @property
     def num_bytes(self) -> int:
@@ -79,6 +76,7 @@ class SuccessorStore:
         grown: Int32Array = np.zeros((1 << token_id.bit_length(), RECORD), np.int32)
         grown[: len(self.after_token)] = self.after_token
         self.after_token = grown
+        self.arrays = Successors(self.after_token, self.after_pair)
 
 
 def named_tokens(record: Int32Array) -> list[tuple[int, float]]:

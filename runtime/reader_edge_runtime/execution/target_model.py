@@ -113,9 +113,10 @@ class TargetModel:
         for b, (length, tree) in enumerate(zip(lengths, trees, strict=True)):
             size = len(tree)
             input_ids[b, :size] = tree.token_ids
-            position_ids[b, :size] = length + tree.depths()
+            ancestors, depths = tree.ancestors_and_depths()
+            position_ids[b, :size] = length + depths
             mask[b, 0, :size, :length] = 0.0
-            mask[b, 0, :size, length : length + size][tree.ancestors()] = 0.0
+            mask[b, 0, :size, length : length + size][ancestors] = 0.0
             rows[b, : len(logit_rows[b])] = logit_rows[b]
         inputs: dict[str, npt.NDArray[np.generic]] = {
             "input_ids": input_ids,

@@ -1,6 +1,6 @@
 """Types of the kernels' arguments."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,5 +12,18 @@ Float32Array = npt.NDArray[np.float32]
 # A numba integer or float: its width follows from what it was computed from, which Python's types cannot say.
 Number = Any
 
-# after_token and after_pair of kernels/successors.py
-Successors = tuple[Int32Array, Int32Array]
+
+class Store(NamedTuple):
+    """Counts over a text, see kernels/counts.py."""
+
+    header: Int64Array
+    table: Int64Array
+    rows: Int32Array
+    text: Int32Array
+
+
+class Successors(NamedTuple):
+    """Records of the target's logits, see kernels/successors.py."""
+
+    after_token: Int32Array
+    after_pair: Int32Array

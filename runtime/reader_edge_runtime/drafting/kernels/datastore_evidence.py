@@ -25,13 +25,13 @@ _LONG_MATCH = 4
 
 
 @part
-def add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence: Int32Array) -> None:
+def add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
     """Add what followed the node's match."""
     if layouts.shape[0] == 0 or node[DATASTORE_STATE] < _MIN_LENGTH:
         return
     match = node[DATASTORE_STATE : DATASTORE_STATE + MATCH]
-    token_ids = evidence[GATHERED : GATHERED + MAX_GATHERED]
-    counts = evidence[GATHERED + MAX_GATHERED : GATHERED + 2 * MAX_GATHERED]
+    token_ids = work[GATHERED : GATHERED + MAX_GATHERED]
+    counts = work[GATHERED + MAX_GATHERED : GATHERED + 2 * MAX_GATHERED]
     num = successors(files, layouts, match, _MAX_NAMED, token_ids, counts)
     total = np.int64(0)
     for f in range(layouts.shape[0]):
@@ -47,7 +47,7 @@ def add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence:
     speaker = add_speaker(evidence, DATASTORE_INPUTS, level, COUNT_CLASS[total, 0] + is_long)
     for i in range(num):
         count: Number = min(max(np.int64(counts[i]) >> shift, 1), total)
-        add_pair(evidence, speaker, DATASTORE_INPUTS, COUNT_CLASS[total, count] + is_long, token_ids[i])
+        add_pair(evidence, work, speaker, DATASTORE_INPUTS, COUNT_CLASS[total, count] + is_long, token_ids[i])
 
 
 @small_part
@@ -65,12 +65,23 @@ def _advance(files: Files, layouts: Int64Array, node: Int32Array, token: Number,
     if match[0] > 0 and narrow(files, layouts, match, token, longer) > 0:
         match[:] = longer
         return
-    if max_found == 0:
-        match[:] = 0
-        return
+    match[:] = 0
+    if max_found:
+        _find(files, layouts, node, max_found)
+
+
+@small_part
+def find_anew(files: Files, layouts: Int64Array, node: Int32Array) -> None:
+    """Look for the path's end where the match ended on the way."""
+    if layouts.shape[0] and node[DATASTORE_STATE] == 0:
+        _find(files, layouts, node, ORDER)
+
+
+@part
+def _find(files: Files, layouts: Int64Array, node: Int32Array, max_length: int) -> None:
     path = np.empty(ORDER, np.int32)
     length = 0
-    while length < max_found and node[length] >= 0:
+    while length < max_length and node[length] >= 0:
         path[ORDER - 1 - length] = node[length]
         length += 1
-    find(files, layouts, path[ORDER - length :], length, match)
+    find(files, layouts, path[ORDER - length :], length, node[DATASTORE_STATE : DATASTORE_STATE + MATCH])

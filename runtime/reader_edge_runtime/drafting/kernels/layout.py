@@ -38,25 +38,30 @@ NUM_SETS_2 = 72
 CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 10
 STATE = 28
 
-# Evidence at one node, int32 (EVIDENCE,): counts, then the inputs that speak, then the candidates, then pairs
-# (input, candidate) with their class; an input's miss class is that of candidates it does not name. PLACES finds a
-# candidate by its token; LEADING is the input that raises a candidate most.
-NUM_SPEAKING, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2, KIND, TOP = range(7)
+# Evidence at one node, int32 (EVIDENCE,): counts, then what speaks, then the candidates, then pairs of both. A speaker
+# is its weight's number, input * LEVELS + level, and its miss: the class of candidates that it does not name. A pair is
+# one number: class, speaker, candidate. NUM_SPEAKING is NOT_GATHERED where nothing was looked up yet.
+NUM_SPEAKING, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
+NOT_GATHERED = -1
 MAX_CANDIDATES = 48
 MAX_PAIRS = 384
-SPEAKING = 8
-WEIGHT = SPEAKING + NUM_INPUTS
+WEIGHT = 8
 MISS = WEIGHT + NUM_INPUTS
-ROWS_FOUND = MISS + NUM_INPUTS
-CANDIDATES = ROWS_FOUND + 16
-PAIR_SPEAKER = CANDIDATES + MAX_CANDIDATES
-PAIR_CLASS = PAIR_SPEAKER + MAX_PAIRS
-PAIR_CANDIDATE = PAIR_CLASS + MAX_PAIRS
-PLACES = PAIR_CANDIDATE + MAX_PAIRS
+CANDIDATES = MISS + NUM_INPUTS
+PAIRS = CANDIDATES + MAX_CANDIDATES
+EVIDENCE = PAIRS + MAX_PAIRS
+CLASS_SHIFT, SPEAKER_SHIFT, SPEAKER_MASK, CANDIDATE_MASK = 11, 6, 31, 63
+
+# What is needed while evidence is gathered and scored, int32 (WORK,): how and what a store's longest match speaks; the
+# input that raises each candidate most; the rows a store found; where a candidate stands, by its token; successors in
+# datastores, tokens, then their counts.
+KIND, TOP = 0, 1
+LEADING = 16
+ROWS_FOUND = LEADING + MAX_CANDIDATES
+PLACES = ROWS_FOUND + 16
 NUM_PLACES = 128
-LEADING = PLACES + NUM_PLACES
-GATHERED = LEADING + MAX_CANDIDATES  # successors in datastores: tokens, then their counts
-EVIDENCE = GATHERED + 2 * MAX_GATHERED
+GATHERED = PLACES + NUM_PLACES
+WORK = GATHERED + 2 * MAX_GATHERED
 
 # What a row may name: more after short suffixes, whose rows are flat.
 MAX_NAMED = np.array([8, 12, 12, 8, 8, 8, 8, 8, 8], np.int32)

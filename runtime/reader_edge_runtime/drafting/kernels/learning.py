@@ -2,145 +2,92 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
 from reader_edge_runtime.drafting.kernels.counts import ORDER, count
-from reader_edge_runtime.drafting.kernels.datastore import Files
+from reader_edge_runtime.drafting.kernels.datastore_evidence import find_anew
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
-from reader_edge_runtime.drafting.kernels.jit import kernel, part
-from reader_edge_runtime.drafting.kernels.layout import NUM_CANDIDATES
+from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
+from reader_edge_runtime.drafting.kernels.request import Request
+from reader_edge_runtime.drafting.kernels.tree import PARENT, TAKEN, TOKEN
+
+
+@kernel
+def move(request: Request, token_ids: Int32Array) -> None:
+    """Go on with tokens without learning from them."""
+    for token in token_ids:
+        gather(request.sources, request.state, request.evidences[0], request.work)
+        advance(request.sources, request.state, token, ORDER)
+
+
+@kernel
+def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -> int:
+    """Learn that tokens follow the text, whose state moves along, and how the tree that was drafted for them fared.
+
+    num_nodes: of the tree drafted last, also those that were not verified in the end; 0 without a draft. What was
+    predicted in it is not looked up again.
+    end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
+    many were counted is returned.
+    """
+    nodes, context = request.nodes, request.sources.context
+    _learn_tree(token_ids, request.parameters, nodes, request.values, num_nodes)
+    node = 0 if num_nodes else -1
+    for token in token_ids:
+        taken = nodes[TAKEN, node] if node >= 0 else -1
+        if taken < 0 or request.evidences[taken, NUM_SPEAKING] == NOT_GATHERED:
+            if taken > 0:
+                _take_state(request, taken)
+            taken, node = 0, -1
+            gather(request.sources, request.state, request.evidences[0], request.work)
+        evidence = request.evidences[taken]
+        if evidence[NUM_CANDIDATES]:
+            score(request.parameters, evidence, request.scratch, request.work)
+            learn_mixture(request.parameters, evidence, request.scratch, token)
+        if node >= 0:
+            child = _child(nodes, num_nodes, node, token)
+            if child < 0:
+                _take_state(request, taken)
+            node = child
+        if node < 0:
+            advance(request.sources, request.state, token, ORDER)
+    if node > 0:
+        _take_state(request, nodes[TAKEN, node])
+    # Counted only now: what is learned above is how well the tokens are foretold.
+    for i in range(len(token_ids)):
+        context.text[end + i] = token_ids[i]
+    return count(context.header, context.table, context.rows, context.text, end, end + len(token_ids))
 
 
 @part
-def _learn_tree(token_ids: Int32Array, parameters: Float32Array, tree: Int32Array, values: Float32Array) -> None:
+def _learn_tree(
+    token_ids: Int32Array, parameters: Float32Array, nodes: Int32Array, values: Float32Array, num_nodes: int
+) -> None:
     """Learn of each node whether the text went through it; what lies below the last token is not known yet."""
-    matched = np.zeros(tree.shape[1], np.int32)  # tokens up to and with the node, -1 where it was missed
-    for node in range(1, tree.shape[1]):
-        above = matched[tree[1, node]]
+    matched = np.zeros(num_nodes, np.int32)  # tokens up to and with the node, -1 where it was missed
+    for node in range(1, num_nodes):
+        above = matched[nodes[PARENT, node]]
         if above >= len(token_ids):
             matched[node] = above
             continue
-        is_hit = above >= 0 and tree[0, node] == token_ids[above]
+        is_hit = above >= 0 and nodes[TOKEN, node] == token_ids[above]
         matched[node] = above + 1 if is_hit else -1
-        learn_value(parameters, values[node], np.float32(1) if is_hit else np.float32(0))
+        learn_value(parameters, values[0, node], np.float32(1) if is_hit else np.float32(0))
 
 
-@kernel
-def move(
-    token_ids: Int32Array,
-    node: Int32Array,
-    context_header: Int64Array,
-    context_table: Int64Array,
-    context_rows: Int32Array,
-    context_text: Int32Array,
-    history_header: Int64Array,
-    history_table: Int64Array,
-    history_rows: Int32Array,
-    history_text: Int32Array,
-    successors: Successors,
-    files: Files,
-    layouts: Int64Array,
-    proposals: Int32Array,
-    evidence: Int32Array,
-) -> None:
-    """Go on with tokens without learning from them."""
-    for token in token_ids:
-        gather(
-            node,
-            context_header,
-            context_table,
-            context_rows,
-            context_text,
-            history_header,
-            history_table,
-            history_rows,
-            history_text,
-            successors,
-            files,
-            layouts,
-            proposals,
-            evidence,
-        )
-        advance(
-            node,
-            token,
-            context_header,
-            context_text,
-            history_header,
-            history_text,
-            files,
-            layouts,
-            proposals,
-            ORDER,
-        )
+@small_part
+def _child(nodes: Int32Array, num_nodes: int, node: Number, token: Number) -> Number:
+    """The child of a node that bears `token`, or -1."""
+    for other in range(node + 1, num_nodes):
+        if nodes[PARENT, other] == node and nodes[TOKEN, other] == token:
+            return other
+    return -1
 
 
-@kernel
-def observe(
-    token_ids: Int32Array,
-    node: Int32Array,
-    context_header: Int64Array,
-    context_table: Int64Array,
-    context_rows: Int32Array,
-    context_text: Int32Array,
-    history_header: Int64Array,
-    history_table: Int64Array,
-    history_rows: Int32Array,
-    history_text: Int32Array,
-    successors: Successors,
-    files: Files,
-    layouts: Int64Array,
-    proposals: Int32Array,
-    parameters: Float32Array,
-    evidence: Int32Array,
-    scratch: Float32Array,
-    tree: Int32Array,
-    values: Float32Array,
-    end: Number,
-) -> Number:
-    """Learn that tokens follow `node`, which moves along, and how the tree that was drafted for them fared.
-
-    end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
-    many were counted is returned.
-
-    tree: (2, N), tokens and parents of what was drafted, also of nodes that were not verified in the end; values: (N,),
-    their predicted path values. N is 0 without a draft.
-    """
-    _learn_tree(token_ids, parameters, tree, values)
-    for token in token_ids:
-        gather(
-            node,
-            context_header,
-            context_table,
-            context_rows,
-            context_text,
-            history_header,
-            history_table,
-            history_rows,
-            history_text,
-            successors,
-            files,
-            layouts,
-            proposals,
-            evidence,
-        )
-        if evidence[NUM_CANDIDATES]:
-            score(parameters, evidence, scratch)
-            learn_mixture(parameters, evidence, scratch, token)
-        advance(
-            node,
-            token,
-            context_header,
-            context_text,
-            history_header,
-            history_text,
-            files,
-            layouts,
-            proposals,
-            ORDER,
-        )
-    # Counted only now: what is learned above is how well the tokens are foretold.
-    for i in range(len(token_ids)):
-        context_text[end + i] = token_ids[i]
-    return count(context_header, context_table, context_rows, context_text, end, end + len(token_ids))
+@part
+def _take_state(request: Request, taken: Number) -> None:
+    """Go on from a node of the tree; where datastores know its path no further, from their longest match."""
+    for i in range(STATE):
+        request.state[i] = request.states[taken, i]
+    find_anew(request.sources.files, request.sources.layouts, request.state)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store
 from reader_edge_runtime.drafting.kernels.counts import (
     ORDER,
     find,
@@ -31,29 +31,23 @@ from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
 
 
 @part
-def _find_rows(
-    header: Int64Array,
-    table: Int64Array,
-    rows: Int32Array,
-    text: Int32Array,
-    node: Int32Array,
-    evidence: Int32Array,
-) -> tuple[Number, Number, Number, Number]:
-    """Rows of all orders that match, into `evidence`; their number, the single behind them or 0, the longest match
-    and where the text goes on after it."""
-    mask = header[TEXT_MASK]
+def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number, Number, Number, Number]:
+    """Rows of all orders that match, into `work`; their number, the single behind them or 0, the longest match and
+    where the text goes on after it."""
+    rows, text = store.rows, store.text
+    mask = store.header[TEXT_MASK]
     state = hash_start()
     single, longest, position = np.int64(0), np.int64(0), np.int64(-1)
     if rows[BLOCK * ORDER_0_ROW + 1] == 0:
         return np.int64(0), single, longest, position
-    evidence[ROWS_FOUND] = ORDER_0_ROW
+    work[ROWS_FOUND] = ORDER_0_ROW
     while longest < ORDER and node[longest] >= 0:
         state = hash_push(state, node[longest])
-        i = find(header, table, hash_key(state))
+        i = find(store.header, store.table, hash_key(state))
         if i < 0:
             break
         longest += 1
-        value = table[i, 1]
+        value = store.table[i, 1]
         if is_single(value):
             num_rows = longest
             single = value
@@ -61,40 +55,34 @@ def _find_rows(
             while longest < ORDER and node[longest] >= 0 and text[(position - longest - 1) & mask] == node[longest]:
                 longest += 1
             return num_rows, single, longest, position
-        evidence[ROWS_FOUND + longest] = value
+        work[ROWS_FOUND + longest] = value
         position = np.int64(rows[value * BLOCK + 3])
     return longest + 1, single, longest, position
 
 
 @part
 def gather_store(
-    header: Int64Array,
-    table: Int64Array,
-    rows: Int32Array,
-    text: Int32Array,
-    node: Int32Array,
-    at: Number,
-    first_input: Number,
-    evidence: Int32Array,
+    store: Store, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array, work: Int32Array
 ) -> Number:
     """Add one store's inputs; the length of its longest match. `at`: the store's place in the node's state."""
-    num_rows, single, longest, position = _find_rows(header, table, rows, text, node, evidence)
+    num_rows, single, longest, position = _find_rows(store, node, work)
     if longest > 0 and (node[at] < 0 or longest > node[at + 1]):
         node[at] = position
         node[at + 1] = longest
-    _add_copies(text, header[TEXT_MASK], node, at, first_input, evidence)
+    _add_copies(store, node, at, first_input, evidence, work)
     if single != 0:
-        add_one(evidence, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
-    _note_kind(rows, node, at, single, longest, evidence)
+        add_one(evidence, work, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
+    _note_kind(store.rows, node, at, single, longest, work)
     for order in range(num_rows - 1, -1, -1):
-        add_row(evidence, rows, evidence[ROWS_FOUND + order], order, first_input + order)
+        add_row(evidence, work, store.rows, work[ROWS_FOUND + order], order, first_input + order)
     return max(longest, np.int64(node[at + 1]))
 
 
 @small_part
 def _add_copies(
-    text: Int32Array, mask: Number, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array
+    store: Store, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array, work: Int32Array
 ) -> None:
+    text, mask = store.text, store.header[TEXT_MASK]
     if node[at] >= 0:
         token = text[node[at] & mask]
         if token < 0:
@@ -102,35 +90,36 @@ def _add_copies(
             node[at + 1] = 0
         else:
             bucket = LENGTH_BUCKET[min(node[at + 1], MAX_LENGTH)]
-            add_one(evidence, first_input + COPY, bucket >> 1, bucket, token)
+            add_one(evidence, work, first_input + COPY, bucket >> 1, bucket, token)
     if node[at + 2] >= 0 and node[at + 2] != node[at]:
         token = text[node[at + 2] & mask]
         if token < 0:
             node[at + 2] = -1
         else:
-            add_one(evidence, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
+            add_one(evidence, work, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
 
 
 @small_part
 def _note_kind(
-    rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, evidence: Int32Array
+    rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, work: Int32Array
 ) -> None:
     """How the longest match speaks: not at all, with one voice, with several; and what it says first."""
-    evidence[KIND] = 0
-    evidence[TOP] = -1
+    work[KIND] = 0
+    work[TOP] = -1
     if single != 0:
-        evidence[KIND] = 1
-        evidence[TOP] = single_token(single)
+        work[KIND] = 1
+        work[TOP] = single_token(single)
     elif longest > 0:
-        base = np.int64(evidence[ROWS_FOUND + longest]) * BLOCK
-        evidence[KIND] = 1 if rows[base + 2] == 1 else 2
-        evidence[TOP] = rows[base + 4]
+        base = np.int64(work[ROWS_FOUND + longest]) * BLOCK
+        work[KIND] = 1 if rows[base + 2] == 1 else 2
+        work[TOP] = rows[base + 4]
     if node[at + 2] >= 0:
-        evidence[KIND] += 3
+        work[KIND] += 3
 
 
 @small_part
-def advance_store(text: Int32Array, mask: Number, node: Int32Array, at: Number, token: Number) -> None:
+def advance_store(store: Store, node: Int32Array, at: Number, token: Number) -> None:
+    text, mask = store.text, store.header[TEXT_MASK]
     resumed = node[at + 2]
     if resumed >= 0:
         hits, differences = node[at + 3] & 7, node[at + 3] >> 3

@@ -16,7 +16,9 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
+    CANDIDATE_MASK,
     CANDIDATES,
+    CLASS_SHIFT,
     CLASSES,
     LEADING,
     LEVELS,
@@ -28,12 +30,11 @@ from reader_edge_runtime.drafting.kernels.layout import (
     NUM_SETS,
     NUM_SETS_2,
     NUM_SPEAKING,
-    PAIR_CANDIDATE,
-    PAIR_CLASS,
-    PAIR_SPEAKER,
+    PAIRS,
     SET,
     SET_2,
-    SPEAKING,
+    SPEAKER_MASK,
+    SPEAKER_SHIFT,
     WEIGHT,
 )
 
@@ -106,14 +107,20 @@ def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
     return parameters[number * CLASS_FIELDS + LOG_ODDS]
 
 
+@small_part
+def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
+    """Class, speaker and candidate of a pair."""
+    return pair >> CLASS_SHIFT, (pair >> SPEAKER_SHIFT) & SPEAKER_MASK, pair & CANDIDATE_MASK
+
+
 @part
-def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array) -> None:
-    """Log-odds of all candidates, at scratch[LOGITS:], and the input that raises each most, at evidence[LEADING:]."""
+def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, work: Int32Array) -> None:
+    """Log-odds of all candidates, at scratch[LOGITS:], and the input that raises each most, at work[LEADING:]."""
     set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
     base = parameters[BIASES + evidence[SET]] + parameters[BIASES_2 + evidence[SET_2]]
     for s in range(evidence[NUM_SPEAKING]):
-        which = evidence[SPEAKING + s]
+        which = evidence[WEIGHT + s] // LEVELS
         weight = parameters[WEIGHTS + evidence[WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
         scratch[SPEAKER_WEIGHT + s] = weight
@@ -122,15 +129,14 @@ def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array)
         scratch[LOGITS + c] = base
         scratch[BEST_VOICE + c] = -1e30
     for pair in range(evidence[NUM_PAIRS]):
-        s = evidence[PAIR_SPEAKER + pair]
-        voice = _class_log_odds(parameters, evidence[PAIR_CLASS + pair])
+        number, s, c = _parts_of(evidence[PAIRS + pair])
+        voice = _class_log_odds(parameters, number)
         voice -= _class_log_odds(parameters, evidence[MISS + s])
         voice *= scratch[SPEAKER_WEIGHT + s]
-        c = evidence[PAIR_CANDIDATE + pair]
         scratch[LOGITS + c] += voice
         if voice > scratch[BEST_VOICE + c]:
             scratch[BEST_VOICE + c] = voice
-            evidence[LEADING + c] = evidence[SPEAKING + s]
+            work[LEADING + c] = evidence[WEIGHT + s] // LEVELS
 
 
 @small_part
@@ -175,9 +181,8 @@ def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float
         scratch[SPEAKER_MISSES + s] = evidence[NUM_CANDIDATES]
         scratch[SPEAKER_MISSED + s] = 1 if came >= 0 else 0
     for pair in range(evidence[NUM_PAIRS]):
-        s = evidence[PAIR_SPEAKER + pair]
-        candidate = evidence[PAIR_CANDIDATE + pair]
-        voice = _class_log_odds(parameters, evidence[PAIR_CLASS + pair])
+        number, s, candidate = _parts_of(evidence[PAIRS + pair])
+        voice = _class_log_odds(parameters, number)
         voice -= _class_log_odds(parameters, evidence[MISS + s])
         scratch[SPEAKER_GRADIENT + s] += scratch[LOGITS + candidate] * voice
         scratch[SPEAKER_MISSES + s] -= 1
@@ -185,8 +190,9 @@ def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float
             scratch[SPEAKER_MISSED + s] = 0
     _update_weights(parameters, evidence, scratch, total)
     for pair in range(evidence[NUM_PAIRS]):
-        outcome = np.float32(1) if evidence[PAIR_CANDIDATE + pair] == came else np.float32(0)
-        _update_class(parameters, evidence[PAIR_CLASS + pair], outcome)
+        number, _, candidate = _parts_of(evidence[PAIRS + pair])
+        outcome = np.float32(1) if candidate == came else np.float32(0)
+        _update_class(parameters, number, outcome)
 
 
 @small_part
@@ -196,7 +202,7 @@ def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Flo
     set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
     for s in range(num_speaking):
-        which = evidence[SPEAKING + s]
+        which = evidence[WEIGHT + s] // LEVELS
         step = share * min(max(scratch[SPEAKER_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
         _update(parameters, WEIGHTS + evidence[WEIGHT + s], _WEIGHT_RATE * step)
         _update(parameters, set_weights + which, _SET_RATE * step)

@@ -6,17 +6,25 @@ valuable of all paths form a tree, whatever n is, and no tree of n nodes has a h
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
-from reader_edge_runtime.drafting.kernels.datastore import Files
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
-from reader_edge_runtime.drafting.kernels.layout import CANDIDATES, LEADING, NUM_CANDIDATES, SOURCE_OF_INPUT, STATE
+from reader_edge_runtime.drafting.kernels.layout import (
+    CANDIDATES,
+    LEADING,
+    NOT_GATHERED,
+    NUM_CANDIDATES,
+    NUM_SPEAKING,
+    SOURCE_OF_INPUT,
+    STATE,
+)
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, score, sigmoid
+from reader_edge_runtime.drafting.kernels.request import Request
 
-# nodes: int32 (NODE_FIELDS, N)
-TOKEN, PARENT, DEPTH, SOURCE, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(8)
-NODE_FIELDS = 8
+# nodes: int32 (NODE_FIELDS, N). TAKEN: when a node was taken; its state and evidence lie at that number.
+TOKEN, PARENT, DEPTH, SOURCE, TAKEN, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(9)
+NODE_FIELDS = 9
 
 # values: float32 (VALUE_FIELDS, N): predicted path values, calibrated ones, and room to reorder them
 VALUE_FIELDS = 4
@@ -28,83 +36,40 @@ _MAX_FOUND = 0
 
 
 @kernel
-def draft(
-    max_nodes: int,
-    max_depth: int,
-    root: Int32Array,
-    context_header: Int64Array,
-    context_table: Int64Array,
-    context_rows: Int32Array,
-    context_text: Int32Array,
-    history_header: Int64Array,
-    history_table: Int64Array,
-    history_rows: Int32Array,
-    history_text: Int32Array,
-    successors: Successors,
-    files: Files,
-    layouts: Int64Array,
-    proposals: Int32Array,
-    parameters: Float32Array,
-    evidence: Int32Array,
-    scratch: Float32Array,
-    states: Int32Array,
-    nodes: Int32Array,
-    values: Float32Array,
-) -> int:
-    """Build the tree below `root`; how many nodes it has, the root included.
+def draft(request: Request, max_nodes: int, max_depth: int) -> int:
+    """Build the tree below the text's end; how many nodes it has, the root included.
 
-    max_nodes: root included, at most the room in `nodes`.
+    max_nodes: root included, at most the room in the arrays.
     nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] hold the tree, its most likely chain first; values[0] the
-    predicted values before calibration, in the same order.
+    predicted values before calibration, in the same order. states (N, STATE) and evidences (N, EVIDENCE), in the order
+    of TAKEN, are what each node's children were predicted from; learning reads them again.
     """
+    sources, parameters, scratch, work = request.sources, request.parameters, request.scratch, request.work
+    nodes, values, states, evidences = request.nodes, request.values, request.states, request.evidences
     for i in range(STATE):
-        states[0, i] = root[i]
-    nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0] = root[0], -1, 0, -1
+        states[0, i] = request.state[i]
+    nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0], nodes[TAKEN, 0] = states[0, 0], -1, 0, -1, 0
     values[0, 0] = 1
+    evidences[0, NUM_SPEAKING] = NOT_GATHERED
     num_nodes, num_pending, node = 1, 0, 0
     while num_nodes < max_nodes:
         if nodes[DEPTH, node] < max_depth:
-            gather(
-                states[node],
-                context_header,
-                context_table,
-                context_rows,
-                context_text,
-                history_header,
-                history_table,
-                history_rows,
-                history_text,
-                successors,
-                files,
-                layouts,
-                proposals,
-                evidence,
-            )
-            score(parameters, evidence, scratch)
-            num_pending = _add_pending(
-                evidence, scratch, nodes, node, values[0, node], num_pending, max_nodes - num_nodes
-            )
+            evidence = evidences[node]
+            gather(sources, states[node], evidence, work)
+            score(parameters, evidence, scratch, work)
+            room = max_nodes - num_nodes
+            num_pending = _add_pending(evidence, work, scratch, nodes, node, values[0, node], num_pending, room)
         if num_pending == 0:
             break
         num_pending -= 1
         node = num_nodes
         num_nodes += 1
         _take(num_pending, node, scratch, nodes, values)
+        evidences[node, NUM_SPEAKING] = NOT_GATHERED
         parent = nodes[PARENT, node]
         for i in range(STATE):
             states[node, i] = states[parent, i]
-        advance(
-            states[node],
-            nodes[TOKEN, node],
-            context_header,
-            context_text,
-            history_header,
-            history_text,
-            files,
-            layouts,
-            proposals,
-            _MAX_FOUND,
-        )
+        advance(sources, states[node], nodes[TOKEN, node], _MAX_FOUND)
     _calibrate(parameters, values, num_nodes)
     _put_spine_first(nodes, values, num_nodes)
     return num_nodes
@@ -113,6 +78,7 @@ def draft(
 @part
 def _add_pending(
     evidence: Int32Array,
+    work: Int32Array,
     scratch: Float32Array,
     nodes: Int32Array,
     node: Number,
@@ -140,7 +106,7 @@ def _add_pending(
         scratch[PENDING_VALUE + place] = child_value
         nodes[PENDING_TOKEN, place] = evidence[CANDIDATES + c]
         nodes[PENDING_PARENT, place] = node
-        nodes[PENDING_SOURCE, place] = SOURCE_OF_INPUT[evidence[LEADING + c]]
+        nodes[PENDING_SOURCE, place] = SOURCE_OF_INPUT[work[LEADING + c]]
     return num_pending
 
 
@@ -239,6 +205,7 @@ def _renumber(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> Non
         nodes[PENDING_TOKEN, place] = nodes[TOKEN, node]
         nodes[PENDING_PARENT, place] = nodes[PLACE, nodes[PARENT, node]]
         nodes[PENDING_SOURCE, place] = nodes[SOURCE, node]
+        nodes[TAKEN, place] = node
         values[2, place] = values[0, node]
         values[3, place] = values[1, node]
     for node in range(1, num_nodes):

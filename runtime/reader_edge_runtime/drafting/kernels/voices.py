@@ -6,6 +6,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
     CANDIDATES,
+    CLASS_SHIFT,
     CLASSES,
     COUNT_CLASS,
     LEVEL_OF_TOTAL,
@@ -19,29 +20,27 @@ from reader_edge_runtime.drafting.kernels.layout import (
     NUM_PAIRS,
     NUM_PLACES,
     NUM_SPEAKING,
-    PAIR_CANDIDATE,
-    PAIR_CLASS,
-    PAIR_SPEAKER,
+    PAIRS,
     PLACES,
-    SPEAKING,
+    SPEAKER_SHIFT,
     WEIGHT,
 )
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, next_entry
 
 
 @small_part
-def _candidate(evidence: Int32Array, token: Number) -> Number:
+def _candidate(evidence: Int32Array, work: Int32Array, token: Number) -> Number:
     """Number of a candidate token, -1 when there is no room for one more."""
     place = (token * 31) & (NUM_PLACES - 1)
-    while evidence[PLACES + place] >= 0:
-        number = evidence[PLACES + place]
+    while work[PLACES + place] >= 0:
+        number = work[PLACES + place]
         if evidence[CANDIDATES + number] == token:
             return np.int64(number)
         place = (place + 1) & (NUM_PLACES - 1)
     number = evidence[NUM_CANDIDATES]
     if number == MAX_CANDIDATES:
         return np.int64(-1)
-    evidence[PLACES + place] = number
+    work[PLACES + place] = number
     evidence[CANDIDATES + number] = token
     evidence[NUM_CANDIDATES] = number + 1
     return np.int64(number)
@@ -51,35 +50,39 @@ def _candidate(evidence: Int32Array, token: Number) -> Number:
 def add_speaker(evidence: Int32Array, which: Number, level: Number, miss: Number) -> Number:
     speaker = np.int64(evidence[NUM_SPEAKING])
     evidence[NUM_SPEAKING] = speaker + 1
-    evidence[SPEAKING + speaker] = which
     evidence[WEIGHT + speaker] = which * LEVELS + level
     evidence[MISS + speaker] = which * CLASSES + miss
     return speaker
 
 
 @small_part
-def add_pair(evidence: Int32Array, speaker: Number, which: Number, number: Number, token: Number) -> None:
+def add_pair(
+    evidence: Int32Array, work: Int32Array, speaker: Number, which: Number, number: Number, token: Number
+) -> None:
     """A speaker names a token, with the class `number` of its input."""
     pair = evidence[NUM_PAIRS]
     if pair == MAX_PAIRS:
         return
-    candidate = _candidate(evidence, token)
+    candidate = _candidate(evidence, work, token)
     if candidate >= 0:
-        evidence[PAIR_SPEAKER + pair] = speaker
-        evidence[PAIR_CLASS + pair] = which * CLASSES + number
-        evidence[PAIR_CANDIDATE + pair] = candidate
+        named = np.int64(which * CLASSES + number) << CLASS_SHIFT
+        evidence[PAIRS + pair] = named | (speaker << SPEAKER_SHIFT) | candidate
         evidence[NUM_PAIRS] = pair + 1
 
 
 @small_part
-def add_one(evidence: Int32Array, which: Number, level: Number, number: Number, token: Number) -> None:
+def add_one(
+    evidence: Int32Array, work: Int32Array, which: Number, level: Number, number: Number, token: Number
+) -> None:
     """An input that names one token: class 2 * number for the others, the next one for it."""
     speaker = add_speaker(evidence, which, level, number * 2)
-    add_pair(evidence, speaker, which, number * 2 + 1, token)
+    add_pair(evidence, work, speaker, which, number * 2 + 1, token)
 
 
 @part
-def add_row(evidence: Int32Array, rows: Int32Array, row: Number, order: Number, which: Number) -> None:
+def add_row(
+    evidence: Int32Array, work: Int32Array, rows: Int32Array, row: Number, order: Number, which: Number
+) -> None:
     base = np.int64(row) * BLOCK
     total = np.int64(rows[base + 1])
     shift = 0
@@ -92,5 +95,5 @@ def add_row(evidence: Int32Array, rows: Int32Array, row: Number, order: Number, 
     for _ in range(min(rows[base + 2], MAX_NAMED[order])):
         count: Number = min(max(np.int64(rows[entry + 1]) >> shift, 1), total)
         came_last = 1 if rows[entry + 2] == last else 0
-        add_pair(evidence, speaker, which, COUNT_CLASS[total, count] + came_last, rows[entry])
+        add_pair(evidence, work, speaker, which, COUNT_CLASS[total, count] + came_last, rows[entry])
         entry = np.int64(next_entry(rows, entry))
