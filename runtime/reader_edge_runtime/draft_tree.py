@@ -11,7 +11,8 @@ from reader_edge_runtime.errors import DraftError
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_BITS = tuple(1 << node for node in range(64))
+_BITS = tuple(1 << node for node in range(256))
+_ROOT_ALONE = np.ones((1, 1), np.bool_), np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +97,24 @@ class DraftTree:
     def ancestors_and_depths(self) -> tuple[BoolArray, Int64Array]:
         """Both at once, which costs little more than one of them."""
         num_nodes = len(self.parents)
-        if num_nodes > 64:
-            ancestors = np.tri(num_nodes, dtype=np.bool_) if self.is_chain else self._wide_ancestors()
-            return ancestors, ancestors.sum(1) - 1
+        if num_nodes == 1:
+            return _ROOT_ALONE
+        if num_nodes > 64 and self.is_chain:
+            return np.tri(num_nodes, dtype=np.bool_), np.arange(num_nodes)
         # Rows as whole numbers, a bit a node: several times faster than rows of an array.
+        bits = _BITS if num_nodes <= len(_BITS) else [1 << node for node in range(num_nodes)]
         rows = [1]
-        for parent, bit in zip(self.parents[1:], _BITS[1:], strict=False):
+        for parent, bit in zip(self.parents[1:], bits[1:], strict=False):
             rows.append(rows[parent] | bit)
-        packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), "<u8")
-        mask = np.unpackbits(packed.view(np.uint8), bitorder="little").view(np.bool_).reshape(num_nodes, 64)
-        return mask[:, :num_nodes], np.bitwise_count(packed).astype(np.int64) - 1
-
-    def _wide_ancestors(self) -> BoolArray:
-        ancestors = np.eye(len(self.parents), dtype=np.bool_)
-        for node, parent in enumerate(self.parents[1:], start=1):
-            ancestors[node] |= ancestors[parent]
-        return ancestors
+        if num_nodes <= 64:
+            packed = np.frombuffer(struct.pack(f"<{num_nodes}Q", *rows), "<u8")
+            num_on_path = np.bitwise_count(packed).astype(np.int64)
+        else:
+            num_words = -(-num_nodes // 64)
+            packed = np.frombuffer(b"".join([row.to_bytes(8 * num_words, "little") for row in rows]), "<u8")
+            num_on_path = np.bitwise_count(packed).reshape(num_nodes, num_words).sum(1, dtype=np.int64)
+        mask = np.unpackbits(packed.view(np.uint8), bitorder="little").view(np.bool_)
+        return mask.reshape(num_nodes, -1)[:, :num_nodes], num_on_path - 1
 
     def best(self, num_nodes: int) -> "DraftTree":
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.drafting.datastore_header import KEY_STEP, MAX_FILES
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
-from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.jit import kernel, owning_kernel, part, small_part
 
 UInt32Array = npt.NDArray[np.uint32]
 Files = tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
@@ -34,7 +34,7 @@ MAX_COUNTED = 64
 MAX_GATHERED = MAX_FILES * MAX_COUNTED
 
 
-@kernel
+@owning_kernel
 def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Number, state: Int32Array) -> None:
     """Set `state` to the longest end of `context`, of at most max_length tokens, that occurs in a file."""
     state[:] = 0
@@ -55,17 +55,20 @@ def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Num
 
 @kernel
 def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, child: Int32Array) -> Number:
-    """Set `child` to the match of `state` continued by `token`; the number of its occurrences, 0: it is no match."""
+    """Set `child` to the match of `state` continued by `token`; the number of its occurrences, 0: it is no match.
+
+    Both may be the same array.
+    """
     length = np.int64(state[0])
-    child[:] = 0
+    child[0] = 0
     total = np.int64(0)
-    for f in range(layouts.shape[0]):
-        if token < 0 or token >= layouts[f, VOCAB_SIZE]:
-            continue
-        lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
-        if length == 0:
-            lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
-        lo, hi = _narrow_in_file(files[f], layouts[f], lo, hi, length, np.int64(token))
+    for f in range(MAX_FILES):
+        lo, hi = np.int64(0), np.int64(0)
+        if f < layouts.shape[0] and 0 <= token < layouts[f, VOCAB_SIZE]:
+            lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
+            if length == 0:
+                lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
+            lo, hi = _narrow_in_file(files[f], layouts[f], lo, hi, length, np.int64(token))
         child[1 + 2 * f] = lo
         child[2 + 2 * f] = hi
         total += hi - lo

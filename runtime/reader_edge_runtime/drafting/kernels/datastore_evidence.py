@@ -61,11 +61,9 @@ def advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token
 @part
 def _advance(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
     match = node[DATASTORE_STATE : DATASTORE_STATE + MATCH]
-    longer = np.empty(MATCH, np.int32)
-    if match[0] > 0 and narrow(files, layouts, match, token, longer) > 0:
-        match[:] = longer
+    if match[0] > 0 and narrow(files, layouts, match, token, match) > 0:
         return
-    match[:] = 0
+    match[0] = 0
     if max_found:
         _find(files, layouts, node, max_found)
 
@@ -79,9 +77,8 @@ def find_anew(files: Files, layouts: Int64Array, node: Int32Array) -> None:
 
 @part
 def _find(files: Files, layouts: Int64Array, node: Int32Array, max_length: int) -> None:
-    path = np.empty(ORDER, np.int32)
     length = 0
     while length < max_length and node[length] >= 0:
-        path[ORDER - 1 - length] = node[length]
         length += 1
-    find(files, layouts, path[ORDER - length :], length, node[DATASTORE_STATE : DATASTORE_STATE + MATCH])
+    oldest_first = node[:length][::-1]
+    find(files, layouts, oldest_first, length, node[DATASTORE_STATE : DATASTORE_STATE + MATCH])

@@ -2,27 +2,32 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number, Store
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
 from reader_edge_runtime.drafting.kernels.counts import ORDER, count
 from reader_edge_runtime.drafting.kernels.datastore_evidence import find_anew
-from reader_edge_runtime.drafting.kernels.evidence import advance, gather
-from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
+from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
 from reader_edge_runtime.drafting.kernels.request import Request
-from reader_edge_runtime.drafting.kernels.tree import PARENT, TAKEN, TOKEN
+from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN
 
 
-@kernel
+@owning_kernel
 def move(request: Request, token_ids: Int32Array) -> None:
     """Go on with tokens without learning from them."""
+    _move(token_ids, request.sources, request.state, request.evidences, request.work)
+
+
+@part
+def _move(token_ids: Int32Array, sources: Sources, state: Int32Array, evidences: Int32Array, work: Int32Array) -> None:
     for token in token_ids:
-        gather(request.sources, request.state, request.evidences[0], request.work)
-        advance(request.sources, request.state, token, ORDER)
+        gather(sources, state, evidences[0], work)
+        advance(sources, state, token, ORDER)
 
 
-@kernel
+@owning_kernel
 def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -> int:
     """Learn that tokens follow the text, whose state moves along, and how the tree that was drafted for them fared.
 
@@ -31,30 +36,61 @@ def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -
     end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
     many were counted is returned.
     """
-    nodes, context = request.nodes, request.sources.context
-    _learn_tree(token_ids, request.parameters, nodes, request.values, num_nodes)
+    _learn_tree(token_ids, request.parameters, request.nodes, request.values, num_nodes)
+    _learn_tokens(
+        token_ids,
+        num_nodes,
+        request.sources,
+        request.state,
+        request.nodes,
+        request.states,
+        request.evidences,
+        request.parameters,
+        request.scratch,
+        request.work,
+    )
+    # Counted only now: what is learned above is how well the tokens are foretold.
+    return _count(token_ids, request.sources.context, end)
+
+
+@part
+def _learn_tokens(
+    token_ids: Int32Array,
+    num_nodes: int,
+    sources: Sources,
+    state: Int32Array,
+    nodes: Int32Array,
+    states: Int32Array,
+    evidences: Int32Array,
+    parameters: Float32Array,
+    scratch: Float32Array,
+    work: Int32Array,
+) -> None:
+    """Learn from each token and move on, through the tree as far as it goes."""
     node = 0 if num_nodes else -1
     for token in token_ids:
-        taken = nodes[TAKEN, node] if node >= 0 else -1
-        if taken < 0 or request.evidences[taken, NUM_SPEAKING] == NOT_GATHERED:
-            if taken > 0:
-                _take_state(request, taken)
-            taken, node = 0, -1
-            gather(request.sources, request.state, request.evidences[0], request.work)
-        evidence = request.evidences[taken]
+        taken = nodes[TAKEN, node] if node >= 0 else 0
+        if node < 0 or evidences[taken, NUM_SPEAKING] == NOT_GATHERED:
+            if node > 0:
+                _take_state(sources, states[taken], state)
+            node, taken = -1, 0
+            gather(sources, state, evidences[0], work)
+        evidence = evidences[taken]
         if evidence[NUM_CANDIDATES]:
-            score(request.parameters, evidence, request.scratch, request.work)
-            learn_mixture(request.parameters, evidence, request.scratch, token)
+            score(parameters, evidence, scratch, work)
+            learn_mixture(parameters, evidence, scratch, token)
         if node >= 0:
-            child = _child(nodes, num_nodes, node, token)
-            if child < 0:
-                _take_state(request, taken)
-            node = child
+            node = _child(nodes, num_nodes, node, token)
+            if node < 0:
+                _take_state(sources, states[taken], state)
         if node < 0:
-            advance(request.sources, request.state, token, ORDER)
+            advance(sources, state, token, ORDER)
     if node > 0:
-        _take_state(request, nodes[TAKEN, node])
-    # Counted only now: what is learned above is how well the tokens are foretold.
+        _take_state(sources, states[nodes[TAKEN, node]], state)
+
+
+@part
+def _count(token_ids: Int32Array, context: Store, end: int) -> int:
     for i in range(len(token_ids)):
         context.text[end + i] = token_ids[i]
     return count(context.header, context.table, context.rows, context.text, end, end + len(token_ids))
@@ -65,7 +101,8 @@ def _learn_tree(
     token_ids: Int32Array, parameters: Float32Array, nodes: Int32Array, values: Float32Array, num_nodes: int
 ) -> None:
     """Learn of each node whether the text went through it; what lies below the last token is not known yet."""
-    matched = np.zeros(num_nodes, np.int32)  # tokens up to and with the node, -1 where it was missed
+    matched = nodes[PLACE]  # done with by now; tokens up to and with the node, -1 where it was missed
+    matched[0] = 0
     for node in range(1, num_nodes):
         above = matched[nodes[PARENT, node]]
         if above >= len(token_ids):
@@ -86,8 +123,8 @@ def _child(nodes: Int32Array, num_nodes: int, node: Number, token: Number) -> Nu
 
 
 @part
-def _take_state(request: Request, taken: Number) -> None:
+def _take_state(sources: Sources, node: Int32Array, state: Int32Array) -> None:
     """Go on from a node of the tree; where datastores know its path no further, from their longest match."""
     for i in range(STATE):
-        request.state[i] = request.states[taken, i]
-    find_anew(request.sources.files, request.sources.layouts, request.state)
+        state[i] = node[i]
+    find_anew(sources.files, sources.layouts, state)

@@ -8,7 +8,7 @@ from numba.experimental import structref
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.evidence import Sources
-from reader_edge_runtime.drafting.kernels.jit import kernel
+from reader_edge_runtime.drafting.kernels.jit import owning_kernel
 
 
 @structref.register
@@ -80,7 +80,7 @@ def _new_request(
     return new
 
 
-@kernel
+@owning_kernel
 def new_request(
     sources: Sources,
     state: Int32Array,

@@ -8,8 +8,8 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
-from reader_edge_runtime.drafting.kernels.evidence import advance, gather
-from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
+from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
     CANDIDATES,
     LEADING,
@@ -35,7 +35,7 @@ _MAX_SUM = np.float32(0.98)
 _MAX_FOUND = 0
 
 
-@kernel
+@owning_kernel
 def draft(request: Request, max_nodes: int, max_depth: int) -> int:
     """Build the tree below the text's end; how many nodes it has, the root included.
 
@@ -44,10 +44,37 @@ def draft(request: Request, max_nodes: int, max_depth: int) -> int:
     predicted values before calibration, in the same order. states (N, STATE) and evidences (N, EVIDENCE), in the order
     of TAKEN, are what each node's children were predicted from; learning reads them again.
     """
-    sources, parameters, scratch, work = request.sources, request.parameters, request.scratch, request.work
-    nodes, values, states, evidences = request.nodes, request.values, request.states, request.evidences
+    return _draft(
+        max_nodes,
+        max_depth,
+        request.sources,
+        request.state,
+        request.nodes,
+        request.values,
+        request.states,
+        request.evidences,
+        request.parameters,
+        request.scratch,
+        request.work,
+    )
+
+
+@part
+def _draft(
+    max_nodes: int,
+    max_depth: int,
+    sources: Sources,
+    root: Int32Array,
+    nodes: Int32Array,
+    values: Float32Array,
+    states: Int32Array,
+    evidences: Int32Array,
+    parameters: Float32Array,
+    scratch: Float32Array,
+    work: Int32Array,
+) -> int:
     for i in range(STATE):
-        states[0, i] = request.state[i]
+        states[0, i] = root[i]
     nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0], nodes[TAKEN, 0] = states[0, 0], -1, 0, -1, 0
     values[0, 0] = 1
     evidences[0, NUM_SPEAKING] = NOT_GATHERED
