@@ -15,7 +15,7 @@ _numba_config: Any = config
 
 # Arrays belong to Python, which holds them as long as a kernel runs: counting references to each took longer than the
 # rest of a draft. So what is compiled with this allocates nothing.
-_BORROWING = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_BORROWING: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def kernel(function: _Function) -> _Function:

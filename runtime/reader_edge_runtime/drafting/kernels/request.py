@@ -1,6 +1,6 @@
 """A request's arrays as one argument of the kernels: passing twenty takes longer than a short draft."""
 
-from typing import Any
+from typing import Any, cast
 
 import numba
 from numba.core import types
@@ -10,14 +10,16 @@ from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.evidence import Sources
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel
 
+_new_struct: Any = structref.new  # an intrinsic, which has other arguments in compiled code
+
 
 @structref.register
-class _RequestType(types.StructRef):  # type: ignore[misc]  # numba has no types
+class _RequestType(types.StructRef):
     def preprocess_fields(self, fields: Any) -> Any:
         return tuple((name, types.unliteral(each)) for name, each in fields)
 
 
-class Request(structref.StructRefProxy):  # type: ignore[misc]
+class Request(structref.StructRefProxy):
     """The arrays, by reference.
 
     sources: what is known. state: int32 (STATE,), where the text ends. nodes, values, states, evidences: the last
@@ -36,6 +38,7 @@ class Request(structref.StructRefProxy):  # type: ignore[misc]
 
 
 structref.define_boxing(_RequestType, Request)
+_request: Any = Request
 _FIELDS = tuple(Request.__annotations__)
 
 
@@ -52,7 +55,7 @@ def _new_request(
     work: Any,
 ) -> Any:
     fields = (sources, state, nodes, values, states, evidences, parameters, scratch, work)
-    request_type = _RequestType(list(zip(_FIELDS, fields, strict=True)))
+    request_type = cast(Any, _RequestType)(list(zip(_FIELDS, fields, strict=True)))
 
     def new(
         sources: Any,
@@ -65,7 +68,7 @@ def _new_request(
         scratch: Any,
         work: Any,
     ) -> Any:
-        request = structref.new(request_type)
+        request = _new_struct(request_type)
         request.sources = sources
         request.state = state
         request.nodes = nodes
@@ -93,4 +96,4 @@ def new_request(
     work: Int32Array,
 ) -> Request:
     """Put a request's arrays together."""
-    return Request(sources, state, nodes, values, states, evidences, parameters, scratch, work)
+    return _request(sources, state, nodes, values, states, evidences, parameters, scratch, work)

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
-from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
 
 MAX_SUCCESSORS = 8
@@ -91,10 +91,18 @@ def _renew_pair(after_pair: Int32Array, before: Number, token: Number) -> Number
 
 
 @part
-def _merge(record: Int32Array, top_ids: Int64Array, top_logits: Float32Array, share: Number) -> None:
-    """Move a record by `share` towards what the target said now; an empty one takes it as it is."""
-    token_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)
-    probabilities = np.empty(2 * MAX_SUCCESSORS, np.float32)
+def _merge(
+    record: Int32Array,
+    top_ids: Int64Array,
+    top_logits: Float32Array,
+    share: Number,
+    token_ids: Int64Array,
+    probabilities: Float32Array,
+) -> None:
+    """Move a record by `share` towards what the target said now; an empty one takes it as it is.
+
+    token_ids, probabilities: room for 2 * MAX_SUCCESSORS.
+    """
     num_old = np.int64(record[NUM_AND_LEVEL]) // LEVELS
     if num_old == 0:
         share = np.float32(1)
@@ -162,7 +170,7 @@ def class_of(record: Int32Array, rank: Number, is_same_further_back: Number) -> 
     return named_class(rank, _BUCKET[_number(record, rank) >> 4], is_same_further_back)
 
 
-@kernel
+@owning_kernel
 def learn(
     token_ids: Int64Array,
     parents: Int64Array,
@@ -178,6 +186,8 @@ def learn(
     before_ids: (NUM_BEFORE,), tokens before the root, newest first, -1 where the text starts.
     Returns how many rows were learned: fewer than there are where a token has no row in `after_token`.
     """
+    named_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)
+    probabilities = np.empty(2 * MAX_SUCCESSORS, np.float32)
     for i in range(top_ids.shape[0]):
         node = first + i
         token = token_ids[node]
@@ -189,10 +199,10 @@ def learn(
         if above >= 0:
             further = token_ids[parents[above]] if parents[above] >= 0 else before_ids[0]
         record = after_token[token]
-        _merge(record, top_ids[i], top_logits[i], TOKEN_SHARE)
+        _merge(record, top_ids[i], top_logits[i], TOKEN_SHARE, named_ids, probabilities)
         record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
         if before >= 0 and after_pair.shape[0]:
             record = after_pair[_renew_pair(after_pair, before, token)]
-            _merge(record, top_ids[i], top_logits[i], PAIR_SHARE)
+            _merge(record, top_ids[i], top_logits[i], PAIR_SHARE, named_ids, probabilities)
             record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
     return top_ids.shape[0]
