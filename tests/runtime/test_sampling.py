@@ -170,6 +170,30 @@ def test_probabilities_equal_a_plain_reference(
     np.testing.assert_allclose(found, wanted, atol=1e-6 if _has_no_tie(wanted) else 1)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=0.8),
+        SamplingConfig(temperature=0.8, top_p=0.9),
+        SamplingConfig(temperature=30.0, top_p=0.9),
+        SamplingConfig(temperature=0.8, top_k=50),
+        SamplingConfig(temperature=0.8, top_k=1999),
+        SamplingConfig(temperature=0.8, min_p=0.05),
+        SamplingConfig(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+    ],
+    ids=str,
+)
+def test_a_large_vocabulary_is_drawn_from_as_its_probabilities_say(config: SamplingConfig) -> None:
+    """Shortcuts past unlikely tokens lead where the whole distribution does."""
+    random = np.random.default_rng(0)
+    for position in range(40):
+        logits = (3 * random.standard_normal(2000)).astype(np.float32)
+        sampler = Sampler(replace(config, seed=5), 2000, [])
+        cumulative = np.cumsum(sampler.probabilities(logits))
+        wanted = int(np.searchsorted(cumulative, random_unit(5, position) * cumulative[-1], side="right"))
+        assert sampler.choose(logits, position) == wanted
+
+
 def _has_no_tie(probabilities: Float64Array) -> bool:
     """Equal or nearly equal values may be cut on either side of a limit by rounding."""
     kept = np.sort(probabilities[probabilities > 0])

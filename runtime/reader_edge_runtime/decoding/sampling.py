@@ -1,5 +1,6 @@
 """From logits to one token: the distribution, and one draw from it."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,8 +9,13 @@ import numpy.typing as npt
 from reader_edge_runtime.config import SamplingConfig
 from reader_edge_runtime.errors import ConfigError
 
+BoolArray = npt.NDArray[np.bool_]
+Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+
+_BLOCK = 512  # tokens that a draw from the whole vocabulary skips together
+_ROUNDING = 1e-4  # more than float32 may lose where a token is ruled out before its exact probability is known
 
 
 class Sampler:
@@ -44,29 +50,69 @@ class Sampler:
         if self._config.temperature == 0:
             token_id = int(np.argmax(self._adjusted(logits)))
         else:
-            cumulative = np.cumsum(self.probabilities(logits))
-            draw = random_unit(self._config.seed, position) * cumulative[-1]
-            last = int(np.searchsorted(cumulative, cumulative[-1]))  # where rounding up to the total must land
-            token_id = min(int(np.searchsorted(cumulative, draw, side="right")), last)
+            token_id = self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
         if self._seen.size:
             self._seen[token_id] = True
         return token_id
 
     def probabilities(self, logits: Float32Array) -> Float64Array:
         """The processed distribution over the vocabulary, float64 (V,), for a temperature above 0."""
-        config = self._config
-        scaled = self._adjusted(logits).astype(np.float64)
-        scaled = (scaled - scaled.max()) / config.temperature
-        if 0 < config.top_k < scaled.size:
-            scaled[scaled < np.partition(scaled, -config.top_k)[-config.top_k]] = -np.inf
-        probabilities: Float64Array = np.exp(scaled)
-        probabilities /= probabilities.sum()
-        if config.top_p < 1:
-            _keep_nucleus(probabilities, config.top_p)
-        if config.min_p > 0:
-            probabilities[probabilities < config.min_p * probabilities.max()] = 0
+        adjusted = self._adjusted(logits)
+        probabilities = np.zeros(len(adjusted))
+        if self._is_cut(adjusted):
+            token_ids, weights = self._kept(adjusted)
+            probabilities[token_ids] = weights
+        else:
+            probabilities[:] = self._weights(adjusted)
         probabilities /= probabilities.sum()
         return probabilities
+
+    def _draw(self, logits: Float32Array, unit: float) -> int:
+        """The token at share `unit` of the distribution, tokens in the order of their ids."""
+        if self._is_cut(logits):
+            token_ids, weights = self._kept(logits)
+            cumulative = np.cumsum(weights)
+            return int(token_ids[_place(cumulative, unit * cumulative[-1])])
+        # All tokens may be drawn: first a block of them, then one of the block.
+        weights_of_all = self._weights(logits)
+        masses = np.add.reduceat(weights_of_all, np.arange(0, len(logits), _BLOCK), dtype=np.float64)
+        cumulative = np.cumsum(masses)
+        draw = unit * cumulative[-1]
+        block = _place(cumulative, draw)
+        inside = np.cumsum(weights_of_all[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+        return block * _BLOCK + _place(inside, draw - (cumulative[block] - masses[block]))
+
+    def _is_cut(self, logits: Float32Array) -> bool:
+        config = self._config
+        return 0 < config.top_k < len(logits) or config.top_p < 1 or config.min_p > 0
+
+    def _weights(self, logits: Float32Array) -> Float32Array:
+        """Probabilities (V,) relative to the most likely token's."""
+        weights: Float32Array = np.exp((logits - logits.max()) / np.float32(self._config.temperature))
+        return weights
+
+    def _kept(self, logits: Float32Array) -> tuple[Int64Array, Float64Array]:
+        """Ids, ascending, of the tokens that may be drawn, and their probabilities but for a common factor.
+
+        Most of a vocabulary is ruled out by cheap comparisons before anything is sorted.
+        """
+        config = self._config
+        best = logits.max()
+        mass_left_out = 0.0
+        if 0 < config.top_k < len(logits):
+            token_ids = _top(logits, config.top_k)
+        elif config.top_p < 1:
+            token_ids, mass_left_out = _likely(self._weights(logits), config.top_p)
+        else:
+            token_ids = np.flatnonzero(logits >= best + config.temperature * math.log(config.min_p) - _ROUNDING)
+        weights: Float64Array = np.exp((logits[token_ids].astype(np.float64) - best) / config.temperature)
+        if config.top_p < 1:
+            is_kept = _in_nucleus(weights / (weights.sum() + mass_left_out), config.top_p)
+            token_ids, weights = token_ids[is_kept], weights[is_kept]
+        if config.min_p > 0:
+            is_kept = weights >= config.min_p * weights.max()
+            token_ids, weights = token_ids[is_kept], weights[is_kept]
+        return token_ids, weights
 
     def _adjusted(self, logits: Float32Array) -> Float32Array:
         if not self._seen.size and not self._bias_ids.size:
@@ -80,16 +126,44 @@ class Sampler:
         return adjusted
 
 
-def _keep_nucleus(probabilities: Float64Array, top_p: float) -> None:
-    """Zero all but the most likely tokens that reach the mass `top_p`, in place."""
-    # All tokens below this floor together hold less than 1 - top_p, so only the others need sorting.
-    candidates = np.flatnonzero(probabilities >= (1 - top_p) / probabilities.size)
-    order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
-    mass_before = np.cumsum(probabilities[order]) - probabilities[order]
-    kept = order[mass_before < top_p]
-    masses = probabilities[kept]
-    probabilities[:] = 0
-    probabilities[kept] = masses
+def _place(cumulative: Float64Array, draw: float) -> int:
+    """Where a draw from 0 to the total falls; rounding up to the total lands on the last that adds anything."""
+    last = int(np.searchsorted(cumulative, cumulative[-1]))
+    return min(int(np.searchsorted(cumulative, draw, side="right")), last)
+
+
+def _top(logits: Float32Array, num: int) -> Int64Array:
+    """Ids of the `num` highest logits, and of those equal to the last of them."""
+    candidates: Int64Array = np.arange(len(logits))
+    for distance in (4.0, 8.0, 12.0):
+        near = np.flatnonzero(logits >= logits.max() - distance)
+        if len(near) >= num:
+            candidates = near
+            break
+    lowest = np.partition(logits[candidates], -num)[-num]
+    top: Int64Array = candidates[logits[candidates] >= lowest]
+    return top
+
+
+def _likely(weights: Float32Array, top_p: float) -> tuple[Int64Array, float]:
+    """Ids of tokens among which is the nucleus of `top_p`, and the weight of all others together."""
+    total = float(weights.sum(dtype=np.float64))
+    # All tokens below the last floor together hold less than 1 - top_p.
+    for floor in (1e-3, 1e-5, (1 - top_p) / len(weights)):
+        token_ids = np.flatnonzero(weights >= floor * total)
+        mass = float(weights[token_ids].sum(dtype=np.float64))
+        if mass > (top_p + _ROUNDING) * total:
+            break
+    return token_ids, total - mass
+
+
+def _in_nucleus(probabilities: Float64Array, top_p: float) -> BoolArray:
+    """Which are the most likely that reach the mass `top_p`; of equals, the first come first."""
+    order = np.argsort(-probabilities, kind="stable")
+    sorted_probabilities = probabilities[order]
+    is_kept = np.zeros(len(probabilities), np.bool_)
+    is_kept[order] = np.cumsum(sorted_probabilities) - sorted_probabilities < top_p
+    return is_kept
 
 
 def random_unit(seed: int, position: int) -> float:
