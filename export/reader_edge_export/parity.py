@@ -14,7 +14,7 @@ from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.package import ModelPackage
 
 # fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
@@ -57,6 +57,11 @@ class TreeCase:
                 tree.add(token_id, parent, "parity")
             trees.append(tree)
         return cls(prompts, trees)
+
+    @property
+    def num_rows(self) -> int:
+        """KV rows that a slot needs."""
+        return max(map(len, self.prompts)) + len(_PARENTS)
 
     def paths(self) -> list[list[int]]:
         """The nodes from the root to each leaf."""
@@ -128,14 +133,18 @@ def check_greedy(target: TargetModel, model: PreTrainedModel, prompt: list[int])
 
 def tree_logits(target: TargetModel, case: TreeCase) -> Float32Array:
     """Logits (B, N, V) of all nodes, from a cache whose unused rows hold garbage."""
-    num_rows = max(map(len, case.prompts)) + len(_PARENTS)
-    cache = KVCache(target.manifest, len(case.prompts), num_rows)
+    cache = KVCache(target.manifest, len(case.prompts), case.num_rows)
     cache.slab[...] = _GARBAGE
+    return tree_pass(target, case, cache).logits.copy()
+
+
+def tree_pass(target: TargetModel, case: TreeCase, cache: KVCache) -> ForwardResult:
+    """The prompts one by one, then all nodes of both trees in one pass."""
     for slot, prompt in enumerate(case.prompts):
         target.forward(cache, slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
         cache.commit(slot, list(range(len(prompt))))
     rows = list(range(len(_PARENTS)))
-    return target.forward(cache, 0, case.trees, [rows] * len(case.trees)).logits.copy()
+    return target.forward(cache, 0, case.trees, [rows] * len(case.trees))
 
 
 def _decode(target: TargetModel, prompt: list[int], token_ids: list[int]) -> Float32Array:

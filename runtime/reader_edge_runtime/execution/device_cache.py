@@ -16,8 +16,8 @@ _LEAST_CAPACITY = 4096
 class DeviceKVCache(KVCache):
     """KVCache's contract on a device.
 
-    memory: kv_dtype (2L, slots, H, S, D) as in KVCache; S leaves room for padded nodes and is a multiple of 8.
-    generation: counts moves to other memory, after which bindings and captured passes are stale.
+    memory: kv_dtype (2L, slots, H, S, D) as in KVCache; S leaves room for padded nodes and is a multiple of 8. Another
+    object after growing: bindings and captured passes of the old one are stale.
     """
 
     def __init__(
@@ -25,7 +25,6 @@ class DeviceKVCache(KVCache):
     ) -> None:
         self.max_capacity = manifest.max_context
         self.lengths = [0] * num_slots
-        self.generation = 0
         self._manifest = manifest
         self._device = device
         self._commit_graph = commit_graph
@@ -58,7 +57,6 @@ class DeviceKVCache(KVCache):
         self.memory.write(grown)
         self._capacity = capacity
         self._spare = None
-        self.generation += 1
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self._commit_graph.move_rows(self.memory, slot, rows, start)

@@ -53,7 +53,7 @@ class DeviceTarget(TargetModel):
         self._passes: dict[tuple[int, Sizes], _BoundPass] = {}
         self._pass_outputs: dict[tuple[int, int], dict[str, DeviceArray]] = {}
         self._next_graph_id = 1
-        self._bound_memory: tuple[int, int] | None = None
+        self._bound_memory: DeviceArray | None = None
 
     @classmethod
     def open_on(cls, package: ModelPackage, device: str, threads: int = 0) -> "DeviceTarget":
@@ -97,10 +97,9 @@ class DeviceTarget(TargetModel):
 
     def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         """Tensors and binding of a pass; kept for replay, and forgotten when the cache moves."""
-        memory = (cache.memory.address, cache.generation)
-        if memory != self._bound_memory:
+        if self._bound_memory is not cache.memory:
             self._release_passes()
-            self._bound_memory = memory
+            self._bound_memory = cache.memory  # held, so that no other cache takes the address of a bound one
         bound = self._passes.get((first_slot, sizes))
         if bound is None:
             is_captured = sizes[1] <= MAX_CAPTURED
