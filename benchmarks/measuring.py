@@ -1,0 +1,167 @@
+"""Rounds over live workers: every contender answers the same question in turn, then the next round begins."""
+
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.prepare import read_failures
+from benchmarks.runtimes import THREADS, Contender
+from benchmarks.worker_process import WorkerError, WorkerProcess
+
+PAST = 512
+LONG_PROMPT = 4096
+WIDTHS = (1, 2, 4, 8, 16, 32)
+DEMO_VOCAB_SIZE = 6144
+VOCAB_SIZE = 49152  # of the smaller one of both shapes
+
+Record = dict[str, Any]
+
+
+class Round:
+    """Live workers of some contenders, and what they measured. A contender that fails once is out, with its reason."""
+
+    def __init__(self, contenders: Iterable[Contender], shape: str, is_drafted: bool = False) -> None:
+        self.shape = shape
+        self.is_drafted = is_drafted
+        self.records: dict[str, Record] = {}
+        self._contenders = list(contenders)
+        self._workers: dict[str, WorkerProcess] = {}
+
+    def __enter__(self) -> "Round":
+        try:
+            self._start_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers: a stopped process would not notice that its runner is gone."""
+        for worker in self._workers.values():
+            worker.close()
+
+    def _start_all(self) -> None:
+        for contender in self._contenders:
+            record: Record = {"first_s": [], "token_s": [], "pass_s": {}, "token_ids": []}
+            self.records[contender.name] = record
+            reason = read_failures(contender.cache).get(f"{contender.name} {self.shape}")
+            if reason is not None:
+                record["error"] = f"not prepared: {reason}"
+            else:
+                self._start(contender, record)
+
+    def _start(self, contender: Contender, record: Record) -> None:
+        logs = contender.cache / "logs"
+        logs.mkdir(exist_ok=True)
+        log = logs / f"{contender.name} {self.shape}{' drafted' * self.is_drafted}.log"
+        worker = WorkerProcess(contender.python, contender.runtime.worker, log, contender.environment)
+        self._workers[contender.name] = worker
+        with self._noting(contender.name):
+            model = contender.model(self.shape)
+            record["versions"] = worker.ask("load", model=model, threads=THREADS, is_drafted=self.is_drafted)[
+                "versions"
+            ]
+            worker.ask("generate", prompt=random_prompt(32, -1, self.shape), num_tokens=4)
+
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Note a worker's failure and its memory, and say how long it took."""
+        worker, record = self._workers[name], self.records[name]
+        start = time.perf_counter()
+        try:
+            yield
+        except WorkerError as error:
+            record["error"] = str(error)
+            self._workers.pop(name).close()
+        record["peak_bytes"] = worker.peak_bytes
+        say(f"  {name}: {time.perf_counter() - start:.1f} s")
+
+    def generate(self, prompt: Sequence[int], num_tokens: int, turn: int) -> None:
+        """Every worker answers a prompt, in an order that `turn` rotates."""
+        for name in self._in_turn(turn):
+            with self._noting(name):
+                answer = self._workers[name].ask("generate", prompt=list(prompt), num_tokens=num_tokens)
+                record = self.records[name]
+                record["first_s"].append(answer["first_s"])
+                if num_tokens > 1:
+                    record["token_s"].append(answer["rest_s"] / (num_tokens - 1))
+                record["token_ids"].append(answer["token_ids"])
+
+    def passes(self, prompt: Sequence[int], rounds: int, turn: int) -> None:
+        """Every worker times passes of all widths behind a prompt."""
+        for name in self._in_turn(turn):
+            with self._noting(name):
+                answer = self._workers[name].ask("passes", prompt=list(prompt), widths=list(WIDTHS), rounds=rounds)
+                for width, seconds in answer["seconds"].items():
+                    self.records[name]["pass_s"].setdefault(width, []).extend(seconds)
+
+    def _in_turn(self, turn: int) -> list[str]:
+        names = list(self._workers)
+        first = turn % len(names) if names else 0
+        return names[first:] + names[:first]
+
+
+def random_prompt(length: int, number: int, shape: str) -> list[int]:
+    """Token ids that no other number gives: a prefix cache must not find them."""
+    vocab_size = DEMO_VOCAB_SIZE if shape == "demo" else VOCAB_SIZE
+    return random.Random(number).choices(range(10, vocab_size), k=length)  # noqa: S311  (no secret)
+
+
+def measure_decoding(contenders: Sequence[Contender], shape: str, rounds: int, num_tokens: int) -> dict[str, Record]:
+    """Time to the first token at 512, plain decoding behind it, and pass times, all workers alive at once."""
+    with Round(contenders, shape) as workers:
+        for turn in range(rounds):
+            start = time.perf_counter()
+            workers.generate(random_prompt(PAST, turn, shape), num_tokens, turn)
+            workers.passes(random_prompt(PAST, 100, shape), 3, turn)
+            say(f"  round {turn + 1} of {rounds}: {time.perf_counter() - start:.0f} s")
+        return _without_tokens(workers.records)
+
+
+def measure_long_prompt(contenders: Sequence[Contender], shape: str, rounds: int) -> dict[str, Record]:
+    """Time to the first token at 4096. One worker at a time: some runtimes hold gigabytes of logits."""
+    records: dict[str, Record] = {}
+    for turn in range(rounds):
+        start = time.perf_counter()
+        for contender in contenders:
+            with Round([contender], shape) as workers:
+                workers.generate(random_prompt(LONG_PROMPT, 200 + turn, shape), 1, 0)
+            record = workers.records[contender.name]
+            merged = records.setdefault(contender.name, record)
+            if turn > 0:
+                merged["first_s"] += record["first_s"]
+        say(f"  round {turn + 1} of {rounds}: {time.perf_counter() - start:.0f} s")
+    return _without_tokens(records)
+
+
+def measure_answers(
+    contenders: Sequence[Contender], prompts: Sequence[Sequence[int]], num_tokens: int
+) -> dict[str, Record]:
+    """Whole answers of the demo model; each plain record holds the drafted one, and how many answers were equal."""
+    with Round(contenders, "demo") as plain, Round(contenders, "demo", is_drafted=True) as drafted:
+        for turn, prompt in enumerate(prompts):
+            plain.generate(prompt, num_tokens, turn)
+            drafted.generate(prompt, num_tokens, turn)
+    for name, record in plain.records.items():
+        pairs = zip(record["token_ids"], drafted.records[name]["token_ids"], strict=False)
+        record["num_equal"] = sum(a == b for a, b in pairs)
+        record["drafted"] = drafted.records[name]
+    return _without_tokens(plain.records)
+
+
+def _without_tokens(records: dict[str, Record]) -> dict[str, Record]:
+    for record in records.values():
+        record["num_tokens"] = list(map(len, record.pop("token_ids")))
+        if "drafted" in record:
+            _without_tokens({"drafted": record["drafted"]})
+    return records
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,92 @@
+"""Measure what `benchmarks.prepare` made, and write RESULTS.md and results.json beside this file.
+
+    python -m benchmarks.run CACHE [--parts PART,...] [--recordings FOLDER --tokenizer FILE]
+
+Each part is one interleaved run of a few minutes and replaces its own figures only, so that parts can be run again.
+The last part models drafting on recorded answers from the measured pass times; it needs the recordings.
+"""
+
+import argparse
+import datetime
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import Record, measure_answers, measure_decoding, measure_long_prompt, say
+from benchmarks.recordings import model_recordings
+from benchmarks.report import write_report
+from benchmarks.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
+from reader_edge.tokenizer_source import load_tokenizer
+
+QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
+NUM_PROMPTS, PROMPT_CHARACTERS, ANSWER_TOKENS = 12, 300, 96
+
+RESULTS = Path(__file__).parent / "results.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path, help="the folder that `benchmarks.prepare` filled")
+    parser.add_argument("--parts", default="", help=f"from {', '.join(PARTS)}, modelled; all by default")
+    parser.add_argument("--only", default="", help="runtimes to measure; all by default")
+    parser.add_argument("--recordings", type=Path, help="a folder of recorded answers, NAME.jsonl")
+    parser.add_argument("--tokenizer", help="the recordings' tokenizer.json")
+    options = parser.parse_args()
+    parts = options.parts.split(",") if options.parts else [*PARTS, "modelled"]
+    unknown = set(parts) - {*PARTS, "modelled"}
+    if unknown:
+        parser.error(f"There is no part {min(unknown)}.")
+    only = options.only.split(",") if options.only else [runtime.name for runtime in RUNTIMES]
+    wanted = [contender for contender in contenders(options.cache.resolve()) if contender.runtime.name in only]
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in parts:
+        say(part)
+        start = time.perf_counter()
+        if part == "modelled":
+            if options.recordings is None or options.tokenizer is None:
+                say("  left out: it needs --recordings and --tokenizer")
+                continue
+            figures = model_recordings(options.recordings, options.tokenizer, results)
+        else:
+            figures = PARTS[part](wanted)
+        results[part] = {
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "command": f"python -m benchmarks.run CACHE --parts {part}",
+            "seconds": round(time.perf_counter() - start),
+            "figures": figures,
+        }
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        write_report(results)
+
+
+def _decoding(shape: str, bits: tuple[int, ...], rounds: int, num_tokens: int) -> Callable[[list[Contender]], Any]:
+    return lambda wanted: measure_decoding([c for c in wanted if c.bits in bits], shape, rounds, num_tokens)
+
+
+def _long_prompt(shape: str, bits: tuple[int, ...], rounds: int) -> Callable[[list[Contender]], Any]:
+    return lambda wanted: measure_long_prompt([c for c in wanted if c.bits in bits], shape, rounds)
+
+
+def _answers(wanted: list[Contender]) -> dict[str, Record]:
+    tokenizer = load_tokenizer(str(DEMO))
+    lines = (ROOT / "tests" / "data" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"][:PROMPT_CHARACTERS] for line in lines]
+    prompts = [tokenizer.encode(text) for text in texts[:: len(texts) // NUM_PROMPTS]]
+    return measure_answers(wanted, prompts, ANSWER_TOKENS)
+
+
+PARTS: dict[str, Callable[[list[Contender]], Any]] = {
+    "0.5b-quantised": _decoding(QWEN, (8, 4), rounds=4, num_tokens=49),
+    "0.5b-full": _decoding(QWEN, (32, 16), rounds=3, num_tokens=33),
+    "0.5b-prompt": _long_prompt(QWEN, (8, 4), rounds=2),
+    "135m-quantised": _decoding(SMOL, (8, 4), rounds=4, num_tokens=49),
+    "135m-full": _decoding(SMOL, (32, 16), rounds=3, num_tokens=33),
+    "135m-prompt": _long_prompt(SMOL, (8, 4, 32, 16), rounds=2),
+    "demo": _answers,
+}
+
+
+if __name__ == "__main__":
+    main()

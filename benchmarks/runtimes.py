@@ -1,0 +1,152 @@
+"""What is compared: runtimes with their pinned packages, precisions, converters and ways of drafting."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DEMO = ROOT / "models" / "demo" / "checkpoint"
+SHAPES = ("qwen2.5-0.5b", "smollm2-135m")
+THREADS = 2
+
+Command = list[str | Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Prompt lookup as a runtime drafts: matches of max_ngram tokens, or fewer down to min_ngram; what followed."""
+
+    max_ngram: int
+    min_ngram: int
+    num_tokens: int
+    takes_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """One runtime. requirements: for its own environment; none means this one.
+
+    precisions: name -> bits of a weight. unwanted: packages that the requirements bring and that do harm.
+    convert: (python, source, out, precision) -> command; None where the source is loaded as it is.
+    lookup: its own drafting, for modelling; None for reader-edge, whose drafter is replayed itself.
+    """
+
+    name: str
+    worker: str
+    precisions: dict[str, int]
+    requirements: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+    convert: Callable[[Path, Path, Path, str], Command] | None = None
+    lookup: Lookup | None = None
+
+
+def _reader_edge(python: Path, source: Path, out: Path, precision: str) -> Command:
+    return [python, "-m", "reader_edge", "export", source, out, "--precision", precision]
+
+
+def _onnxruntime_genai(python: Path, source: Path, out: Path, precision: str) -> Command:
+    command: Command = [python, "-m", "onnxruntime_genai.models.builder", "-i", source, "-o", out]
+    return [*command, "-p", precision, "-e", "cpu", "-c", out.with_name(f"{out.name}.cache")]
+
+
+def _openvino(python: Path, source: Path, out: Path, precision: str) -> Command:
+    command: Command = [python.parent / "optimum-cli", "export", "openvino", "-m", source]
+    command += ["--task", "text-generation-with-past", "--weight-format", precision, out]
+    hidden_size = json.loads((source / "config.json").read_text())["hidden_size"]
+    if precision == "int4" and hidden_size % 128 != 0:
+        command += ["--group-size", "64"]  # the default of 128 has to divide every row
+    return command
+
+
+def _llama_cpp(python: Path, source: Path, out: Path, precision: str) -> Command:
+    return [python, Path(__file__).parent / "gguf_converter.py", source, out, precision]
+
+
+RUNTIMES = (
+    Runtime("reader-edge", "reader_edge_worker.py", {"int8": 8, "int4": 4, "fp32": 32}, convert=_reader_edge),
+    Runtime(
+        "transformers",
+        "transformers_worker.py",
+        {"float32": 32, "bfloat16": 16},
+        ("torch==2.13.0", "transformers==5.23.0", "safetensors==0.8.0"),
+        lookup=Lookup(max_ngram=2, min_ngram=1, num_tokens=10, takes_last=False),
+    ),
+    Runtime(
+        "onnxruntime-genai",
+        "onnxruntime_genai_worker.py",
+        {"int8": 8, "int4": 4, "fp32": 32},
+        ("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1", "torch==2.13.0", "transformers==5.23.0", "onnx==1.23.2"),
+        convert=_onnxruntime_genai,
+        lookup=Lookup(max_ngram=2, min_ngram=2, num_tokens=4, takes_last=True),
+    ),
+    Runtime(
+        "openvino-genai",
+        "openvino_worker.py",
+        {"int8": 8, "int4": 4},
+        ("openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "nncf==3.4.0", "torch==2.13.0"),
+        unwanted=("torchvision",),  # optional here; a build for another torch stops transformers from importing
+        convert=_openvino,
+        lookup=Lookup(max_ngram=3, min_ngram=1, num_tokens=5, takes_last=False),
+    ),
+    Runtime(
+        "llama.cpp",
+        "llama_cpp_worker.py",
+        {"q8_0": 8, "q4_0": 4, "f32": 32},
+        ("llama-cpp-python==0.3.36", "gguf==0.19.0", "torch==2.13.0", "safetensors==0.8.0"),
+        convert=_llama_cpp,
+        lookup=Lookup(max_ngram=2, min_ngram=1, num_tokens=2, takes_last=False),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A runtime at one precision, over the files in a cache folder."""
+
+    runtime: Runtime
+    precision: str
+    cache: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.runtime.name} {self.precision}"
+
+    @property
+    def bits(self) -> int:
+        return self.runtime.precisions[self.precision]
+
+    @property
+    def python(self) -> Path:
+        if not self.runtime.requirements:
+            return Path(sys.executable)
+        return self.cache / "environments" / self.runtime.name / "bin" / "python"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for its processes: threads bounded, no network, and this checkout's packages for reader-edge."""
+        variables = {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
+        if not self.runtime.requirements:
+            variables["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))
+        return variables
+
+    def source(self, shape: str) -> Path:
+        """The Hugging Face checkpoint that all conversions of a shape start from."""
+        return DEMO if shape == "demo" else self.cache / "models" / shape / "source"
+
+    def converted(self, shape: str) -> Path:
+        """Where its conversion of a shape is kept."""
+        return self.cache / "models" / shape / f"{self.runtime.name}-{self.precision}"
+
+    def model(self, shape: str) -> str:
+        """What its worker loads."""
+        if self.runtime.convert is None:
+            return f"{self.source(shape)}:{self.precision}"
+        return str(self.converted(shape))
+
+
+def contenders(cache: Path) -> list[Contender]:
+    """All runtimes at all their precisions."""
+    return [Contender(runtime, precision, cache) for runtime in RUNTIMES for precision in runtime.precisions]

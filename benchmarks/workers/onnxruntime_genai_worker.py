@@ -1,0 +1,62 @@
+"""ONNX Runtime GenAI: the Generator loop; passes are appended tokens, rewound."""
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai as og
+from protocol import serve
+
+
+class OnnxRuntimeGenAiWorker:
+    def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
+        config = og.Config(model)
+        options = f'"session_options": {{"intra_op_num_threads": {threads}, "inter_op_num_threads": 1}}'
+        config.overlay(f'{{"model": {{"decoder": {{{options}}}}}}}')
+        self.model = og.Model(config)
+        self.is_drafted = is_drafted
+        return {"versions": {name: version(name) for name in ("onnxruntime-genai", "onnxruntime")}}
+
+    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+        end = len(prompt) + num_tokens
+        start = time.perf_counter()
+        generator = self._generator(end)
+        generator.append_tokens(np.array([prompt], np.int32))
+        generator.generate_next_token()
+        first = time.perf_counter()
+        while not generator.is_done() and generator.token_count() < end:
+            generator.generate_next_token()
+        rest_s = time.perf_counter() - first
+        token_ids = list(map(int, generator.get_sequence(0)[len(prompt) : end]))
+        return {"token_ids": token_ids, "first_s": first - start, "rest_s": rest_s}
+
+    def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
+        generator = self._generator(len(prompt) + max(widths) + 1)
+        generator.append_tokens(np.array([prompt], np.int32))
+        seconds: dict[int, list[float]] = {width: [] for width in widths}
+        self._pass_seconds(generator, prompt, widths[0])
+        for _ in range(rounds):
+            for width in widths:
+                seconds[width].append(self._pass_seconds(generator, prompt, width))
+        return {"seconds": seconds}
+
+    def _pass_seconds(self, generator: og.Generator, prompt: list[int], width: int) -> float:
+        start = time.perf_counter()
+        generator.append_tokens(np.array([prompt[:width]], np.int32))
+        generator.get_logits()
+        elapsed = time.perf_counter() - start
+        generator.rewind_to(len(prompt))
+        return elapsed
+
+    def _generator(self, max_length: int) -> og.Generator:
+        params = og.GeneratorParams(self.model)
+        # min_length keeps end tokens out, so that every answer has the same length
+        params.set_search_options(do_sample=False, max_length=max_length, min_length=max_length)
+        if self.is_drafted:
+            params.set_speculative_options(ngram_size=3)
+        return og.Generator(self.model, params)
+
+
+if __name__ == "__main__":
+    serve(OnnxRuntimeGenAiWorker())

@@ -1,0 +1,63 @@
+"""OpenVINO GenAI: LLMPipeline for decoding; the same graph in a bare infer request for passes."""
+
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+from protocol import serve
+
+
+class OpenVinoWorker:
+    def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
+        self.model, self.threads, self.is_drafted = Path(model), threads, is_drafted
+        options = {"prompt_lookup": True} if is_drafted else {}
+        self.pipeline = openvino_genai.LLMPipeline(self.model, "CPU", INFERENCE_NUM_THREADS=threads, **options)
+        self.request: openvino.InferRequest | None = None
+        return {"versions": {name: version(name) for name in ("openvino", "openvino-genai")}}
+
+    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+        config = openvino_genai.GenerationConfig(max_new_tokens=num_tokens, ignore_eos=True)
+        if self.is_drafted:  # as in the project's prompt lookup sample
+            config.num_assistant_tokens = 5
+            config.max_ngram_size = 3
+        result = self.pipeline.generate(openvino.Tensor(np.array([prompt], np.int64)), config)
+        first_s = result.perf_metrics.get_ttft().mean / 1e3
+        whole_s = result.perf_metrics.get_generate_duration().mean / 1e3
+        return {"token_ids": list(map(int, result.tokens[0])), "first_s": first_s, "rest_s": whole_s - first_s}
+
+    def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
+        if self.request is None:
+            graph = openvino.Core().read_model(self.model / "openvino_model.xml")
+            compiled = openvino.compile_model(graph, "CPU", {"INFERENCE_NUM_THREADS": self.threads})
+            self.request = compiled.create_infer_request()
+        self.request.reset_state()
+        past = self._infer(prompt, 0)
+        past = self._infer(prompt[: widths[0]], past)
+        seconds: dict[int, list[float]] = {width: [] for width in widths}
+        for _ in range(rounds):  # the state cannot be cut back cheaply, so the past grows by a few hundred tokens
+            for width in widths:
+                start = time.perf_counter()
+                past = self._infer(prompt[:width], past)
+                seconds[width].append(time.perf_counter() - start)
+        return {"seconds": seconds}
+
+    def _infer(self, token_ids: list[int], past: int) -> int:
+        assert self.request is not None
+        end = past + len(token_ids)
+        self.request.infer(
+            {
+                "input_ids": np.array([token_ids], np.int64),
+                "attention_mask": np.ones((1, end), np.int64),
+                "position_ids": np.arange(past, end, dtype=np.int64)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+        )
+        return end
+
+
+if __name__ == "__main__":
+    serve(OpenVinoWorker())

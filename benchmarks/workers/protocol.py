@@ -1,0 +1,46 @@
+"""What a worker and the runner say to each other: one JSON object a line, requests on stdin, answers on stdout.
+
+A request names an operation and its arguments, {"do": "generate", "prompt": [...], "num_tokens": 64}; the answer holds
+its result or {"error": "why"}. Standard library only: every peer's environment runs this file.
+"""
+
+import json
+import os
+import resource
+import sys
+from typing import Any, Protocol
+
+
+class Worker(Protocol):
+    """One loaded model of one runtime."""
+
+    def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
+        """Load a model for plain or for drafted decoding; returns {"versions": {package: version}}."""
+
+    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+        """Decode greedily past end tokens; returns {"token_ids": [...], "first_s": seconds, "rest_s": seconds}.
+
+        first_s: until the first token, prompt included. rest_s: for all tokens behind it.
+        """
+
+    def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
+        """Time verification passes behind a prompt; returns {"seconds": {width: [seconds, ...]}}.
+
+        A pass scores `width` tokens at once, with logits of all of them.
+        """
+
+
+def serve(worker: Worker) -> None:
+    """Answer requests until stdin ends. Whatever libraries print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        operation = request.pop("do")
+        try:
+            answer = getattr(worker, operation)(**request)
+        except Exception as error:  # the table names the reason, whatever a peer raises
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answer["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

@@ -1,0 +1,65 @@
+"""reader-edge: the decoder's own step loop; passes verify bushy trees, every second node a branch off the root."""
+
+import time
+from typing import Any
+
+import onnxruntime
+from protocol import serve
+
+import reader_edge
+from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.execution.kv_cache import KVCache
+
+
+class ReaderEdgeWorker:
+    def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
+        self.is_drafted = is_drafted
+        config = EngineConfig(threads=threads, is_calibrated=is_drafted, is_probed=False)
+        drafter = RetrievalDrafter(DraftConfig())
+        self.engine = Engine.load(model, config, drafter=drafter)
+        if is_drafted:
+            drafter.wait()  # compiled kernels load beside the first answers otherwise
+        return {"versions": {"reader-edge": reader_edge.__version__, "onnxruntime": onnxruntime.__version__}}
+
+    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+        decoder = self.engine.decoder
+        config = GenerationConfig(max_tokens=num_tokens, ignores_eos=True, is_drafted=self.is_drafted)
+        start = time.perf_counter()
+        sequence = decoder.submit(prompt, config)
+        decoder.step()
+        first = time.perf_counter()
+        while sequence.finish_reason is None:
+            decoder.step()
+        rest_s = time.perf_counter() - first
+        return {"token_ids": list(sequence.output_token_ids), "first_s": first - start, "rest_s": rest_s}
+
+    def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
+        target = self.engine.decoder.target
+        cache = KVCache(target.manifest, 1, len(prompt) + max(widths))
+        target.forward(cache, 0, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        cache.commit(0, list(range(len(prompt))))
+        trees = {width: _bushy_tree(prompt, width) for width in widths}
+        self._pass_seconds(cache, trees[widths[0]])
+        seconds: dict[int, list[float]] = {width: [] for width in widths}
+        for _ in range(rounds):
+            for width in widths:
+                seconds[width].append(self._pass_seconds(cache, trees[width]))
+        return {"seconds": seconds}
+
+    def _pass_seconds(self, cache: KVCache, tree: DraftTree) -> float:
+        start = time.perf_counter()
+        self.engine.decoder.target.forward(cache, 0, [tree], [range(len(tree))])
+        return time.perf_counter() - start
+
+
+def _bushy_tree(token_ids: list[int], width: int) -> DraftTree:
+    tree = DraftTree.root(token_ids[0])
+    for node in range(1, width):
+        tree.add(token_ids[node], (node - 1) * (node % 2), "")
+    return tree
+
+
+if __name__ == "__main__":
+    serve(ReaderEdgeWorker())
