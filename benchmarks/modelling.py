@@ -5,17 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.prompt_lookup import Replay
 from reader_edge.replay import MAX_DEPTH, RecordedRequest
 from reader_edge_runtime import DraftConfig
-from reader_edge_runtime.decoding.node_budget import NodeBudget
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 from reader_edge_runtime.drafting.parameters import cold_parameters
-from reader_edge_runtime.execution.verify_cost import VerifyCost
-
-PAST = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +39,13 @@ def modelled(replay: Replay, pass_seconds: Mapping[int, float], drafting_s: floa
 
 
 def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mapping[int, float]) -> tuple[Replay, float]:
-    """reader-edge's drafter and node budget on recorded answers, and the seconds that drafting and learning took.
+    """reader-edge's drafter on recorded answers, trees cut where a pass pays best, and the seconds drafting took.
 
     The drafter starts cold: its shipped priors have seen the recordings. The target's own successors, which it also
-    drafts from, are not recorded and left out.
+    drafts from, are not recorded and left out, and so is the guard that lets drafting rest.
     """
-    widths = tuple(sorted(pass_seconds))
-    budget = NodeBudget(widths[-1])
-    budget.add(VerifyCost(1, (PAST,), widths, np.array([[pass_seconds[width] for width in widths]])))
+    widths = sorted(pass_seconds)
+    times = np.interp(np.arange(1, widths[-1] + 1), widths, [pass_seconds[width] for width in widths])
     core = DraftingCore(DraftConfig(max_nodes=widths[-1], max_depth=MAX_DEPTH), cold_parameters())
     result = Replay()
     drafting_s = 0.0
@@ -63,12 +59,9 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
                 state.extend(prompt)
             position = 0
             while position < len(output):
-                tree = state.draft(budget.max_drafted, min(MAX_DEPTH, max(1, len(output) - position - 1)))
-                tree = tree.best(budget.choose([tree.values], PAST))
-                drafted = time.perf_counter()
+                tree = state.draft(widths[-1], min(MAX_DEPTH, max(1, len(output) - position - 1)))
+                tree = tree.best(_best_width(tree.values, times))
                 emitted = output[position : position + _num_accepted(tree, output[position:-1]) + 1]
-                drafting_s += drafted - start
-                start = time.perf_counter()
                 state.observe(emitted)
                 position += len(emitted)
                 result.passes_by_width[len(tree)] += 1
@@ -76,6 +69,12 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
             drafting_s += time.perf_counter() - start
             result.num_tokens += len(output)
     return result, drafting_s
+
+
+def _best_width(values: Sequence[float], times: npt.NDArray[np.float64]) -> int:
+    """Nodes of a tree that a pass pays best for: each adds its value to the tokens expected of it."""
+    expected = np.cumsum(np.sort(values)[::-1])
+    return int(np.argmax(expected / times[: len(values)])) + 1
 
 
 def _num_accepted(tree: DraftTree, token_ids: Sequence[int]) -> int:

@@ -84,7 +84,8 @@ def convert(contender: Contender, shape: str) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f"{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    command = contender.runtime.convert(contender.python, contender.source(shape), partial, contender.precision)
+    precision, _, _ = contender.precision.partition(" ")
+    command = contender.runtime.convert(contender.python, contender.source(shape), partial, precision)
     run(command, contender.cache, contender.environment)
     partial.rename(out)
 

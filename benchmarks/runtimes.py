@@ -27,9 +27,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One runtime. requirements: for its own environment; none means this one.
+    """One runtime.
 
-    precisions: name -> bits of a weight. unwanted: packages that the requirements bring and that do harm.
+    requirements: what pip installs in its own environment; none means this one. unwanted: packages that they bring and
+    that do harm. precisions: name -> bits of a weight; what stands behind a blank in the name is for the worker.
     convert: (python, source, out, precision) -> command; None where the source is loaded as it is.
     lookup: its own drafting, for modelling; None for reader-edge, whose drafter is replayed itself.
     """
@@ -66,7 +67,13 @@ def _llama_cpp(python: Path, source: Path, out: Path, precision: str) -> Command
 
 
 RUNTIMES = (
-    Runtime("reader-edge", "reader_edge_worker.py", {"int8": 8, "int4": 4, "fp32": 32}, convert=_reader_edge),
+    Runtime(
+        "reader-edge",
+        "reader_edge_worker.py",
+        {"int8": 8, "int8 no-native": 8, "int4": 4, "fp32": 32},
+        (f"{ROOT}[cpu,export]", str(ROOT / "native")),
+        convert=_reader_edge,
+    ),
     Runtime(
         "transformers",
         "transformers_worker.py",
@@ -128,7 +135,7 @@ class Contender:
     def environment(self) -> dict[str, str]:
         """Variables for its processes: threads bounded, no network, and this checkout's packages for reader-edge."""
         variables = {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
-        if not self.runtime.requirements:
+        if self.runtime.lookup is None:
             variables["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))
         return variables
 
@@ -138,13 +145,15 @@ class Contender:
 
     def converted(self, shape: str) -> Path:
         """Where its conversion of a shape is kept."""
-        return self.cache / "models" / shape / f"{self.runtime.name}-{self.precision}"
+        precision, _, _ = self.precision.partition(" ")
+        return self.cache / "models" / shape / f"{self.runtime.name}-{precision}"
 
     def model(self, shape: str) -> str:
         """What its worker loads."""
         if self.runtime.convert is None:
             return f"{self.source(shape)}:{self.precision}"
-        return str(self.converted(shape))
+        _, _, variant = self.precision.partition(" ")
+        return f"{self.converted(shape)}:{variant}" if variant else str(self.converted(shape))
 
 
 def contenders(cache: Path) -> list[Contender]:

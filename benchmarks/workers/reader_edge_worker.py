@@ -1,6 +1,7 @@
 """reader-edge: the decoder's own step loop; passes verify bushy trees, every second node a branch off the root."""
 
 import time
+from importlib.metadata import version
 from typing import Any
 
 import onnxruntime
@@ -11,17 +12,23 @@ from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationCon
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.native import native_library
 
 
 class ReaderEdgeWorker:
     def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
         self.is_drafted = is_drafted
-        config = EngineConfig(threads=threads, is_calibrated=is_drafted, is_probed=False)
+        package, _, variant = model.partition(":")
+        uses_native = variant != "no-native"
+        config = EngineConfig(threads=threads, is_calibrated=is_drafted, is_probed=False, uses_native=uses_native)
         drafter = RetrievalDrafter(DraftConfig())
-        self.engine = Engine.load(model, config, drafter=drafter)
+        self.engine = Engine.load(package, config, drafter=drafter)
         if is_drafted:
             drafter.wait()  # compiled kernels load beside the first answers otherwise
-        return {"versions": {"reader-edge": reader_edge.__version__, "onnxruntime": onnxruntime.__version__}}
+        versions = {"reader-edge": reader_edge.__version__, "onnxruntime": onnxruntime.__version__}
+        if uses_native and native_library() is not None:
+            versions["reader-edge-native"] = version("reader-edge-native")
+        return {"versions": versions}
 
     def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
         decoder = self.engine.decoder
@@ -37,7 +44,7 @@ class ReaderEdgeWorker:
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
         target = self.engine.decoder.target
-        cache = KVCache(target.manifest, 1, len(prompt) + max(widths))
+        cache = target.new_cache(1, len(prompt) + max(widths))
         target.forward(cache, 0, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
         cache.commit(0, list(range(len(prompt))))
         trees = {width: _bushy_tree(prompt, width) for width in widths}

@@ -1,6 +1,7 @@
 """The protocol, the frozen processes and the rounds, with reader-edge's own worker on the demo model."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def state(pid: int) -> str:
 
 @pytest.fixture
 def contender(tmp_path: Path, demo_folder: Path) -> Contender:
-    contender = Contender(RUNTIMES[0], "int8", tmp_path)
+    contender = Contender(replace(RUNTIMES[0], requirements=()), "int8", tmp_path)
     contender.converted("demo").parent.mkdir(parents=True)
     contender.converted("demo").symlink_to(demo_folder)
     return contender
@@ -26,7 +27,7 @@ def contender(tmp_path: Path, demo_folder: Path) -> Contender:
 
 def test_a_round_measures_what_the_engine_decodes_whoever_else_fails(contender: Contender, engine: Engine) -> None:
     prompt = random_prompt(40, 0, "demo")
-    missing = Contender(RUNTIMES[0], "int4", contender.cache)
+    missing = replace(contender, precision="int4")
     with Round([missing, contender], "demo") as workers:
         workers.generate(prompt, 6, turn=1)
         workers.passes(prompt, rounds=2, turn=1)
