@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kVector = 64;
 constexpr int kZeroPoint = 128;
+constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a tile of them
 constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
 constexpr float kSmallestScale = 1e-9f;
 
@@ -28,12 +29,43 @@ inline void add_products(__m512i& sum, __m512i values, __m512i weights) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(values), "v"(weights));
 }
 
-// Rows [row, row + M) times outputs [j, j + 4).
+// Four outputs of a row, from the sums of their lanes.
+inline void store_outputs(const __m512i sums[4], const QuantizedRows& rows, std::size_t row, const WeightRows& weight,
+                          std::size_t j, float* output) {
+  const __m128i correction = _mm_slli_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.sums + j)), 7);
+  const __m128i sum = _mm_sub_epi32(lane_sums(sums[0], sums[1], sums[2], sums[3]), correction);
+  const __m128 scaled = _mm_mul_ps(_mm_cvtepi32_ps(sum), _mm_loadu_ps(weight.scales + j));
+  _mm_storeu_ps(output + j, _mm_mul_ps(scaled, _mm_set1_ps(rows.scales[row])));
+}
+
+// One row times outputs [j, j + 4), one after the other: reading memory in order is what lets a core read it fastest.
+void multiply_single_row(const QuantizedRows& rows, const WeightRows& weight, std::size_t j, float* output) {
+  const std::size_t num_inputs = weight.num_inputs, whole = num_inputs / kVector * kVector;
+  const std::uint8_t* a = rows.values;
+  __m512i sums[4];
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; ++n) {
+    const std::int8_t* w = weight.values + (j + n) * num_inputs;
+    __m512i sum = _mm512_setzero_si512();
+    for (std::size_t k = 0; k < whole; k += kVector) {
+      add_products(sum, _mm512_load_si512(a + k), _mm512_loadu_si512(w + k));
+    }
+    if (whole < num_inputs) {
+      const __mmask64 mask = (1ull << (num_inputs - whole)) - 1;
+      add_products(sum, _mm512_load_si512(a + whole), _mm512_maskz_loadu_epi8(mask, w + whole));
+    }
+    sums[n] = sum;
+  }
+  store_outputs(sums, rows, 0, weight, j, output);
+}
+
+// Rows [row, row + M) times outputs [j, j + 4), all sums in registers.
 template <int M>
-void multiply_tile(const QuantizedRows& rows, std::size_t row, const WeightRows& weight, std::size_t j,
-                   float* output, std::size_t stride) {
+void multiply_tile(const QuantizedRows& rows, std::size_t row, const WeightRows& weight, std::size_t j, float* output,
+                   std::size_t stride) {
   const std::size_t num_inputs = weight.num_inputs, whole = num_inputs / kVector * kVector;
   const std::int8_t* w = weight.values + j * num_inputs;
+  const std::int8_t* ahead = w + std::max(kTileOutputs * num_inputs, kLeastAhead);
   const std::uint8_t* a = rows.values + row * rows.stride;
   __m512i sums[M][4];
 #pragma GCC unroll 6
@@ -41,19 +73,19 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const WeightRows&
   const auto step = [&](std::size_t k, __m512i w0, __m512i w1, __m512i w2, __m512i w3) __attribute__((always_inline)) {
 #pragma GCC unroll 6
     for (int m = 0; m < M; ++m) {
-      const __m512i values = _mm512_loadu_si512(a + m * rows.stride + k);
+      const __m512i values = _mm512_load_si512(a + m * rows.stride + k);
       add_products(sums[m][0], values, w0);
       add_products(sums[m][1], values, w1);
       add_products(sums[m][2], values, w2);
       add_products(sums[m][3], values, w3);
     }
   };
-  for (std::size_t k = 0; k < whole; k += kVector) {
+  for (std::size_t k = 0; k < whole; k += kVector, ahead += 4 * kVector) {
+    _mm_prefetch(ahead, _MM_HINT_T1);  // in the order of memory, unlike the reads themselves
+    _mm_prefetch(ahead + kVector, _MM_HINT_T1);
+    _mm_prefetch(ahead + 2 * kVector, _MM_HINT_T1);
+    _mm_prefetch(ahead + 3 * kVector, _MM_HINT_T1);
     const std::int8_t* at = w + k;
-    _mm_prefetch(at + 4 * num_inputs, _MM_HINT_T0);
-    _mm_prefetch(at + 5 * num_inputs, _MM_HINT_T0);
-    _mm_prefetch(at + 6 * num_inputs, _MM_HINT_T0);
-    _mm_prefetch(at + 7 * num_inputs, _MM_HINT_T0);
     step(k, _mm512_loadu_si512(at), _mm512_loadu_si512(at + num_inputs), _mm512_loadu_si512(at + 2 * num_inputs),
          _mm512_loadu_si512(at + 3 * num_inputs));
   }
@@ -62,14 +94,8 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const WeightRows&
     const auto tail = [&](int n) { return _mm512_maskz_loadu_epi8(mask, w + n * num_inputs + whole); };
     step(whole, tail(0), tail(1), tail(2), tail(3));
   }
-  const __m128i correction = _mm_slli_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weight.sums + j)), 7);
-  const __m128 scales = _mm_loadu_ps(weight.scales + j);
 #pragma GCC unroll 6
-  for (int m = 0; m < M; ++m) {
-    const __m128i sum = _mm_sub_epi32(lane_sums(sums[m][0], sums[m][1], sums[m][2], sums[m][3]), correction);
-    const __m128 scaled = _mm_mul_ps(_mm_cvtepi32_ps(sum), scales);
-    _mm_storeu_ps(output + (row + m) * stride + j, _mm_mul_ps(scaled, _mm_set1_ps(rows.scales[row + m])));
-  }
+  for (int m = 0; m < M; ++m) store_outputs(sums[m], rows, row + m, weight, j, output + (row + m) * stride);
 }
 
 void multiply_one(const QuantizedRows& rows, const WeightRows& weight, std::size_t j, float* output,
@@ -120,7 +146,11 @@ std::int32_t row_sum(const std::int8_t* values, std::size_t count) {
 void multiply_rows(const QuantizedRows& rows, const WeightRows& weight, float* output, std::size_t stride) {
   const std::size_t num_tiles = (rows.count + kTileRows - 1) / kTileRows;
   std::size_t j = weight.first;
-  for (; j + 4 <= weight.last; j += 4) {
+  for (; j + kTileOutputs <= weight.last; j += kTileOutputs) {
+    if (rows.count == 1) {
+      multiply_single_row(rows, weight, j, output);
+      continue;
+    }
     std::size_t row = 0;
     for (std::size_t tile = 0; tile < num_tiles; ++tile) {  // tiles of equal height, or nearly so
       const std::size_t height = (rows.count - row + num_tiles - tile - 1) / (num_tiles - tile);
