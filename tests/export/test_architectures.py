@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.graph import write_graph
+from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.tree_config import sliding_window_of, trace_model
@@ -84,8 +85,12 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
         **{f"present_{kind}.{layer}": "[B,2,S,16]" for kind in ("key", "value") for layer in range(2)},
     }
     assert model.ir_version <= 11
-    assert model.graph.opset_imports == {"": 18 if attention == "portable" else 24}
-    assert all(node.domain == "" for node in model.graph)
+    own = {OPERATOR_DOMAIN: 1} if attention == "exact" else {}
+    assert model.graph.opset_imports == {"": 18 if attention == "portable" else 24, **own}
+    assert {node.domain for node in model.graph} == {"", *own}
+    assert {node.op_type for node in model.graph if node.domain} == {
+        function.name for function in model.functions.values()
+    }
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
