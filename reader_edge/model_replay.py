@@ -1,7 +1,8 @@
 """Replaying recorded answers through a model's real passes: what would drafting save on its machine?
 
 Every step is the decoder's own: draft, tree size by measured pass times, pass, verification, commit, guard. Only the
-choice is taken from the recording. So the model's weights, and what it would say itself, play no part.
+choice is taken from the recording. So the model's weights, and what it would say itself, play no part; nor do the
+values in the KV cache, so the text before a stretch is not computed.
 """
 
 import time
@@ -40,8 +41,8 @@ class Stretch:
 class StretchTimes:
     """A stretch decoded both ways.
 
-    past: tokens before it. *_s: seconds by the clock on the wall, the prefill's pass left out. *_tokens: tokens emitted
-    in them; a drafted step may go beyond the stretch. stats: of the drafted way.
+    past: tokens before it. *_s: seconds by the clock on the wall, without the pass that gives the first token.
+    *_tokens: tokens emitted in them; a drafted step may go beyond the stretch. stats: of the drafted way.
     """
 
     stretch: Stretch
@@ -226,7 +227,7 @@ class ModelReplayer:
         )
 
     def _decode(self, text: list[int], past: int, is_drafted: bool) -> tuple[float, DecodingSequence]:
-        """Decode the stretch behind the first `past` tokens; seconds without the prefill's pass.
+        """Decode the stretch behind the first `past` tokens; seconds without the pass that gives its first token.
 
         The request goes to the text's end, so that the stretch's last drafts are as long as others, and is cancelled
         when it has come far enough.
@@ -234,6 +235,7 @@ class ModelReplayer:
         decoder = self._decoder
         decoder.budget = self._budgets[is_drafted]
         config = GenerationConfig(max_tokens=len(text) - past, ignores_eos=True, is_drafted=is_drafted)
+        decoder.skip_prefill(text[: past - 1])
         start = time.perf_counter()
         sampler = ForcedSampler(text, decoder.target.manifest.vocab_size)
         sequence = decoder.submit(text[:past], config, sampler=sampler)

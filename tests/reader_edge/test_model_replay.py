@@ -1,6 +1,7 @@
 """`reader-edge bench replay --model`: recorded tokens through real passes, everything else the decoder's own."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,15 +12,30 @@ from click.testing import CliRunner, Result
 from reader_edge.cli import main
 from reader_edge.model_replay import ModelReplayer, RehearsalDrafter, Stretch, StretchTimes, choose_stretches
 from reader_edge.replay import RecordedRequest
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost
 from tests.fake_target import FakeTarget, make_manifest
+
+
+class BlindTarget(FakeTarget):
+    """Has no opinion, and minds no made-up rows."""
+
+    def forward(
+        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
+    ) -> ForwardResult:
+        shape = (len(trees), max(map(len, logit_rows)))
+        top_ids = np.zeros((*shape, self.manifest.top_k), np.int64)
+        top_logits = np.zeros((*shape, self.manifest.top_k), np.float32)
+        return ForwardResult(np.zeros((*shape, self.manifest.vocab_size), np.float32), top_ids, top_logits)
+
 
 COST = VerifyCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
 
 
 def replay(requests: list[RecordedRequest], stretches: list[Stretch], max_tokens: int = 16) -> list[StretchTimes]:
-    target = cast(TargetModel, FakeTarget(make_manifest(64, max_context=400)))
+    target = cast(TargetModel, BlindTarget(make_manifest(64, max_context=400)))
     replayer = ModelReplayer(target, COST, RehearsalDrafter(True, None), max_tokens)
     return replayer.replay(requests, stretches, lambda: None)
 

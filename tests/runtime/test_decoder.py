@@ -170,6 +170,22 @@ def test_a_sampler_of_the_caller_s_decides_what_is_accepted() -> None:
     assert sequence.stats.num_steps < 20
 
 
+def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
+    decoder = make_decoder(make_manifest(8), RandomDrafter(8, 1, 0))
+    text = [1, 2, 3, 4, 5, 6, 7] * 60
+    decoder.skip_prefill(text)
+    assert decoder.cache.lengths == [len(text)]
+    assert (decoder.cache.slab[:, 0, :, : len(text)] != 0).all()  # pages of their own, not the shared one of zeros
+    sequence = decoder.submit([8 - 1, *text], GenerationConfig(max_tokens=1))
+    decoder.step()
+    assert sequence.stats.num_reused_tokens == 0
+    decoder.skip_prefill(text)
+    sequence = decoder.submit([*text, 0], GenerationConfig(max_tokens=1))
+    with pytest.raises(AssertionError, match="rows out of place"):  # the made-up rows are what the pass sees
+        decoder.step()
+    assert sequence.stats.num_reused_tokens == len(text)
+
+
 def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     manifest = make_manifest(8)
     target = FakeTarget(manifest, order=1)  # a function of one token soon runs in a circle

@@ -119,6 +119,14 @@ class Decoder:
             self.waiting.remove(sequence)
         self._release_finished()
 
+    def skip_prefill(self, token_ids: list[int]) -> None:
+        """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
+
+        Passes take as long as ever, but what they compute means nothing.
+        """
+        self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
+        self._slots.fill(token_ids)
+
     def forget(self) -> None:
         """Drop all that past requests left behind: cached prefixes and the drafter's history."""
         self._slots.forget()

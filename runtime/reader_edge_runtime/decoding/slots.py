@@ -43,6 +43,11 @@ class Slots:
         self._idle_token_ids[last] = kept
         self.num_running -= 1
 
+    def fill(self, token_ids: list[int]) -> None:
+        """Let the first idle slot hold these tokens, with made-up rows."""
+        self._cache.fill(self.num_running, len(token_ids))
+        self._idle_token_ids[self.num_running] = token_ids
+
     def forget(self) -> None:
         """Drop what idle slots remember."""
         for slot in range(self.num_running, self._cache.num_slots):

@@ -59,6 +59,11 @@ class KVCache:
             self._move_rows(slot, length + np.array(path[first:]), length + first)
         self.lengths[slot] = length + num_kept
 
+    def fill(self, slot: int, length: int) -> None:
+        """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
+        self._touch_rows(slot, length)
+        self.lengths[slot] = length
+
     def truncate(self, slot: int, length: int) -> None:
         """Forget the rows from `length` on."""
         self.lengths[slot] = min(length, self.lengths[slot])
@@ -83,6 +88,10 @@ class KVCache:
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
         pair = self.slab[:, [slot, other], :, :num_rows]
         self.slab[:, [other, slot], :, :num_rows] = pair
+
+    def _touch_rows(self, slot: int, length: int) -> None:
+        # Untouched rows share one page of zeros, which is read sooner than memory is.
+        self.slab[:, slot, :, :length] = 1.0
 
     @staticmethod
     def _allocate(manifest: Manifest, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:
