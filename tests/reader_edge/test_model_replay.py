@@ -28,7 +28,7 @@ class BlindTarget(FakeTarget):
         shape = (len(trees), max(map(len, logit_rows)))
         top_ids = np.zeros((*shape, self.manifest.top_k), np.int64)
         top_logits = np.zeros((*shape, self.manifest.top_k), np.float32)
-        return ForwardResult(np.zeros((*shape, self.manifest.vocab_size), np.float32), top_ids, top_logits)
+        return ForwardResult(top_ids, top_logits, lambda: np.zeros((*shape, self.manifest.vocab_size), np.float32))
 
 
 COST = VerifyCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
