@@ -42,12 +42,15 @@ def cost(
             "pasts": measured.pasts,
             "widths": measured.widths,
             "seconds": measured.seconds.tolist(),
+            "row_s": measured.row_s,
         }
         click.echo(json.dumps(fields))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_table(measured))
+    console = Console(highlight=False)
+    console.print(_table(measured))
+    console.print(f"A row of logits: {1e3 * measured.row_s:.3f} ms")
 
 
 def _table(cost: "VerifyCost") -> "Table":

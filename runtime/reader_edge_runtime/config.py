@@ -54,7 +54,8 @@ class DraftConfig:
     is_history_used: learn from past requests of the same engine.
     max_history_tokens: tokens of past requests that are kept.
     is_logits_used: learn which successors the target thinks likely, from every token it scores.
-    max_harvested_tokens: tokens at a prompt's end whose successors are learned; each costs a row of logits.
+    max_harvested_tokens: tokens at a prompt's end whose successors are learned, at most: each costs a row of logits, so
+        where passes were measured only as many are as pay.
     max_recorded_pairs: token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
     """
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.harvest import worthwhile_rows
 from reader_edge_runtime.decoding.near_ties import near_tie_margin
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
@@ -105,7 +106,9 @@ class Engine:
             drafter = RetrievalDrafter(draft, datastores=opened, history_file=history_file)
         decoder = Decoder(target, drafter, config)
         if config.is_calibrated:
-            decoder.budget.times.add(load_or_measure(target, config.threads, 1, on_progress=on_calibration))
+            cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration)
+            decoder.budget.times.add(cost)
+            decoder.max_harvested_rows = worthwhile_rows(cost, decoder.max_harvested_rows)
         report = probe_width(target) if config.is_probed or config.is_near_tie_guarded else None
         if report is not None and config.is_near_tie_guarded:
             decoder.near_tie_margin = near_tie_margin(report)

@@ -23,7 +23,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(target: TargetModel, batch_size: int, on_progress: object = None) -> VerifyCost:
         measured.append(batch_size)
-        return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]))
+        return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]), row_s=0.25)
 
     monkeypatch.setattr(cost_cache, "measure_verify_cost", measure)
     monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
@@ -35,6 +35,7 @@ def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) ->
     assert cost.widths[0] == 1
     assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
     assert (cost.seconds > 0).all()
+    assert 0 <= cost.row_s < cost.seconds[0, 0]
 
 
 def test_second_load_reads_what_the_first_measured(target: TargetModel, num_measured: list[int]) -> None:
@@ -43,6 +44,7 @@ def test_second_load_reads_what_the_first_measured(target: TargetModel, num_meas
     assert num_measured == [4]
     assert (first.batch_size, first.pasts, first.widths) == (second.batch_size, second.pasts, second.widths)
     np.testing.assert_array_equal(first.seconds, second.seconds)
+    assert first.row_s == second.row_s == 0.25
     cost_cache.load_or_measure(target, threads=2, batch_size=4, is_redone=True)
     assert num_measured == [4, 4]
 
@@ -67,6 +69,9 @@ def test_another_thread_count_or_batch_size_is_measured_anew(target: TargetModel
         '{"pasts": [10], "widths": [1], "seconds": [[-1]]}',
         '{"pasts": [10], "widths": [1], "seconds": [[NaN]]}',
         '{"pasts": [10], "widths": [1], "seconds": [["x"]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": -1}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": NaN}',
         " " * ((1 << 20) + 1),
     ],
 )

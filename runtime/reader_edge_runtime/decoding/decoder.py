@@ -28,7 +28,7 @@ class Decoder:
     """Sequences in, tokens out. Not thread-safe: one caller at a time.
 
     running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
-    budget: how many nodes each pass gets.
+    budget: how many nodes each pass gets. max_harvested_rows: logit rows of a prompt that may be read for drafting.
     near_tie_margin: where the two best logits of a wide pass are closer, a single-token pass decides; 0 is off.
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
@@ -37,6 +37,7 @@ class Decoder:
         self.target = target
         self.drafter = drafter
         self.budget = NodeBudget(MAX_WIDTH)
+        self.max_harvested_rows = target.manifest.max_context
         self.config = config
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []
@@ -167,7 +168,7 @@ class Decoder:
     def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
         """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
         drafter = sequence.drafter if not sequence.guard.is_in_vain else None
-        num_harvested = drafter.num_harvested_rows if drafter is not None else 0
+        num_harvested = min(drafter.num_harvested_rows, self.max_harvested_rows) if drafter is not None else 0
         first = sequence.num_prompt_tokens - max(num_harvested, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 

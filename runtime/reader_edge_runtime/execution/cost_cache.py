@@ -80,7 +80,10 @@ def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
     seconds = np.array(fields["seconds"], np.float64)
     if seconds.shape != (len(pasts), len(widths)) or not (seconds > 0).all() or not np.isfinite(seconds).all():
         raise ValueError("seconds do not fit the grid")
-    return VerifyCost(batch_size, pasts, widths, seconds)
+    row_s = float(str(fields["row_s"]))
+    if not (row_s >= 0 and np.isfinite(row_s)):
+        raise ValueError("row_s is no time")
+    return VerifyCost(batch_size, pasts, widths, seconds, row_s)
 
 
 def _ascending(values: object) -> tuple[int, ...]:
@@ -92,7 +95,12 @@ def _ascending(values: object) -> tuple[int, ...]:
 
 
 def _write(path: Path, cost: VerifyCost) -> None:
-    fields = {"pasts": list(cost.pasts), "widths": list(cost.widths), "seconds": cost.seconds.tolist()}
+    fields = {
+        "pasts": list(cost.pasts),
+        "widths": list(cost.widths),
+        "seconds": cost.seconds.tolist(),
+        "row_s": cost.row_s,
+    }
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ MAX_ROWS = 64  # of a batch's pass: B * N
 
 _MIN_ROUNDS = 3
 _MAX_ROUNDS = 12
+_ROW_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,14 @@ class VerifyCost:
     """Measured pass times of one batch size.
 
     pasts: P committed lengths, ascending. widths: W tree sizes, ascending, the first 1.
-    seconds: float64 (P, W).
+    seconds: float64 (P, W). row_s: seconds that the logits of one more row take; 0 where they were not measured.
     """
 
     batch_size: int
     pasts: tuple[int, ...]
     widths: tuple[int, ...]
     seconds: Float64Array
+    row_s: float = 0.0
 
     def pass_seconds(self, past: float) -> Float64Array:
         """Seconds of a pass over trees of n nodes at a past length, for n = 0 .. the widest; float64 (n + 1,).
@@ -77,17 +79,32 @@ def measure_verify_cost(
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
     seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
-    return VerifyCost(batch_size, pasts, widths, np.stack([bounded(row, widths) for row in seconds]))
+    bounds = np.stack([bounded(row, widths) for row in seconds])
+    return VerifyCost(batch_size, pasts, widths, bounds, _row_seconds(target, cache, batch_size, pasts[0], widths[-1]))
 
 
-def _pass_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
-    """One pass over bushy trees: every second node branches off the root, as drafts do."""
+def _row_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
+    """What a row of logits adds: passes with all their rows against passes with one, in turn."""
+    if width == 1:
+        return 0.0
+    rounds = [
+        [_pass_seconds(target, cache, batch_size, past, width, num_rows) for num_rows in (width, 1)]
+        for _ in range(_ROW_ROUNDS)
+    ]
+    all_rows, one_row = np.median(rounds, axis=0)
+    return max(0.0, float(all_rows - one_row)) / (batch_size * (width - 1))
+
+
+def _pass_seconds(
+    target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int, num_rows: int | None = None
+) -> float:
+    """One pass over bushy trees, every second node branches off the root, as drafts do; all rows of logits or some."""
     cache.lengths[:] = [past] * batch_size
     tree = DraftTree.root(0)
     for node in range(1, width):
         tree.add(0, (node - 1) * (node % 2), "")
     start = time.perf_counter()
-    target.forward(cache, 0, [tree] * batch_size, [range(width)] * batch_size)
+    target.forward(cache, 0, [tree] * batch_size, [range(num_rows or width)] * batch_size)
     return time.perf_counter() - start
 
 
