@@ -1,10 +1,11 @@
-"""Whether a store of counts is what its texts say: slow, for tests."""
+"""Whether a store of counts is what its texts say, and a store of successors is whole: slow, for tests."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from reader_edge_runtime.drafting.count_store import CountStore
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER, SINGLE_MARK
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
@@ -15,6 +16,8 @@ from reader_edge_runtime.drafting.kernels.rows import (
     NUM_KEYS,
     ORDER_0_ROW,
 )
+from reader_edge_runtime.drafting.kernels.successors import BEFORE, NUM_AND_LEVEL, TOKEN, WAYS, set_of
+from reader_edge_runtime.drafting.successor_store import SuccessorStore, named_tokens
 
 Successors = dict[int, tuple[int, int]]
 
@@ -38,6 +41,27 @@ def check_integrity(store: CountStore, texts: Sequence[Sequence[int]], ends: Seq
     used = _check_table(store)
     _check_blocks(store, used)
     _check_positions(store, used, texts, ends)
+
+
+def check_successors(store: SuccessorStore) -> None:
+    """Raise AssertionError unless every record names distinct tokens, best first, and stands where it is looked for."""
+    for token in np.flatnonzero(store.after_token[:, NUM_AND_LEVEL]).tolist():
+        assert _check_record(store.after_token[token]) == token, f"The record of {token} is that of another token."
+    rows = np.flatnonzero(store.after_pair[:, NUM_AND_LEVEL])
+    pairs = [(int(store.after_pair[row, BEFORE]), _check_record(store.after_pair[row])) for row in rows]
+    assert len(set(pairs)) == len(pairs), "A pair is stored twice."
+    for row, pair in zip(rows.tolist(), pairs, strict=True):
+        assert 0 <= row - set_of(store.after_pair, *pair) < WAYS, f"{pair} is in another pair's set."
+
+
+def _check_record(record: Int32Array) -> int:
+    """The token whose successors it has."""
+    named = named_tokens(record)
+    probabilities = [p for _, p in named]
+    assert len({token_id for token_id, _ in named}) == len(named), f"{named} has a token twice."
+    assert probabilities == sorted(probabilities, reverse=True), f"{named} is not sorted."
+    assert sum(probabilities) <= 1.0001, f"{named} is more than certain."
+    return int(record[TOKEN])
 
 
 def _check_row(store: CountStore, suffix: tuple[int, ...], expected: Successors) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.integrity import check_successors
 from reader_edge_runtime.drafting.kernels.layout import CLASSES
 from reader_edge_runtime.drafting.kernels.successors import (
     FIRST_NAMED_CLASS,
@@ -61,6 +62,7 @@ def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: 
         for row, node in enumerate(rows):
             for key in keys(tree, node, before_ids):
                 learn_plainly(reference, key, top_ids[row], top_logits[row])
+    check_successors(store)
     for key, expected in reference.items():
         found = store.after(*key)
         assert [p for _, p in found] == sorted((p for _, p in found), reverse=True)
@@ -78,6 +80,7 @@ def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs
         store.learn(DraftTree.root(token), range(1), [before], ids[None], np.zeros((1, 6), np.float32))
         pairs.add((before, token))
         assert {token_id // 10 for token_id, _ in store.after(before, token)} == {100 * before + token}
+    check_successors(store)
     found = {(a, b): store.after(a, b) for a in range(40) for b in range(40)}
     for (a, b), named in found.items():
         assert all(token_id // 10 == 100 * a + b for token_id, _ in named)

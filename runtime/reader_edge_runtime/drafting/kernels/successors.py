@@ -56,7 +56,7 @@ def named_class(rank: Number, bucket: Number, is_same_further_back: Number) -> N
 
 
 @small_part
-def _set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
+def set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
     """First row of the set that a pair belongs to."""
     x = (np.uint64(before + 1) << _S32) ^ np.uint64(token + 1)
     x = x * _MULTIPLIER
@@ -67,7 +67,7 @@ def _set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
 @small_part
 def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
     """Row of a pair's record, -1 where there is none."""
-    first = _set_of(after_pair, before, token)
+    first = set_of(after_pair, before, token)
     for row in range(first, first + WAYS):
         if after_pair[row, TOKEN] == token and after_pair[row, BEFORE] == before and after_pair[row, NUM_AND_LEVEL]:
             return row
@@ -77,7 +77,7 @@ def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
 @part
 def _renew_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
     """Row for a pair's record, which is empty if it is new: the first of its set, where the others move down."""
-    first = _set_of(after_pair, before, token)
+    first = set_of(after_pair, before, token)
     row = find_pair(after_pair, before, token)
     if row < 0:
         row = first + WAYS - 1
