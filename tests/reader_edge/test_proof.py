@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reader_edge.hostile_source import HostileSource
-from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, prove
+from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, ProofReport, prove
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -20,8 +20,12 @@ PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "ZÃ¼rich ðŸ™
 MAX_TOKENS = 16
 
 
-def test_the_demo_package_is_lossless_bit_for_bit(engine: Engine) -> None:
-    report = prove(engine, PROMPTS, MAX_TOKENS)
+@pytest.fixture(scope="module")
+def report(shared_engine: Engine) -> ProofReport:
+    return prove(shared_engine, PROMPTS, MAX_TOKENS)
+
+
+def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(PROMPTS) * MAX_TOKENS
     assert [(run.choice, run.drafter, run.batch_size) for run in report.runs] == list(
         product(CHOICES, DRAFTERS, BATCH_SIZES)
@@ -33,19 +37,18 @@ def test_the_demo_package_is_lossless_bit_for_bit(engine: Engine) -> None:
     assert (report.provider, report.attention) == ("CPUExecutionProvider", "exact")
 
 
-def test_every_way_of_passing_is_exercised(engine: Engine) -> None:
-    runs = {(run.drafter, run.batch_size): run for run in prove(engine, PROMPTS, MAX_TOKENS).runs}
+def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
+    runs = {(run.drafter, run.batch_size): run for run in report.runs}
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
     assert runs["context + history", 4].acceptance_length > 3
     assert runs["context + datastore", 1].acceptance_length > runs["context", 1].acceptance_length + 1
 
 
-def test_a_source_that_names_foreign_ids_is_stopped_by_name(engine: Engine) -> None:
-    refusal = prove(engine, PROMPTS[:1], 2).refusal
-    assert refusal is not None
-    assert "'hostile'" in refusal
-    assert f"the vocabulary has {engine.package.manifest.vocab_size}" in refusal
+def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport) -> None:
+    assert report.refusal is not None
+    assert "'hostile'" in report.refusal
+    assert "the vocabulary has 6144" in report.refusal
 
 
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
