@@ -75,7 +75,10 @@ def test_progress_counts_every_answer(engine: Engine) -> None:
 
 
 def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DraftTree, "ancestors", lambda tree: np.tri(len(tree), dtype=np.bool_))
+    right = DraftTree.ancestors_and_depths
+    monkeypatch.setattr(
+        DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
+    )
     report = prove(engine, PROMPTS, MAX_TOKENS)
     assert report.num_divergences > 0
     assert not report.logit_rows_bit_equal

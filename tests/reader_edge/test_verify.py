@@ -49,7 +49,10 @@ def test_the_default_compares_20_000_tokens() -> None:
 def test_a_wrong_tree_mask_is_caught_and_exits_1(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(DraftTree, "ancestors", lambda tree: np.tri(len(tree), dtype=np.bool_))
+    right = DraftTree.ancestors_and_depths
+    monkeypatch.setattr(
+        DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
+    )
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "# tar\\n\\n"}\n')
     arguments = ["verify", "-n", "32", "--prompts", str(prompts)]
