@@ -29,11 +29,12 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     _restore_tree_mask(model)
     editor = GraphEditor(model)
     fold_sizes(editor)
-    if options.precision in HALF_PRECISIONS:
+    if options.attention != "portable":
         mark_data_types(model.graph)
         drop_plain_casts(model.graph)
-        fuse_norms(editor)
         fuse_rotary(editor)
+    if options.precision in HALF_PRECISIONS:
+        fuse_norms(editor)
     lower_attention(editor, options.attention)
     _store_weights(editor, options)
     _add_top_logits(editor)
