@@ -48,7 +48,17 @@ def test_a_slower_machine_slows_widths_that_were_not_seen() -> None:
         times.learn(1, 1, 10, 3 * before[1])
     after = times.seconds(1, 10)
     assert after[1] == pytest.approx(3 * before[1], rel=0.05)
-    assert after[16] > 1.8 * before[16]
+    assert after[16] == pytest.approx(3 * before[16], rel=0.05)
+
+
+def test_a_wrong_shape_is_forgotten_when_only_plain_passes_come() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(30):
+        times.learn(1, 8, 10, 2 * before[8])
+    for _ in range(2000):
+        times.learn(1, 1, 10, before[1])
+    assert times.seconds(1, 10)[8] == pytest.approx(before[8], rel=0.05)
 
 
 def test_one_outlier_moves_little() -> None:

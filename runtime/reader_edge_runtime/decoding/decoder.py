@@ -173,7 +173,7 @@ class Decoder:
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def _draft(self, past: int) -> list[DraftTree | None]:
-        """Each running sequence's draft; None where it rests, or may not draft."""
+        """Each running sequence's draft; None where it rests, may not draft, or its drafter knows nothing (yet)."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         room = self.target.manifest.max_context - past
         if room < 2 or self.budget.is_plain_due:
@@ -186,7 +186,7 @@ class Decoder:
             else:
                 draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
                 draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
-                drafts.append(draft)
+                drafts.append(draft if len(draft) > 1 else None)
         return drafts
 
     def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:

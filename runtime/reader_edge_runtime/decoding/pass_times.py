@@ -9,7 +9,11 @@ _UNMEASURED_GROWTH = 0.033
 
 _PAST_STEP = 64  # committed rows between which a curve is taken to be the same
 _MEMORY = 0.1  # share of the newest pass in a correction, more while few were seen
-_COMMON = 0.7  # of what one width's pass tells goes to all: a busy or slow machine slows them together
+# What a pass tells of the one-node pass, and of other widths: a busy machine slows all together, so a plain pass moves
+# the whole curve, while a wide one may also tell that the curve's shape is wrong.
+_SHARES_OF_PLAIN = (1.0, 1.0)
+_SHARES_OF_WIDE = (0.5, 0.7)
+_FADING = 0.005  # share of a wrong shape that each plain pass forgets: what made it may be over
 
 
 class PassTimes:
@@ -61,8 +65,11 @@ class PassTimes:
         num_seen = self._num_seen.get((batch_size, number), 0)
         self._num_seen[batch_size, number] = num_seen + 1
         step = max(_MEMORY, 1 / (num_seen + 2)) * min(max(error, -0.7), 0.7)
+        shares = _SHARES_OF_PLAIN if number == 0 else _SHARES_OF_WIDE
         for other in range(len(corrections)):
-            corrections[other] += step if other == number else _COMMON * step
+            corrections[other] += step * (shares[min(other, 1)] if other != number else 1.0)
+            if number == 0:
+                corrections[other] += _FADING * (corrections[0] - corrections[other])
 
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(batch_size, [0.0] * (self._classes[-1] + 1))
