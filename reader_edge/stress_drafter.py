@@ -19,6 +19,8 @@ class StressDrafter:
     answers: token ids of a prompt -> token ids that plain decoding gives; the same seed gives the same trees.
     """
 
+    is_ready = True
+
     def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocab_size: int, seed: int = 0) -> None:
         self._answers = answers
         self._vocab_size = vocab_size

@@ -25,6 +25,7 @@ class RandomDrafter:
     """Random trees over a small vocabulary: many are right by chance, at scattered nodes."""
 
     num_harvested_rows = 5
+    is_ready = True
 
     def __init__(self, vocab_size: int, num_nodes: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -192,6 +193,25 @@ def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     decoder = Decoder(cast(TargetModel, target), RetrievalDrafter(DraftConfig()).wait(), EngineConfig())
     decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=100)])
     assert target.num_passes < 40
+
+
+def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None:
+    class Slow(RandomDrafter):
+        is_ready = False
+
+        def begin(self, prompt_token_ids: Sequence[int]) -> "Slow":
+            return self
+
+        def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+            raise AssertionError("asked for a draft")
+
+    manifest = make_manifest(8)
+    decoder = make_decoder(manifest, Slow(8, 5, seed=1))
+    sequence = decoder.submit([1, 2], GenerationConfig(max_tokens=12))
+    while sequence.finish_reason is None:
+        decoder.step()
+    assert sequence.output_token_ids == reference(manifest, [1, 2], sequence.config)
+    assert sequence.stats.num_vain_drafts == sequence.stats.num_rested_steps == 0
 
 
 def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:

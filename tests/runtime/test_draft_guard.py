@@ -19,7 +19,7 @@ def num_rests(guard: DraftGuard, longest: int) -> int:
 
 def test_three_refused_drafts_leave_little_trust_and_accepted_ones_restore_it() -> None:
     guard = DraftGuard()
-    assert guard.trust == 1
+    assert 0.6 < guard.trust < 1
     for _ in range(3):
         guard.learn(SURE, SURE, REFUSED)
     assert guard.trust < 0.2
@@ -32,14 +32,14 @@ def test_a_draft_that_was_not_verified_teaches_too() -> None:
     guard, root = DraftGuard(), DraftTree.chain([0])
     guard.learn(SURE, root, REFUSED)
     doubted = guard.trust
-    assert doubted < 0.6
+    assert doubted < 0.5
     guard.learn(SURE, root, Verification([0], [1]))
     assert guard.trust > doubted
 
 
 def test_rests_double_up_to_the_longest_and_start_anew_after_success() -> None:
     guard = DraftGuard()
-    assert [num_rests(guard, longest=20) for _ in range(6)] == [1, 2, 4, 8, 16, 20]
+    assert [num_rests(guard, longest=20) for _ in range(7)] == [1, 2, 4, 8, 16, 20, 20]
     assert guard.is_in_vain
     guard.go_on()
     assert not guard.is_in_vain

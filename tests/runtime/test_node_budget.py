@@ -32,8 +32,17 @@ def budget_of(*costs: VerifyCost) -> NodeBudget:
     return budget
 
 
+def believing() -> DraftGuard:
+    """A guard of a request whose drafts came true."""
+    guard = DraftGuard()
+    tree = DraftTree([0, 1], [-1, 0], ["", ""], [1.0, 0.5])
+    guard.learn(tree, tree, Verification([0, 1], [1, 2]))
+    assert guard.trust == 1
+    return guard
+
+
 def choose(budget: NodeBudget, *values: Sequence[float], past: int = 50) -> int:
-    return budget.choose(values, [DraftGuard() for _ in values], past)
+    return budget.choose(values, [believing() for _ in values], past)
 
 
 @given(
@@ -67,14 +76,14 @@ def test_in_a_batch_strong_evidence_sets_the_width_and_weak_evidence_rests() -> 
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     budget = budget_of(cost(growth=0.02, batch_size=4))
     budget.draft_s = 1e-3
-    guards = [DraftGuard() for _ in range(4)]
+    guards = [believing() for _ in range(4)]
     assert budget.choose([weak, strong, weak, weak], guards, past=50) == 8
     assert [guard.takes_rest() for guard in guards] == [True, False, True, True]
     assert budget.choose([weak] * 4, guards, past=50) == 1
 
 
 def test_a_draft_that_does_not_pay_for_itself_leads_to_a_rest() -> None:
-    budget, guard = budget_of(cost(growth=0.0)), DraftGuard()
+    budget, guard = budget_of(cost(growth=0.0)), believing()
     budget.draft_s = 5e-3
     # Now that it is drafted, verify it: but the fifth of a token did not pay for half a pass.
     assert budget.choose([[1.0, 0.2]], [guard], past=50) == 2

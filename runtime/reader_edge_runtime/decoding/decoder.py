@@ -173,7 +173,7 @@ class Decoder:
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def _draft(self, past: int) -> list[DraftTree | None]:
-        """Each running sequence's draft; None where it rests, may not draft, or its drafter knows nothing (yet)."""
+        """Each running sequence's draft; None where it rests, or may not draft."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         room = self.target.manifest.max_context - past
         if room < 2 or self.budget.is_plain_due:
@@ -181,12 +181,12 @@ class Decoder:
         drafts: list[DraftTree | None] = []
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
-            if sequence.drafter is None or max_depth < 1 or sequence.takes_rest():
+            if sequence.drafter is None or not self.drafter.is_ready or max_depth < 1 or sequence.takes_rest():
                 drafts.append(None)
             else:
                 draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
                 draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
-                drafts.append(draft if len(draft) > 1 else None)
+                drafts.append(draft)
         return drafts
 
     def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:

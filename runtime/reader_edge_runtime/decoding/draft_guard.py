@@ -4,8 +4,9 @@ from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 
 _PRIOR_TOKENS = 1.0  # predicted tokens that a first belief in the drafter weighs
+_FIRST_DOUBT = 0.5  # predicted tokens that, before any draft, count as refused
 _MEMORY = 0.95  # weight that each draft leaves to those before it
-_MAX_VAIN = 3
+_MAX_VAIN = 6  # drafts in vain on end
 _CARRIED = 0.5  # weight that a request's drafts have in the next one
 
 
@@ -16,7 +17,7 @@ class DraftGuard:
     """
 
     def __init__(self) -> None:
-        self._predicted = 0.0
+        self._predicted = _FIRST_DOUBT
         self._accepted = 0.0
         self._num_vain = 0
         self._rest_left = 0

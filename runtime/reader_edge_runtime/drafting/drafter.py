@@ -63,6 +63,10 @@ class RequestDrafter(Protocol):
 class Drafter(Protocol):
     """What an engine drafts with."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can draft by now; until then nobody waits for it."""
+
     def begin(self, prompt_token_ids: Sequence[int]) -> RequestDrafter:
         """Start a request whose first answer token is not known yet."""
 
@@ -98,6 +102,10 @@ class RetrievalDrafter:
         self._loader.wait()
         self.core()
         return self
+
+    @property
+    def is_ready(self) -> bool:
+        return self._loader.is_ready
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RetrievalRequest":
         return RetrievalRequest(self, prompt_token_ids)
