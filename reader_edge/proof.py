@@ -2,7 +2,7 @@
 
 The reference decodes plainly, one sequence alone, one token per pass. Against it runs every drafter, greedy and
 sampled, one sequence alone and several ragged ones together: every combination of sources, all of them beside a hostile
-one, and a drafter that knows the answers.
+one, and a drafter that knows the answers. Trees are verified whether they pay or not, in widths drawn at random.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge.any_width import AnyWidth
 from reader_edge.hostile_source import HostileSource
 from reader_edge.stress_drafter import StressDrafter
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats, SamplingConfig
@@ -66,6 +67,7 @@ class ProofRun:
     """All prompts under one drafter, way of choosing and batch size.
 
     A prompt is compared up to its first divergence: what follows one cannot be compared.
+    nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
     """
 
     drafter: str
@@ -75,6 +77,7 @@ class ProofRun:
     logit_rows: int
     logit_rows_equal: int
     acceptance_length: float
+    nodes_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
 
 
@@ -195,6 +198,7 @@ class _Prover:
         vocab_size = self._target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
         decoder = Decoder(self._target, drafter, self._engine_config)
+        decoder.budget = AnyWidth()
         sequence = decoder.submit(plain.prompt, plain.config)
         try:
             while sequence.finish_reason is None:
@@ -243,6 +247,7 @@ class _Prover:
         self, answers: Sequence[_PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
     ) -> ProofRun:
         decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
+        decoder.budget = AnyWidth(seed=batch_size)
         witnesses = {
             decoder.submit(answer.prompt, answer.config): _Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
@@ -316,6 +321,7 @@ def _summary(name: str, choice: str, batch_size: int, witnesses: dict[DecodingSe
         logit_rows=sum(each.num_rows for each in watched),
         logit_rows_equal=sum(each.num_rows_equal for each in watched),
         acceptance_length=stats.acceptance_length,
+        nodes_by_source=dict(stats.drafted_by_source),
         divergences=tuple(each.divergence for each in watched if each.divergence is not None),
     )
 

@@ -29,7 +29,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
 
 def proof_table(report: ProofReport) -> Table:
     """One row a run."""
-    columns = ("drafter", "choice", "batch", "acceptance length", "tokens", "divergences", "logit rows bit-equal")
+    columns = ("drafter", "choice", "batch", "nodes", "acceptance length", "tokens", "divergences", "rows bit-equal")
     title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention)"
     table = Table(*columns, title=title, title_justify="left")
     for run in report.runs:
@@ -37,6 +37,7 @@ def proof_table(report: ProofReport) -> Table:
             run.drafter,
             run.choice,
             str(run.batch_size),
+            str(sum(run.nodes_by_source.values())),
             f"{run.acceptance_length:.2f}",
             str(run.tokens_compared),
             str(len(run.divergences)),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reader_edge.any_width import AnyWidth
 from reader_edge.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.sequence import Sequence
@@ -16,7 +17,9 @@ VOCAB_SIZE = 6144
 
 def _engine(token_ids: range) -> Engine:
     drafter = RetrievalDrafter(DraftConfig(), [HostileSource(token_ids)]).wait()
-    return Engine.load(DEMO, EngineConfig(threads=1, is_calibrated=False), drafter=drafter)
+    engine = Engine.load(DEMO, EngineConfig(threads=1, is_calibrated=False), drafter=drafter)
+    engine.decoder.budget = AnyWidth()
+    return engine
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

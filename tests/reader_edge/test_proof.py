@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reader_edge.hostile_source import HostileSource
-from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, ProofReport, prove
+from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, SOURCE_SETS, ProofReport, prove
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -43,6 +43,9 @@ def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
     assert runs["stress", 4].acceptance_length > 3
     assert runs["context + history", 4].acceptance_length > 3
     assert runs["context + datastore", 1].acceptance_length > runs["context", 1].acceptance_length + 1
+    for drafter, sources in SOURCE_SETS.items():
+        verified = runs[drafter, 1].nodes_by_source.keys() | runs[drafter, 4].nodes_by_source.keys()
+        assert sources <= verified <= sources | {"context"}
 
 
 def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport) -> None:
