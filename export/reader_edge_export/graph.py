@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from reader_edge_export.data_types import drop_plain_casts, mark_data_types
-from reader_edge_export.fusion import fuse_norms, fuse_rotary
+from reader_edge_export.fusion import fuse_norms, fuse_rotary, fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
@@ -37,6 +37,8 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
         fuse_norms(editor)
     lower_attention(editor, options.attention)
     _store_weights(editor, options)
+    if options.attention == "exact":  # products that share their rows are one by now
+        fuse_swiglu(editor)
     _add_top_logits(editor)
     _tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)

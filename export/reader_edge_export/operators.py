@@ -40,6 +40,21 @@ RowLinear (rows, weight, scales) => (output)
 }
 """
 
+# gate and up (..., 2 J), side by side -> (..., J): silu(gate) * up. The sigmoid is spelled out by Exp.
+_SWIGLU = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+SwiGLU (gate_up) => (output)
+{
+  one = Constant <value_float = 1.0> ()
+  gate, up = Split <axis = -1, num_outputs = 2> (gate_up)
+  opposite = Neg (gate)
+  exponential = Exp (opposite)
+  divisor = Add (exponential, one)
+  activated = Div (gate, divisor)
+  output = Mul (activated, up)
+}
+"""
+
 
 class Definition:
     """An operator's definition in the making: fill it with `editor`, over `inputs`."""
@@ -67,14 +82,20 @@ class Definition:
 
 def row_linear(editor: GraphEditor, rows: ir.Value, weight: ir.Value, scales: ir.Value) -> ir.Value:
     """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J)."""
-    if not is_defined(editor, "RowLinear"):
-        _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(_ROW_LINEAR)))
+    _define(editor, _ROW_LINEAR)
     return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
 
 
-def is_defined(editor: GraphEditor, name: str) -> bool:
-    """Whether the model has a definition of this operator."""
-    return any(function.name == name for function in editor.model.functions.values())
+def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
+    """gate and up (..., 2 J) side by side -> silu(gate) * up (..., J)."""
+    _define(editor, _SWIGLU)
+    return editor.op("SwiGLU", [gate_up], domain=OPERATOR_DOMAIN)
+
+
+def _define(editor: GraphEditor, text: str) -> None:
+    function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+    if function.identifier() not in editor.model.functions:
+        _add(editor, function)
 
 
 def _add(editor: GraphEditor, function: ir.Function) -> None:

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "exponential.h"
+
 namespace reader_edge {
 namespace {
 
@@ -28,20 +30,7 @@ Rows rows_of(const AttentionShape& s, int64_t task) {
   return {head / s.kv_heads, head % s.kv_heads, first, std::min<int64_t>(kLanes, rows - first)};
 }
 
-// exp in fp32 by the range reduction and polynomial of ONNX Runtime's Exp, to its bits.
-__m512 exp_of(__m512 x) {
-  const __m512 bias = _mm512_set1_ps(12582912.0f);
-  x = _mm512_max_ps(_mm512_set1_ps(-103.9720840454f), x);
-  const __m512 m = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504088896341f), bias), bias);
-  __m512 r = _mm512_fmadd_ps(m, _mm512_set1_ps(-6.93145752e-1f), x);
-  r = _mm512_fmadd_ps(m, _mm512_set1_ps(-1.42860677e-6f), r);
-  __m512 p = _mm512_set1_ps(0x1.694000p-10f);
-  for (const float c : {0x1.125edcp-7f, 0x1.555b5ap-5f, 0x1.555450p-3f, 0x1.fffff6p-2f, 1.0f, 1.0f})
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-  return _mm512_scalef_ps(p, m);
-}
-
-// The scale goes to the query, or to the scores where no heads share keys: there ONNX Runtime folds it into MatMul.
+// The scale goes to the query, or to the products where no heads share keys: as the lowering has it.
 float query_scale(const AttentionShape& s) { return s.query_heads == s.kv_heads ? 1.0f : s.scale; }
 float score_scale(const AttentionShape& s) { return s.query_heads == s.kv_heads ? s.scale : 1.0f; }
 
@@ -63,9 +52,12 @@ void score_keys(const AttentionShape& s, const float* query, const float* keys, 
       const __m512 q = _mm512_load_ps(query + d * kLanes);
       for (int k = 0; k < kKeys; ++k) sums[k] = _mm512_fmadd_ps(q, _mm512_set1_ps(keys[k * s.head_size + d]), sums[k]);
     }
-    for (int k = 0; k < kKeys; ++k) scores_of[k] = begin == 0 ? sums[k] : _mm512_add_ps(scores_of[k], sums[k]);
+    for (int k = 0; k < kKeys; ++k) {
+      const __m512 product = _mm512_mul_ps(sums[k], scale);
+      scores_of[k] = begin == 0 ? product : _mm512_add_ps(scores_of[k], product);
+    }
   }
-  for (int k = 0; k < kKeys; ++k) _mm512_store_ps(scores + k * kLanes, _mm512_mul_ps(scores_of[k], scale));
+  for (int k = 0; k < kKeys; ++k) _mm512_store_ps(scores + k * kLanes, scores_of[k]);
 }
 
 // What the mask says of a block of rows: nothing before `first`, nothing visible from `last` on.

@@ -3,6 +3,7 @@
 #include "exact_attention.h"
 #include "kernel.h"
 #include "row_linear.h"
+#include "swiglu.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -19,13 +20,14 @@ EXPORTED int reader_edge_is_supported() {
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
   static const KernelOp<RowLinear> row_linear;
   static const KernelOp<ExactAttention> exact_attention;
+  static const KernelOp<SwiGlu> swiglu;
+  static const ort::CustomOp* const operators[] = {&row_linear, &exact_attention, &swiglu};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");
   if (domain == nullptr) {
     if (ort::Status* status = api->CreateCustomOpDomain("reader_edge", &domain)) return status;
-    for (const ort::CustomOp* op : {static_cast<const ort::CustomOp*>(&row_linear),
-                                    static_cast<const ort::CustomOp*>(&exact_attention)}) {
+    for (const ort::CustomOp* op : operators) {
       if (ort::Status* status = api->CustomOpDomain_Add(domain, op)) return status;
     }
   }

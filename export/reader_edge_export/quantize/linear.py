@@ -47,6 +47,8 @@ def _multiply_together(editor: GraphEditor, form: ProductForm, group: Sequence[P
     output = form.multiply(first.rows, weight, first.node.name or "product")
     if len(group) == 1:
         return [output]
+    if first.rows.shape is not None:
+        output.shape = ir.Shape([*first.rows.shape[:-1], weight.shape[1]])
     widths = editor.int64s(*[product.weight.shape[1] for product in group])
     outputs = editor.op_multi("Split", [output, widths], len(group), {"axis": -1})
     editor.insert_before(first.node)
