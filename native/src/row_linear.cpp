@@ -20,21 +20,23 @@ std::size_t rounded_up(std::size_t value, std::size_t to) { return divided_up(va
 QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows, std::size_t num_inputs) {
   thread_local std::vector<std::uint8_t> buffer;
   thread_local std::vector<float> scales;
-  const std::size_t stride = rounded_up(num_inputs, kRowAlignment);
-  buffer.resize(std::max(buffer.size(), num_rows * stride + kRowAlignment));
-  scales.resize(std::max(scales.size(), num_rows));
+  const std::size_t stride = rounded_up(num_inputs, kRowAlignment), room = rounded_up(num_rows, kGroupRows);
+  buffer.resize(std::max(buffer.size(), room * stride + kRowAlignment));
+  scales.resize(std::max(scales.size(), room));
   const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
   auto* const values = reinterpret_cast<std::uint8_t*>(rounded_up(address, kRowAlignment));
   float* const row_scales = scales.data();
+  const QuantizedRows result{values, stride, QuantizedRows::step_for(num_rows), row_scales, num_rows};
   const auto quantize = [=](std::size_t row) {
-    row_scales[row] = quantize_row(rows + row * num_inputs, num_inputs, values + row * stride, stride);
+    const float* const start = rows + row * num_inputs;
+    row_scales[row] = quantize_row(start, num_inputs, values + result.start_of(row), stride, result.step);
   };
   if (num_rows * num_inputs <= kSerialQuantized) {
     for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
   } else {
     call.parallel_for(num_rows, quantize);
   }
-  return {values, stride, row_scales, num_rows};
+  return result;
 }
 
 }  // namespace
@@ -69,7 +71,7 @@ void RowLinear::compute(KernelCall& call) const {
   const std::size_t num_runs = divided_up(num_outputs, run);
   const auto multiply = [&](std::size_t task) {
     const std::size_t first_row = task / num_runs * block_rows, first = task % num_runs * run;
-    const QuantizedRows block{all.values + first_row * all.stride, all.stride, all.scales + first_row,
+    const QuantizedRows block{all.values + first_row * all.stride, all.stride, all.step, all.scales + first_row,
                               std::min(block_rows, num_rows - first_row)};
     const WeightRows wanted{weight.data,      num_inputs, scales.data,
                             row_sums_.data(), first,      std::min(first + run, num_outputs)};
