@@ -40,6 +40,16 @@ RowLinear (rows, weight, scales) => (output)
 }
 """
 
+# The same, and a bias (J,) added last.
+_ROW_LINEAR_BIAS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+RowLinearBias (rows, weight, scales, bias) => (output)
+{
+  product = reader_edge.RowLinear (rows, weight, scales)
+  output = Add (bias, product)
+}
+"""
+
 # gate and up (..., 2 J), side by side -> (..., J): silu(gate) * up. The sigmoid is spelled out by Exp.
 _SWIGLU = """
 <domain: "reader_edge", opset_import: ["" : 24]>
@@ -80,9 +90,14 @@ class Definition:
         _add(editor, ir.Function(OPERATOR_DOMAIN, graph.name or "", "", graph=graph, attributes=declared))
 
 
-def row_linear(editor: GraphEditor, rows: ir.Value, weight: ir.Value, scales: ir.Value) -> ir.Value:
-    """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J)."""
+def row_linear(
+    editor: GraphEditor, rows: ir.Value, weight: ir.Value, scales: ir.Value, bias: ir.Value | None
+) -> ir.Value:
+    """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,), plus the bias (J,) -> (..., J)."""
     _define(editor, _ROW_LINEAR)
+    if bias is not None:
+        _define(editor, _ROW_LINEAR_BIAS)
+        return editor.op("RowLinearBias", [rows, weight, scales, bias], domain=OPERATOR_DOMAIN)
     return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
 
 

@@ -19,9 +19,10 @@ EXPORTED int reader_edge_is_supported() {
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
   static const KernelOp<RowLinear> row_linear;
+  static const KernelOp<RowLinearBias> row_linear_bias;
   static const KernelOp<ExactAttention> exact_attention;
   static const KernelOp<SwiGlu> swiglu;
-  static const ort::CustomOp* const operators[] = {&row_linear, &exact_attention, &swiglu};
+  static const ort::CustomOp* const operators[] = {&row_linear, &row_linear_bias, &exact_attention, &swiglu};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

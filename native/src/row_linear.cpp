@@ -39,6 +39,13 @@ QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_row
   return result;
 }
 
+// Outputs [first, last) of each row, while they are in a core's own cache.
+void add_bias(const float* bias, const WeightRows& weight, std::size_t num_rows, float* output, std::size_t stride) {
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    for (std::size_t j = weight.first; j < weight.last; ++j) output[row * stride + j] += bias[j];
+  }
+}
+
 }  // namespace
 
 RowLinear::RowLinear(const KernelAttributes& attributes) {
@@ -49,7 +56,7 @@ RowLinear::RowLinear(const KernelAttributes& attributes) {
   for (std::size_t j = 0; j < num_outputs; ++j) row_sums_[j] = row_sum(weight.data + j * num_inputs, num_inputs);
 }
 
-void RowLinear::compute(KernelCall& call) const {
+void RowLinear::multiply(KernelCall& call, const float* bias) const {
   const auto rows = call.input<float>(0);
   const auto weight = call.input<std::int8_t>(1);
   const auto scales = call.input<float>(2);
@@ -69,20 +76,30 @@ void RowLinear::compute(KernelCall& call) const {
   const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialProducts;
   const std::size_t run = is_serial ? num_outputs : rounded_up(divided_up(kTaskBytes, num_inputs), kTileOutputs);
   const std::size_t num_runs = divided_up(num_outputs, run);
-  const auto multiply = [&](std::size_t task) {
+  const auto multiply_task = [&](std::size_t task) {
     const std::size_t first_row = task / num_runs * block_rows, first = task % num_runs * run;
     const QuantizedRows block{all.values + first_row * all.stride, all.stride, all.step, all.scales + first_row,
                               std::min(block_rows, num_rows - first_row)};
     const WeightRows wanted{weight.data,      num_inputs, scales.data,
                             row_sums_.data(), first,      std::min(first + run, num_outputs)};
     multiply_rows(block, wanted, output + first_row * num_outputs, num_outputs);
+    if (bias != nullptr) add_bias(bias, wanted, block.count, output + first_row * num_outputs, num_outputs);
   };
   const std::size_t num_tasks = divided_up(num_rows, block_rows) * num_runs;
   if (num_tasks == 1) {
-    multiply(0);
+    multiply_task(0);
   } else {
-    call.parallel_for(num_tasks, multiply);
+    call.parallel_for(num_tasks, multiply_task);
   }
+}
+
+void RowLinearBias::compute(KernelCall& call) const {
+  const auto weight = call.input<std::int8_t>(1);
+  const auto bias = call.input<float>(3);
+  if (bias.sizes.size() != 1 || bias.sizes[0] != weight.sizes.at(0)) {
+    throw std::invalid_argument("RowLinearBias: sizes of weight and bias do not fit");
+  }
+  multiply(call, bias.data);
 }
 
 }  // namespace reader_edge

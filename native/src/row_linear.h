@@ -16,10 +16,23 @@ class RowLinear {
   static constexpr std::array kOutputs{ort::kFloat};                          // (..., J)
 
   explicit RowLinear(const KernelAttributes& attributes);
-  void compute(KernelCall& call) const;
+  void compute(KernelCall& call) const { multiply(call, nullptr); }
+
+ protected:
+  void multiply(KernelCall& call, const float* bias) const;  // bias (J,), or none
 
  private:
   std::vector<std::int32_t> row_sums_;  // of the weight, (J,)
+};
+
+// The same, and a bias (J,) added last.
+class RowLinearBias : public RowLinear {
+ public:
+  static constexpr const char* kName = "RowLinearBias";
+  static constexpr std::array kInputs{ort::kFloat, ort::kInt8, ort::kFloat, ort::kFloat};
+
+  using RowLinear::RowLinear;
+  void compute(KernelCall& call) const;
 };
 
 }  // namespace reader_edge

@@ -18,11 +18,13 @@ from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_runtime.execution.native import native_library
 from reader_edge_runtime.package import ATTENTIONS, GRAPH_NAME, MASKED
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
 
 WINDOWED = {"gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "smollm3"}
 LIMIT = 5e-6
+INT8_LIMIT = 0.1
 LENGTHS = [20, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 NUM_NODES = len(PARENTS)
@@ -62,6 +64,19 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     logits = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - expected).max() < LIMIT
     assert np.abs(expected).max() > 0.5  # else the limit says nothing
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_int8_operators_compute_the_same_with_native_kernels_and_without(
+    model_type: str, traced: Callable[[str], Traced], tmp_path: Path
+) -> None:
+    expected, graph, window = traced(model_type)
+    write_graph(graph, tmp_path, ExportOptions("int8", "exact"))
+    pure = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
+    assert np.abs(pure - expected).max() < INT8_LIMIT * np.abs(expected).max()
+    if native_library() is not None:
+        native = _GraphRunner(tmp_path / GRAPH_NAME, window, native_library()).tree_logits(PROMPTS, TREE)
+        np.testing.assert_array_equal(native, pure)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -116,8 +131,10 @@ def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str]
 class _GraphRunner:
     """The contract played by hand, apart from the runtime: masks, positions and in-place buffers."""
 
-    def __init__(self, graph: Path, window: int | None) -> None:
+    def __init__(self, graph: Path, window: int | None, library: Path | None = None) -> None:
         options = ort.SessionOptions()
+        if library is not None:
+            options.register_custom_ops_library(str(library))
         options.log_severity_level = 3
         options.intra_op_num_threads = 1
         self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])

@@ -12,7 +12,7 @@ import pytest
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
-from reader_edge_export.operators import OPERATOR_DOMAIN, swiglu
+from reader_edge_export.operators import OPERATOR_DOMAIN, row_linear, swiglu
 from reader_edge_runtime.execution.native import native_library
 from reader_edge_runtime.package import MASKED
 
@@ -85,6 +85,24 @@ def test_attention_keeps_the_bits_of_long_heads(head_size: int, group_size: int,
             write_pos=np.array([past]),
             mask=mask[None, None],
         )
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
+def test_a_bias_keeps_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_outputs)
+    weight = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
+    scales, bias = rng.random(num_outputs, np.float32), rng.standard_normal(num_outputs, np.float32)
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        constants = (editor.constant(array, "constant") for array in (weight, scales, bias))
+        return [row_linear(editor, values[0], *constants)]
+
+    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+    for num_rows in (1, 2, 3, 7, 16, 200):
+        rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
+        rows[0, 0] = 0
+        (output,) = operator.check(rows=rows)
+        np.testing.assert_array_equal(output[0, 0], bias)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 100, 2048, 4864])

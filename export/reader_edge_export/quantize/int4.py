@@ -20,8 +20,8 @@ class Int4Products:
     def __init__(self, editor: GraphEditor) -> None:
         self._editor = editor
 
-    def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
-        """rows (..., K) times weight (K, J) -> (..., J)."""
+    def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
+        """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
         num_inputs, num_outputs = weight.shape
         packed, scales = quantize_blocks(weight)
         attributes = {
@@ -34,7 +34,8 @@ class Int4Products:
         editor = self._editor
         stored = editor.constant(packed, f"{name}.int4")
         inputs = [rows, stored, editor.constant(scales, f"{name}.scale")]
-        return editor.op("MatMulNBits", inputs, attributes, domain="com.microsoft")
+        product = editor.op("MatMulNBits", inputs, attributes, domain="com.microsoft")
+        return product if bias is None else editor.op("Add", [product, bias])
 
 
 def quantize_blocks(weight: Float32Array) -> tuple[UInt8Array, Float32Array]:

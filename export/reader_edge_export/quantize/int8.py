@@ -38,17 +38,18 @@ class Int8Products:
         self._zero_points: dict[tuple[object, ...], ir.Value] = {}
         self._shapes: dict[tuple[object, ...], ir.Value] = {}
 
-    def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
-        """rows (..., K) times weight (K, J) -> (..., J)."""
+    def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
+        """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
         quantized, scales = quantize_columns(weight)
         stored = self._editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8")
-        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"))
+        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"), bias)
 
-    def multiply_stored(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
-        """rows (..., K) times the transpose of the stored int8 matrix (J, K) with scales (J,) -> (..., J)."""
-        if self._is_portable:
-            return self._portable_product(rows, stored, scales)
-        return row_linear(self._editor, rows, stored, scales)
+    def multiply_stored(self, rows: ir.Value, stored: ir.Value, scales: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """rows (..., K) times the transpose of the stored int8 matrix (J, K) with scales (J,), plus the bias (J,)."""
+        if not self._is_portable:
+            return row_linear(self._editor, rows, stored, scales, bias)
+        product = self._portable_product(rows, stored, scales)
+        return product if bias is None else self._editor.op("Add", [product, bias])
 
     def _portable_product(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
         editor = self._editor

@@ -16,19 +16,23 @@ Float32Array = npt.NDArray[np.float32]
 class ProductForm(Protocol):
     """A way to store a matrix and to multiply by it."""
 
-    def multiply(self, rows: ir.Value, weight: Float32Array, name: str) -> ir.Value:
-        """rows (..., K) times weight (K, J) -> (..., J)."""
+    def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
+        """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A MatMul or Gemm node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one."""
+    """A MatMul or Gemm node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one.
+
+    last: the node whose output is the whole, bias included.
+    """
 
     node: ir.Node
+    last: ir.Node
     rows: ir.Value
     weight: Float32Array
-    bias: ir.Value | None
+    bias: Float32Array | None
 
 
 def replace_products(editor: GraphEditor, form: ProductForm) -> None:
@@ -36,23 +40,31 @@ def replace_products(editor: GraphEditor, form: ProductForm) -> None:
     for group in _grouped(editor.graph):
         outputs = _multiply_together(editor, form, group)
         for product, output in zip(group, outputs, strict=True):
-            if product.bias is not None:
-                output = editor.op("Add", [output, product.bias])
-            editor.replace(product.node, [output])
+            editor.replace(product.last, [output])
 
 
 def _multiply_together(editor: GraphEditor, form: ProductForm, group: Sequence[Product]) -> Sequence[ir.Value]:
     first = group[0]
     weight = np.concatenate([product.weight for product in group], axis=1)
-    output = form.multiply(first.rows, weight, first.node.name or "product")
-    if len(group) == 1:
-        return [output]
+    output = form.multiply(first.rows, weight, _bias_of(editor, group), first.node.name or "product")
     if first.rows.shape is not None:
         output.shape = ir.Shape([*first.rows.shape[:-1], weight.shape[1]])
-    widths = editor.int64s(*[product.weight.shape[1] for product in group])
-    outputs = editor.op_multi("Split", [output, widths], len(group), {"axis": -1})
+    outputs = [output]
+    if len(group) > 1:
+        widths = editor.int64s(*[product.weight.shape[1] for product in group])
+        outputs = list(editor.op_multi("Split", [output, widths], len(group), {"axis": -1}))
     editor.insert_before(first.node)
     return outputs
+
+
+def _bias_of(editor: GraphEditor, group: Sequence[Product]) -> ir.Value | None:
+    """The biases (J,) of a group side by side, zeros where only others have one."""
+    if all(product.bias is None for product in group):
+        return None
+    biases = [
+        np.zeros(product.weight.shape[1], np.float32) if product.bias is None else product.bias for product in group
+    ]
+    return editor.constant(np.concatenate(biases), f"{group[0].node.name or 'product'}.bias")
 
 
 def _grouped(graph: ir.Graph) -> list[list[Product]]:
@@ -72,8 +84,22 @@ def _product(node: ir.Node) -> Product | None:
         return None
     if node.op_type == "Gemm" and _attribute(node, "transB"):
         weight = weight.T
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    return Product(node, node.inputs[0], weight.astype(np.float32, copy=False), bias)
+    last, bias = _with_bias(node, weight.shape[1])
+    return Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)
+
+
+def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]:
+    """The product's bias, its own or that of the only node to read it, and where it is added."""
+    bias = weight_of(node.inputs[2]) if len(node.inputs) > 2 else None
+    if bias is not None:
+        return node, bias.astype(np.float32, copy=False).reshape(-1)
+    uses = list(node.outputs[0].uses())
+    added = uses[0].node if len(uses) == 1 and uses[0].node.op_type == "Add" else node
+    for side in added.inputs if added is not node else ():
+        bias = weight_of(side)
+        if bias is not None and bias.shape == (width,):
+            return added, bias.astype(np.float32, copy=False)
+    return node, None
 
 
 def _attribute(node: ir.Node, name: str) -> int:

@@ -18,7 +18,10 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
     marker = logit_head_marker(editor.graph)
     hidden = _wanted_rows(editor, marker)
     columns = editor.op("Transpose", [marker.weight], {"perm": [1, 0]})
-    _finish(editor, marker, editor.op("MatMul", [hidden, columns]))
+    logits = editor.op("MatMul", [hidden, columns])
+    if marker.bias is not None:
+        logits = editor.op("Add", [logits, marker.bias])
+    editor.replace(marker.node, [logits])
 
 
 def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
@@ -27,8 +30,8 @@ def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
     embedding = _embedding_lookup(editor.graph)
     stored, scales = _store(editor, marker.weight, "vocabulary")
     hidden = _wanted_rows(editor, marker)
-    logits = Int8Products(editor, is_portable).multiply_stored(hidden, stored, scales)
-    _finish(editor, marker, logits)
+    logits = Int8Products(editor, is_portable).multiply_stored(hidden, stored, scales, marker.bias)
+    editor.replace(marker.node, [logits])
     if embedding.inputs[0] is not marker.weight:
         stored, scales = _store(editor, embedding.inputs[0], "embedding")
     _look_up(editor, embedding, stored, scales)
@@ -55,12 +58,6 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
     hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
     hidden.shape = ir.Shape(["B", "R", _shape(marker.weight)[1]])
     return hidden
-
-
-def _finish(editor: GraphEditor, marker: LogitHeadMarker, logits: ir.Value) -> None:
-    if marker.bias is not None:
-        logits = editor.op("Add", [logits, marker.bias])
-    editor.replace(marker.node, [logits])
 
 
 def _embedding_lookup(graph: ir.Graph) -> ir.Node:
