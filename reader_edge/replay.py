@@ -39,8 +39,8 @@ class ReplayResult:
 
     steps_by_task, tokens_by_task: forward passes and tokens emitted. A draft is accepted as far as it agrees.
     drafted, accepted: nodes by source. predicted, observed: each drafted node's predicted value, and whether it was
-    accepted. *_us: microseconds of each draft, of learning each answer token (what a step takes, divided by its
-    tokens) and of each prompt token. num_bytes: the history and the largest context, in memory.
+    accepted. *_us: microseconds of each draft, of learning each answer token (an equal share of its step's) and
+    of each prompt token. num_bytes: the history and the largest context, in memory.
     """
 
     steps_by_task: Counter[str] = field(default_factory=Counter)
@@ -135,7 +135,7 @@ def replay_answer(state: RequestCore, output: list[int], task: str, result: Repl
         state.observe(emitted)
         learned = time.perf_counter()
         result.draft_us.append(1e6 * (drafted - start))
-        result.learn_us.append(1e6 * (learned - learning) / len(emitted))
+        result.learn_us += [1e6 * (learned - learning) / len(emitted)] * len(emitted)
         result.steps_by_task[task] += 1
         result.tokens_by_task[task] += len(emitted)
         _count_nodes(tree, path, result)

@@ -1,7 +1,6 @@
 """The compiled drafter: what all requests share, and one request's drafting state."""
 
 from collections.abc import Sequence
-from operator import is_not
 
 import numpy as np
 
@@ -78,8 +77,7 @@ class RequestCore:
         self._states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
         self._evidences: Int32Array = np.zeros((_MAX_NODES, EVIDENCE), np.int32)
         self._num_nodes = 0
-        self._arrays: Request | None = None
-        self._replaceable: tuple[object, ...] = ()
+        self._arrays, self._replaceable = self._put_together()
         self._answer_begin = 1
         self.extend(prompt_token_ids)
 
@@ -155,23 +153,37 @@ class RequestCore:
     def _current_arrays(self) -> Request:
         """What kernels take; put together anew where an array was replaced by a larger one."""
         core = self._core
-        now = (self._context.arrays, core.history.arrays, core.successors.arrays, self._proposals)
-        if self._arrays is None or any(map(is_not, now, self._replaceable)):
-            self._replaceable = now
-            context, history, successors, proposals = now
-            files, layouts = core.datastores.files, core.datastores.layouts
-            self._arrays = new_request(
-                Sources(context, history, successors, files, layouts, proposals),
-                self._state,
-                self._nodes,
-                self._values,
-                self._states,
-                self._evidences,
-                core.parameters,
-                core.scratch,
-                core.work,
-            )
+        context, history, successors, proposals = self._replaceable
+        if (
+            context is not self._context.arrays
+            or history is not core.history.arrays
+            or successors is not core.successors.arrays
+            or proposals is not self._proposals
+        ):
+            self._arrays, self._replaceable = self._put_together()
         return self._arrays
+
+    def _put_together(self) -> tuple[Request, tuple[object, ...]]:
+        """All arrays, and those of them that may be replaced."""
+        core = self._core
+        context, history, successors, proposals = (
+            self._context.arrays,
+            core.history.arrays,
+            core.successors.arrays,
+            self._proposals,
+        )
+        arrays = new_request(
+            Sources(context, history, successors, core.datastores.files, core.datastores.layouts, proposals),
+            self._state,
+            self._nodes,
+            self._values,
+            self._states,
+            self._evidences,
+            core.parameters,
+            core.scratch,
+            core.work,
+        )
+        return arrays, (context, history, successors, proposals)
 
     def _propose(self, max_nodes: int, max_depth: int) -> None:
         if not self._sources:

@@ -36,21 +36,23 @@ def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -
     end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
     many were counted is returned.
     """
-    _learn_tree(token_ids, request.parameters, request.nodes, request.values, num_nodes)
+    # Each read of a request's field counts references to all arrays in it, so it is read once.
+    sources, nodes, parameters = request.sources, request.nodes, request.parameters
+    _learn_tree(token_ids, parameters, nodes, request.values, num_nodes)
     _learn_tokens(
         token_ids,
         num_nodes,
-        request.sources,
+        sources,
         request.state,
-        request.nodes,
+        nodes,
         request.states,
         request.evidences,
-        request.parameters,
+        parameters,
         request.scratch,
         request.work,
     )
     # Counted only now: what is learned above is how well the tokens are foretold.
-    return _count(token_ids, request.sources.context, end)
+    return _count(token_ids, sources.context, end)
 
 
 @part
