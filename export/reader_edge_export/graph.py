@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from reader_edge_export.data_types import drop_plain_casts, mark_data_types
-from reader_edge_export.fusion import fuse_norms, fuse_rotary, fuse_swiglu
+from reader_edge_export.fusion import fuse_norms, fuse_rotary, fuse_swiglu, unflatten_products
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
@@ -29,6 +29,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     _restore_tree_mask(model)
     editor = GraphEditor(model)
     fold_sizes(editor)
+    unflatten_products(editor)
     if options.attention != "portable":
         mark_data_types(model.graph)
         drop_plain_casts(model.graph)

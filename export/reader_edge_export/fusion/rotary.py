@@ -11,6 +11,7 @@ def fuse_rotary(editor: GraphEditor) -> int:
     for node in list(editor.graph):
         if node.op_type == "MatMul":
             _drop_expansion(node)
+            _spell_out(editor, node)
     return _RotaryFusion(editor).run()
 
 
@@ -20,6 +21,14 @@ def _drop_expansion(product: ir.Node) -> None:
     frequencies = weight_of(expanded.inputs[0]) if expanded is not None else None
     if expanded is not None and frequencies is not None and frequencies.ndim == 3 and len(frequencies) == 1:
         product.replace_input_with(0, expanded.inputs[0])
+
+
+def _spell_out(editor: GraphEditor, product: ir.Node) -> None:
+    """Frequencies (1, D / 2, 1) times positions (B, 1, N) sum nothing, and must be no MatMul: where GPUs round the
+    factors of one to 11 bits, as they do by default, positions beyond 2,048 would fall together."""
+    frequencies = weight_of(product.inputs[0])
+    if frequencies is not None and frequencies.ndim == 3 and frequencies.shape[-1] == 1:
+        editor.replace(product, [editor.op("Mul", list(product.inputs))])
 
 
 class _RotaryFusion:
