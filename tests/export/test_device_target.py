@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
@@ -12,10 +13,12 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution.commit_graph import CommitGraph
 from reader_edge_runtime.execution.device_cache import DeviceKVCache
 from reader_edge_runtime.execution.device_memory import DeviceArray
 from reader_edge_runtime.execution.device_target import DeviceTarget
 from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.provider import CPU
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.package import ModelPackage
 
@@ -55,15 +58,18 @@ def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -
     assert answers[0] == answers[1]
 
 
-def test_a_pass_is_bound_once_for_its_bucket(exported: Exported) -> None:
+def test_a_size_that_comes_again_is_captured_once(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)
     for size in (3, 4, 3, 4):
         target.forward(cache, 0, [DraftTree.chain(list(range(size)))], [range(size)])
     assert target.num_captured == 1
     target.forward(cache, 0, [DraftTree.chain([1])], [[0]])
+    assert target.num_captured == 1, "a size seen once would not repay its capture"
+    target.forward(cache, 0, [DraftTree.chain([1])], [[0]])
     assert target.num_captured == 2
-    target.forward(cache, 0, [DraftTree.chain(list(range(65)))], [[0]])
+    for _ in range(2):
+        target.forward(cache, 0, [DraftTree.chain(list(range(65)))], [[0]])
     assert target.num_captured == 2, "prefill is not captured"
 
 
@@ -71,10 +77,13 @@ def test_a_cache_that_moved_is_bound_again(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)
     tree = DraftTree.chain([5, 6, 7])
-    before = target.forward(cache, 0, [tree], [range(3)]).logits.copy()
-    cache.reserve(3, 64)
-    np.testing.assert_array_equal(target.forward(cache, 0, [tree], [range(3)]).logits, before)
+    for _ in range(2):
+        before = target.forward(cache, 0, [tree], [range(3)]).logits.copy()
     assert target.num_captured == 1
+    cache.reserve(3, 64)
+    for num_captured in (0, 1):
+        np.testing.assert_array_equal(target.forward(cache, 0, [tree], [range(3)]).logits, before)
+        assert target.num_captured == num_captured
 
 
 def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
@@ -100,7 +109,40 @@ def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Ex
     assert on_device.lengths == on_host.lengths == [4, 20 + len(path)]
     kept = 20 + len(path)
     np.testing.assert_array_equal(on_device.memory.read()[:, 1, :, :kept], on_host.slab[:, 1, :, :kept])
-    np.testing.assert_array_equal(on_device.memory.read()[:, 0], contents[:, 0])
+    capacity = on_device.capacity  # behind it are rows that only padding uses
+    np.testing.assert_array_equal(on_device.memory.read()[:, 0, :, :capacity], contents[:, 0, :, :capacity])
+
+
+def test_rows_move_again_with_the_same_binding(exported: Exported) -> None:
+    """Slots in turn, the last of them full."""
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    on_device, on_host = target.new_cache(2, 128), KVCache(target.manifest, 2, 128)
+    assert isinstance(on_device, DeviceKVCache)
+    assert on_device.capacity == on_host.capacity == 128
+    contents = _random(on_device.memory.shape)
+    on_device.memory.write(contents)
+    on_host.slab = contents.copy()
+    for cache in (on_device, on_host):
+        cache.lengths[:] = [4, 110]
+        for slot, path in ((0, [0, 2, 5]), (1, [0, 3, 17]), (0, [0, 4]), (1, [0, 14])):
+            cache.commit(slot, path)
+    assert on_device.lengths == on_host.lengths
+    for slot, length in enumerate(on_host.lengths):
+        kept = on_device.memory.read()[:, slot, :, :length]
+        np.testing.assert_array_equal(kept, on_host.slab[:, slot, :, :length])
+
+
+def test_a_commit_graph_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["past_key.0"], ["present_key.0"])],
+        "commit",
+        [onnx.helper.make_tensor_value_info("past_key.0", onnx.TensorProto.FLOAT16, ["B", 2, "S", 16])],
+        [onnx.helper.make_tensor_value_info("present_key.0", onnx.TensorProto.FLOAT16, ["B", 2, "S", 16])],
+    )
+    opset = onnx.helper.make_opsetid("", 24)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=11), tmp_path / "commit.onnx")
+    with pytest.raises(ProviderError, match="export again"):
+        CommitGraph(tmp_path / "commit.onnx", "cpu", CPU)
 
 
 def test_slots_change_places_whole(exported: Exported) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.execution import cuda, open_target, provider
+from reader_edge_runtime.execution import cuda, open_target, placement, provider
 from reader_edge_runtime.execution.buckets import TREE_SIZES, padding_rows, tree_bucket, visible_bucket
-from reader_edge_runtime.execution.placement import RECORD_PLACEMENT, check_placement, misplaced_nodes
 from reader_edge_runtime.package import GRAPH_NAME, ModelPackage
 
 
@@ -117,13 +116,63 @@ def test_an_unknown_provider_is_refused() -> None:
 
 
 def test_nodes_on_another_provider_are_named(demo_folder: Path) -> None:
-    options = provider.session_options(1)
-    options.add_session_config_entry(RECORD_PLACEMENT, "1")
-    session = provider.load_session(demo_folder / GRAPH_NAME, options, provider.CPU)
-    assert misplaced_nodes(session, provider.CPU) == []
-    check_placement(session, provider.CPU)
+    session = placement.load_placed(demo_folder / GRAPH_NAME, provider.session_options(1), provider.CPU)
+    assert placement.misplaced_nodes(session, provider.CPU) == []
     with pytest.raises(ProviderError, match=r"does not run \d+ nodes of this graph \(.*Gather"):
-        check_placement(session, provider.CUDA)
+        placement.check_placement(session, provider.CUDA)
+
+
+class Session:
+    """A session as far as its placement: (provider, operator, name) of each node."""
+
+    def __init__(self, *nodes: tuple[str, str, str]) -> None:
+        self._nodes = nodes
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        return [
+            SimpleNamespace(ep_name=ep_name, get_nodes=lambda op=op, name=name: [SimpleNamespace(op_type=op, name=name)])
+            for ep_name, op, name in self._nodes
+        ]
+
+
+@pytest.mark.parametrize(
+    ("sessions_nodes", "words"),
+    [
+        (
+            [(provider.CUDA, "MatMul", "product"), (provider.CPU, "Concat", "sizes")],
+            r"^CUDAExecutionProvider does not run 1 nodes of this graph \(Concat sizes\)",
+        ),
+        (
+            [(provider.CUDA, "MatMul", "product"), (provider.CUDA, "Shape", "size_of_mask")],
+            r"^CUDAExecutionProvider would copy between host and device, for what comes of 1 nodes .*Shape size_of_mask",
+        ),
+    ],
+)
+def test_a_copy_between_host_and_device_is_refused_with_a_name(
+    sessions_nodes: list[tuple[str, str, str]], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime itself refuses to capture a graph with Memcpy nodes, in these words, and names none."""
+
+    def load(graph: Path, options: object, name: str, settings: dict[str, str] | None = None) -> Session:
+        if settings is not None and settings["enable_cuda_graph"] == "1":
+            raise ProviderError(
+                "ONNX Runtime cannot load 'g': This session cannot use the graph capture feature as requested by the "
+                f"user  as all compute graph nodes have not been partitioned to the {name}"
+            )
+        return Session(*sessions_nodes)
+
+    monkeypatch.setattr(placement, "load_session", load)
+    with pytest.raises(ProviderError, match=words):
+        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
+
+
+def test_other_refusals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: object) -> Session:
+        raise ProviderError("ONNX Runtime cannot load 'g': no memory")
+
+    monkeypatch.setattr(placement, "load_session", load)
+    with pytest.raises(ProviderError, match="no memory"):
+        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
 
 
 def test_buckets_hold_what_they_are_for() -> None:

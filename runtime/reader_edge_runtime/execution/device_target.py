@@ -18,27 +18,31 @@ from reader_edge_runtime.execution.commit_graph import CommitGraph, slot_view
 from reader_edge_runtime.execution.device_cache import DeviceKVCache
 from reader_edge_runtime.execution.device_memory import ELEMENT_TYPES, Array, DeviceArray
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.placement import RECORD_PLACEMENT, check_placement
-from reader_edge_runtime.execution.provider import CPU, CUDA, load_session, session_options
+from reader_edge_runtime.execution.placement import load_placed
+from reader_edge_runtime.execution.provider import CPU, CUDA, NOT_CAPTURED, run_options, session_options
 from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel, check_contract
 from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
 
 _PROVIDERS = {"cpu": CPU, "cuda": CUDA}
 _OUTPUTS = {"logits": "float32", "top_ids": "int64", "top_logits": "float32"}
-_NOT_CAPTURED = -1  # ONNX Runtime's graph id of a pass that is run as it comes
 
 Sizes = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
 class _BoundPass:
-    """A pass of fixed sizes: its tensors, their binding, and the id its capture is replayed by."""
+    """A pass of fixed sizes: its tensors, their binding, and the id that its capture is replayed by."""
 
     inputs: dict[str, DeviceArray]
     outputs: dict[str, DeviceArray]
     binding: ort.IOBinding
-    options: ort.RunOptions
     graph_id: int
+    options: ort.RunOptions
+
+    def capture(self, graph_id: int) -> None:
+        """Let the next run, and all that follow, go by a captured graph."""
+        self.graph_id = graph_id
+        self.options = run_options(graph_id)
 
 
 class DeviceTarget(TargetModel):
@@ -64,19 +68,15 @@ class DeviceTarget(TargetModel):
                 f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
             )
         provider = _PROVIDERS[device]
-        options = session_options(threads)
-        options.add_session_config_entry(RECORD_PLACEMENT, "1")
-        capture = {"enable_cuda_graph": "1"} if device == "cuda" else {}
-        session = load_session(package.path(GRAPH_NAME), options, provider, capture)
-        check_placement(session, provider)
+        session = load_placed(package.path(GRAPH_NAME), session_options(threads), provider)
         check_contract(session, package.manifest)
-        commit_graph = CommitGraph(package.path(COMMIT_NAME), package.manifest, device, provider)
+        commit_graph = CommitGraph(package.path(COMMIT_NAME), device, provider)
         return cls(session, package.manifest, device, commit_graph)
 
     @property
     def num_captured(self) -> int:
-        """Sizes of passes that are kept for replay."""
-        return len(self._passes)
+        """Sizes of passes that are captured for replay."""
+        return sum(bound.graph_id != NOT_CAPTURED for bound in self._passes.values())
 
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
@@ -96,20 +96,24 @@ class DeviceTarget(TargetModel):
         return ForwardResult(top_ids, top_logits, lambda: bound.outputs["logits"].read()[:, :num_rows])
 
     def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
-        """Tensors and binding of a pass; kept for replay, and forgotten when the cache moves."""
+        """Tensors and binding of a pass, forgotten when the cache moves.
+
+        A size that comes again is captured: that takes three runs more, which a size seen once would not repay.
+        """
         if self._bound_memory is not cache.memory:
             self._release_passes()
             self._bound_memory = cache.memory  # held, so that no other cache takes the address of a bound one
         bound = self._passes.get((first_slot, sizes))
         if bound is None:
-            is_captured = sizes[1] <= MAX_CAPTURED
-            bound = self._bind(cache, first_slot, sizes, self._next_graph_id if is_captured else _NOT_CAPTURED)
-            if is_captured:
-                self._next_graph_id += 1
+            bound = self._bind(cache, first_slot, sizes)
+            if sizes[1] <= MAX_CAPTURED:
                 self._passes[first_slot, sizes] = bound
+        elif bound.graph_id == NOT_CAPTURED:
+            bound.capture(self._next_graph_id)
+            self._next_graph_id += 1
         return bound
 
-    def _bind(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes, graph_id: int) -> _BoundPass:
+    def _bind(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         num_trees, num_nodes, num_visible, num_rows = sizes
         shapes = {
             "input_ids": ("int64", (num_trees, num_nodes)),
@@ -133,9 +137,7 @@ class DeviceTarget(TargetModel):
             view = slot_view(cache.memory, index, first_slot, num_trees)
             binding.bind_input(past, *kv, *view)
             binding.bind_output(present, *kv, *view)
-        options = ort.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(graph_id))
-        return _BoundPass(inputs, outputs, binding, options, graph_id)
+        return _BoundPass(inputs, outputs, binding, NOT_CAPTURED, run_options())
 
     def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
         """Shared by the passes with as many rows: a result is valid until the next pass."""
@@ -153,7 +155,8 @@ class DeviceTarget(TargetModel):
 
     def _release_passes(self) -> None:
         for bound in self._passes.values():
-            self.session.release_captured_graph(bound.graph_id)
+            if bound.graph_id != NOT_CAPTURED:
+                self.session.release_captured_graph(bound.graph_id)
         self._passes.clear()
 
 

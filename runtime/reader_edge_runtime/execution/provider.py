@@ -43,6 +43,8 @@ def num_usable_cores() -> int:
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
+NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
+
 
 def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
     """Load a graph on the CPU provider with `threads` threads (0: the usable cores).
@@ -61,6 +63,13 @@ def session_options(threads: int) -> ort.SessionOptions:
     options.intra_op_num_threads = threads or num_usable_cores()
     options.inter_op_num_threads = 1
     options.log_severity_level = LOG_SEVERITY
+    return options
+
+
+def run_options(graph_id: int = NOT_CAPTURED) -> ort.RunOptions:
+    """Options of a run that a device captures under an id, and replays whenever the id comes again."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph_id))
     return options
 
 
