@@ -41,6 +41,8 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
     _add_top_logits(editor)
+    if options.is_for_devices:
+        _add_log_sum_exp(editor)
     _tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
@@ -69,7 +71,7 @@ def _store_weights(editor: GraphEditor, options: ExportOptions) -> None:
 
 def _add_top_logits(editor: GraphEditor) -> None:
     """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones."""
-    logits = next(value for value in editor.graph.outputs if value.name == "logits")
+    logits = _logits(editor)
     vocab_size = logits.shape[-1] if logits.shape is not None else None
     top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
     values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
@@ -79,6 +81,18 @@ def _add_top_logits(editor: GraphEditor) -> None:
         value.name = name
         value.shape = ir.Shape(["B", "R", top_k])
         editor.graph.outputs.append(value)
+
+
+def _add_log_sum_exp(editor: GraphEditor) -> None:
+    """Report what turns a row's logits into log-probabilities, so that no row is read for one."""
+    total = editor.op("ReduceLogSumExp", [_logits(editor), editor.int64s(-1)], {"keepdims": 0})
+    editor.append()
+    total.name, total.shape = "log_sum_exp", ir.Shape(["B", "R"])
+    editor.graph.outputs.append(total)
+
+
+def _logits(editor: GraphEditor) -> ir.Value:
+    return next(value for value in editor.graph.outputs if value.name == "logits")
 
 
 def _tidy(model: ir.Model) -> None:

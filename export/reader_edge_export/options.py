@@ -36,6 +36,11 @@ class ExportOptions:
         if self.precision in HALF_PRECISIONS and self.attention != "fast":
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
 
+    @property
+    def is_for_devices(self) -> bool:
+        """Whether the package gets what a GPU needs: its cache's mover, and few numbers to read after a pass."""
+        return self.attention == "fast" and self.precision in ("fp32", *HALF_PRECISIONS)
+
 
 def default_attention(precision: str) -> str:
     """The attention that a precision is usually exported with."""

@@ -122,7 +122,7 @@ class _Export:
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             manifest = self._manifest(model, tokenizer, layers)
-            if self._options.attention == "fast" and self._options.precision in ("fp32", *HALF_PRECISIONS):
+            if self._options.is_for_devices:
                 write_commit_graph(manifest, self._folder / COMMIT_NAME)
                 manifest = replace(manifest, files=self._files())
             write_manifest(self._folder, manifest)

@@ -97,7 +97,13 @@ def run(
         min_p=min_p,
         seed=seed,
     )
-    config = GenerationConfig(max_tokens=max_tokens, sampling=sampling, stop=stop, is_drafted=not no_draft)
+    config = GenerationConfig(
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop=stop,
+        is_drafted=not no_draft,
+        is_scored=stats or as_json,
+    )
     engine_config = EngineConfig(
         threads=threads,
         provider=provider,

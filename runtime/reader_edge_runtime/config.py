@@ -132,6 +132,7 @@ class GenerationConfig:
     stop_token_ids: token ids that end the answer besides the model's own end tokens.
     ignores_eos: go on past the model's end tokens (for measuring).
     is_drafted: False decodes plainly: every draft tree has one node.
+    is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
     """
 
     max_tokens: int = 512
@@ -140,6 +141,7 @@ class GenerationConfig:
     stop_token_ids: tuple[int, ...] = ()
     ignores_eos: bool = False
     is_drafted: bool = True
+    is_scored: bool = False
 
     def __post_init__(self) -> None:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")

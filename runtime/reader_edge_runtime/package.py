@@ -9,7 +9,7 @@ The manifest is the one truth that the exporter writes and the runtime checks. G
     tree_mask_sliding, the same shape    present_value.{layer}  the same
         (only with a sliding_window)
     write_pos      int64 (B,)
-    logit_rows     int64 (B, R)
+    logit_rows     int64 (B, R)             log_sum_exp            float32 (B, R), only in packages for devices
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
 
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.

@@ -1,5 +1,6 @@
 """What happened while a request was answered: the one place that defines acceptance figures."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ class GenerationStats:
     num_vain_drafts: drafts that promised too little to verify: their pass was plain.
     num_rested_steps: passes without a draft because drafts had been in vain.
     num_redecided_tokens: near ties that a single-token pass decided anew.
+    log_probability: sum over the tokens of what the target gave them, where the request was scored.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
@@ -44,6 +46,7 @@ class GenerationStats:
     num_vain_drafts: int = 0
     num_rested_steps: int = 0
     num_redecided_tokens: int = 0
+    log_probability: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0
@@ -71,6 +74,11 @@ class GenerationStats:
     def tokens_per_s(self) -> float:
         """Tokens that decoding steps emitted, per second of `decode_s`; the prefill's own token is not counted."""
         return self.num_decoded_tokens / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """How unsure the target was of its own answer, where the request was scored: 1 is certain."""
+        return math.exp(-self.log_probability / self.num_tokens) if self.num_tokens else 1.0
 
     def add(self, other: "GenerationStats") -> None:
         """Add the counts and times of another request."""

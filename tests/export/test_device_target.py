@@ -95,6 +95,20 @@ def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
     np.testing.assert_array_equal(result.top_ids[0, :, 0], result.logits[0].argmax(axis=1))
 
 
+def test_log_probabilities_need_no_logits_row_from_a_device(package: ModelPackage) -> None:
+    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)
+    tree = DraftTree.chain([5, 6, 7])
+    results = [target.forward(target.new_cache(1, 64), 0, [tree], [range(3)]) for target in (on_device, on_host)]
+    for row in range(3):
+        best = int(results[0].top_ids[0, row, 0])
+        told, computed = (result.log_probability(0, row, best) for result in results)
+        assert told == pytest.approx(computed, abs=1e-2)
+    assert "logits" not in vars(results[0])
+    unlikely = int(results[0].logits[0, 0].argmin())
+    told, computed = (result.log_probability(0, 0, unlikely) for result in results)
+    assert told == pytest.approx(computed, abs=1e-2)
+
+
 @pytest.mark.parametrize("path", [[0, 1, 2], [0, 2, 3], [0, 3, 7, 8, 12], [0, 5]])
 def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)

@@ -24,6 +24,10 @@ BF16_LIMIT = 2e-2
 
 # Operators that a chain of small ones would show: norms, and halves turned against each other.
 SMALL = {"Neg", "Pow", "ReduceMean", "Sqrt"}
+# Inputs that the CUDA kernels of the graphs' operators read on the host; Shape makes its output there.
+HOST_INPUTS = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "TopK": (1,), "Unsqueeze": (1,)}
+HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
+
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
 
@@ -49,6 +53,28 @@ def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: 
     assert operators.count("RotaryEmbedding") == (0 if model_type == "gpt2" else 4)
     assert operators.count("RMSNormalization") + operators.count("LayerNormalization") >= 3
     assert not SMALL & set(operators) - ({"Pow"} if model_type in GELU else set())
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_no_value_goes_between_host_and_device(model_type: str, exported: Exported) -> None:
+    """ONNX Runtime would copy it, and capture no pass: sizes are made on the host, and read there by some inputs."""
+    graph = ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph
+    for node in graph:
+        for index, value in enumerate(node.inputs):
+            if value is None or value.is_initializer():
+                continue
+            maker = value.producer()
+            is_made_on_host = maker is not None and maker.op_type in ("Shape", "Size")
+            assert is_made_on_host == (index in HOST_INPUTS.get(node.op_type, ())), (node.op_type, node.name)
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_angles_are_no_matrix_product(model_type: str, exported: Exported) -> None:
+    """In fp32 it would be left to TensorFloat-32, which holds no odd positions beyond 2,048."""
+    products = [
+        node for node in ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph if node.op_type == "MatMul"
+    ]
+    assert {node.outputs[0].dtype for node in products} == {ir.DataType.FLOAT16}
 
 
 @pytest.mark.parametrize(("precision", "data_type"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime.execution import cost_cache
+from reader_edge_runtime.execution.provider import CUDA
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
 from reader_edge_runtime.package import ModelPackage
@@ -54,6 +55,16 @@ def test_another_thread_count_or_batch_size_is_measured_anew(target: TargetModel
     cost_cache.load_or_measure(target, threads=2, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=4)
     assert num_measured == [1, 1, 4]
+
+
+def test_another_gpu_is_measured_anew(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = cost_cache.cost_path(target, 1, 1)
+    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "one GPU")
+    assert cost_cache.cost_path(target, 1, 1) == on_cpu
+    monkeypatch.setattr(TargetModel, "provider", CUDA)
+    on_one = cost_cache.cost_path(target, 1, 1)
+    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "another GPU")
+    assert len({on_cpu, on_one, cost_cache.cost_path(target, 1, 1)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ class Driver:
         self._status = status
         self.cuDeviceGetCount = lambda out: self._give(out, devices)
         self.cuDriverGetVersion = lambda out: self._give(out, version)
+        self.cuDeviceGetName = lambda out, size, device: setattr(out, "value", b"NVIDIA Example 1")
         self.cuDeviceGetAttribute = lambda out, which, device: self._give(out, architecture[which - 75])
 
     def cuInit(self, flags: int) -> int:  # noqa: N802
@@ -90,6 +91,14 @@ def test_nothing_is_missing_on_a_good_machine(cuda_wheel: pytest.MonkeyPatch) ->
     assert cuda.cuda_obstacle() is None
 
 
+def test_a_gpu_and_its_driver_have_a_name(cuda_wheel: pytest.MonkeyPatch) -> None:
+    _libraries(cuda_wheel, Driver())
+    assert cuda.gpu_name() == "NVIDIA Example 1, driver for CUDA 13000"
+    for driver in (None, Driver(status=100)):
+        _libraries(cuda_wheel, driver)
+        assert cuda.gpu_name() == ""
+
+
 @pytest.mark.parametrize(("architecture", "fits"), [((7, 5), True), ((8, 7), True), ((9, 0), True), ((6, 1), False)])
 def test_kernels_run_on_their_own_major_version(architecture: tuple[int, int], fits: bool) -> None:
     assert cuda.is_built_for(architecture) == fits
@@ -129,14 +138,12 @@ class Session:
         self._nodes = nodes
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        return [
-            SimpleNamespace(ep_name=ep_name, get_nodes=lambda op=op, name=name: [SimpleNamespace(op_type=op, name=name)])
-            for ep_name, op, name in self._nodes
-        ]
+        nodes = [(ep_name, SimpleNamespace(op_type=op, name=name)) for ep_name, op, name in self._nodes]
+        return [SimpleNamespace(ep_name=ep_name, get_nodes=lambda node=node: [node]) for ep_name, node in nodes]
 
 
 @pytest.mark.parametrize(
-    ("sessions_nodes", "words"),
+    ("nodes", "words"),
     [
         (
             [(provider.CUDA, "MatMul", "product"), (provider.CPU, "Concat", "sizes")],
@@ -144,12 +151,12 @@ class Session:
         ),
         (
             [(provider.CUDA, "MatMul", "product"), (provider.CUDA, "Shape", "size_of_mask")],
-            r"^CUDAExecutionProvider would copy between host and device, for what comes of 1 nodes .*Shape size_of_mask",
+            r"^CUDAExecutionProvider would copy between host and device, .* 1 nodes of this graph \(Shape size_of_mask\)",
         ),
     ],
 )
 def test_a_copy_between_host_and_device_is_refused_with_a_name(
-    sessions_nodes: list[tuple[str, str, str]], words: str, monkeypatch: pytest.MonkeyPatch
+    nodes: list[tuple[str, str, str]], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime itself refuses to capture a graph with Memcpy nodes, in these words, and names none."""
 
@@ -159,7 +166,7 @@ def test_a_copy_between_host_and_device_is_refused_with_a_name(
                 "ONNX Runtime cannot load 'g': This session cannot use the graph capture feature as requested by the "
                 f"user  as all compute graph nodes have not been partitioned to the {name}"
             )
-        return Session(*sessions_nodes)
+        return Session(*nodes)
 
     monkeypatch.setattr(placement, "load_session", load)
     with pytest.raises(ProviderError, match=words):

@@ -341,3 +341,22 @@ def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
 def test_what_is_no_tree_of_known_tokens_is_refused(tree: DraftTree) -> None:
     with pytest.raises(DraftError):
         tree.check(root_token_id=0, vocab_size=6, max_nodes=4)
+
+
+@pytest.mark.parametrize("is_drafted", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_scored_answer_sums_the_log_probabilities_of_its_tokens(is_drafted: bool, temperature: float) -> None:
+    target = FakeTarget(make_manifest())
+    drafter = cast(Drafter, RandomDrafter(32, 8, seed=3))
+    decoder = Decoder(cast(TargetModel, target), drafter, EngineConfig())
+    sampling = SamplingConfig(temperature=temperature)
+    config = GenerationConfig(max_tokens=20, sampling=sampling, is_drafted=is_drafted, is_scored=True)
+    sequence = decoder.submit([3, 1, 4], config)
+    while sequence.finish_reason is None:
+        decoder.step()
+    expected = 0.0
+    for end in range(3, len(sequence.token_ids)):
+        logits = target.logits_after(sequence.token_ids[:end])
+        expected += float(logits[sequence.token_ids[end]] - np.log(np.exp(logits).sum()))
+    assert sequence.stats.log_probability == pytest.approx(expected, rel=1e-5)
+    assert sequence.stats.perplexity == pytest.approx(np.exp(-expected / 20), rel=1e-5)

@@ -226,7 +226,14 @@ class Decoder:
         return verification.decided(token_id)
 
     def _choose(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
-        """The sequence's next token, from row (b, row) of a pass; where the best one is all it takes, unread."""
+        """The sequence's next token, from row (b, row) of a pass."""
+        token_id = self._chosen(sequence, result, b, row)
+        if sequence.config.is_scored:
+            sequence.stats.log_probability += result.log_probability(b, row, token_id)
+        return token_id
+
+    def _chosen(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
+        """The sampler's choice; where the best token is all it takes, the logits stay unread."""
         if self.on_logits is None and sequence.sampler.takes_best:
             return sequence.sampler.take_best(int(result.top_ids[b, row, 0]), len(sequence.token_ids))
         logits = result.logits[b, row]

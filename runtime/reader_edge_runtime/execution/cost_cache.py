@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
-from reader_edge_runtime.execution.provider import INSTALLED_WHEEL, num_usable_cores
+from reader_edge_runtime.execution.cuda import gpu_name
+from reader_edge_runtime.execution.provider import CUDA, INSTALLED_WHEEL, num_usable_cores
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
 
@@ -52,6 +53,8 @@ def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
         target.is_native,
         {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
     ]
+    if target.provider == CUDA:
+        facts.append(gpu_name())
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
 

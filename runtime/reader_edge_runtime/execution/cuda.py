@@ -49,6 +49,16 @@ def _driver_obstacle(driver: ctypes.CDLL) -> str | None:
     return None if is_built_for(architecture) else _architecture_obstacle(architecture)
 
 
+def gpu_name() -> str:
+    """What the GPU calls itself, and the CUDA version of its driver; empty without a driver."""
+    driver = _load("libcuda.so.1")
+    if driver is None or driver.cuInit(0) != 0:
+        return ""
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), 0)
+    return f"{name.value.decode(errors='replace')}, driver for CUDA {_asked(driver.cuDriverGetVersion)}"
+
+
 def _minor(driver: ctypes.CDLL) -> int:
     return _asked(driver.cuDeviceGetAttribute, _MINOR_ATTRIBUTE, 0)
 

@@ -4,7 +4,7 @@ Ids, positions, masks and the KV cache are tensors at fixed addresses, written i
 successors come back; logits stay until somebody asks for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,10 @@ from reader_edge_runtime.execution.device_memory import ELEMENT_TYPES, Array, De
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.placement import load_placed
 from reader_edge_runtime.execution.provider import CPU, CUDA, NOT_CAPTURED, run_options, session_options
-from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel, check_contract
+from reader_edge_runtime.execution.target_model import Float32Array, ForwardResult, TargetModel, check_contract
 from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
 
 _PROVIDERS = {"cpu": CPU, "cuda": CUDA}
-_OUTPUTS = {"logits": "float32", "top_ids": "int64", "top_logits": "float32"}
 
 Sizes = tuple[int, int, int, int]
 
@@ -93,7 +92,11 @@ class DeviceTarget(TargetModel):
             bound.inputs[name].write(_padded(name, array, bound.inputs[name].shape))
         self.session.run_with_iobinding(bound.binding, bound.options)
         top_ids, top_logits = (bound.outputs[name].read()[:, :num_rows] for name in ("top_ids", "top_logits"))
-        return ForwardResult(top_ids, top_logits, lambda: bound.outputs["logits"].read()[:, :num_rows])
+
+        def reader(name: str) -> Callable[[], Float32Array]:
+            return lambda: bound.outputs[name].read()[:, :num_rows]
+
+        return ForwardResult(top_ids, top_logits, reader("logits"), reader("log_sum_exp"))
 
     def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         """Tensors and binding of a pass, forgotten when the cache moves.
@@ -142,15 +145,14 @@ class DeviceTarget(TargetModel):
     def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
         """Shared by the passes with as many rows: a result is valid until the next pass."""
         if (num_trees, num_rows) not in self._pass_outputs:
-            lasts = {
-                "logits": self.manifest.vocab_size,
-                "top_ids": self.manifest.top_k,
-                "top_logits": self.manifest.top_k,
+            rows = (num_trees, num_rows)
+            shapes = {
+                "logits": ("float32", (*rows, self.manifest.vocab_size)),
+                "top_ids": ("int64", (*rows, self.manifest.top_k)),
+                "top_logits": ("float32", (*rows, self.manifest.top_k)),
+                "log_sum_exp": ("float32", rows),
             }
-            self._pass_outputs[num_trees, num_rows] = {
-                name: DeviceArray(self.device, data_type, (num_trees, num_rows, lasts[name]))
-                for name, data_type in _OUTPUTS.items()
-            }
+            self._pass_outputs[rows] = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
         return self._pass_outputs[num_trees, num_rows]
 
     def _release_passes(self) -> None:

@@ -13,7 +13,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.native import has_native_operators, native_library
 from reader_edge_runtime.execution.provider import open_session
-from reader_edge_runtime.package import GRAPH_NAME, MASKED, Manifest, ModelPackage
+from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
@@ -25,16 +25,32 @@ class ForwardResult:
 
     top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
     read_logits: gives the logits, which may still lie on a device.
+    read_log_sum_exp: gives the logarithm of each row's summed exponentials, float32 (B, R), where a device computed it.
     """
 
     top_ids: Int64Array
     top_logits: Float32Array
     read_logits: Callable[[], Float32Array]
+    read_log_sum_exp: Callable[[], Float32Array] | None = None
 
     @cached_property
     def logits(self) -> Float32Array:
         """float32 (B, R, V)."""
         return self.read_logits()
+
+    def log_probability(self, b: int, row: int, token_id: int) -> float:
+        """Natural logarithm of what the target gives a token after row (b, row), at temperature 1."""
+        if self._log_sum_exp is None:
+            logits = self.logits[b, row]
+            best = logits.max()
+            return float(logits[token_id] - best - np.log(np.exp(logits - best).sum()))
+        found = np.flatnonzero(self.top_ids[b, row] == token_id)
+        logit = self.top_logits[b, row, found[0]] if found.size else self.logits[b, row, token_id]
+        return float(logit - self._log_sum_exp[b, row])
+
+    @cached_property
+    def _log_sum_exp(self) -> Float32Array | None:
+        return None if self.read_log_sum_exp is None else self.read_log_sum_exp()
 
 
 class TargetModel:
@@ -181,6 +197,8 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
             raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
     outputs = {node.name: node for node in session.get_outputs()}
     promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
+    if COMMIT_NAME in manifest.files:
+        promised.add("log_sum_exp")
     if set(outputs) != promised:
         odd = ", ".join(sorted(set(outputs) ^ promised)[:3])
         raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
