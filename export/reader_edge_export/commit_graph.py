@@ -1,8 +1,8 @@
 """The small graph that keeps a walked path's KV rows where the cache lies on a device.
 
 Inputs: `kv` (C, H, S, D), key or value of C (layer, slot) pairs; `rows` int64 (K,), the rows to keep; `write_pos` int64
-(C,), where they go. Output: `moved`, bound to the memory of `kv`. Two kernels move the rows of all layers and slots. The
-rows are gathered before they are written, so they may overlap.
+(C,), where they go. Output: `moved`, bound to the memory of `kv`. Two kernels move the rows of all layers and slots.
+The rows are gathered before they are written, so they may overlap.
 """
 
 from pathlib import Path
