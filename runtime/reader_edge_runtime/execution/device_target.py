@@ -74,8 +74,8 @@ class DeviceTarget(TargetModel):
 
     @property
     def num_captured(self) -> int:
-        """Sizes of passes that are captured for replay."""
-        return sum(bound.graph_id != NOT_CAPTURED for bound in self._passes.values())
+        """Passes captured for replay so far, those of caches that are gone included."""
+        return self._next_graph_id - 1
 
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
