@@ -98,7 +98,8 @@ class Decoder:
         learned = time.perf_counter()
         beside_s = drafted - start + learned - verified
         width, num_drafted = max(map(len, trees)), sum(draft is not None for draft in drafts)
-        self.budget.learn(len(trees), width, past, forwarded - drafted, beside_s, num_drafted)
+        num_accepted = sum(verification.num_accepted_tokens for verification in verifications)
+        self.budget.learn(len(trees), width, past, forwarded - drafted, beside_s, num_drafted, num_accepted)
         advanced = list(self.running)
         for sequence in advanced:
             stats = sequence.stats
@@ -142,7 +143,9 @@ class Decoder:
             sequence.stats.num_reused_tokens = self._slots.acquire(sequence.token_ids)
             self.running.append(sequence)
             self._prefill(sequence, len(self.running) - 1)
-            sequence.stats.prefill_s += time.perf_counter() - start
+            prefill_s = time.perf_counter() - start
+            sequence.stats.prefill_s += prefill_s
+            self.budget.account.pass_time(prefill_s, self.budget.draft_s)
             started.append(sequence)
         self._release_finished()
         return started
@@ -179,11 +182,15 @@ class Decoder:
         if room < 2 or self.budget.is_plain_due:
             return [None] * len(self.running)
         drafts: list[DraftTree | None] = []
+        num_drafted = 0
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
             if sequence.drafter is None or not self.drafter.is_ready or max_depth < 1 or sequence.takes_rest():
                 drafts.append(None)
+            elif not self.budget.affords(num_drafted + 1):
+                drafts.append(None)
             else:
+                num_drafted += 1
                 draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
                 draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
                 drafts.append(draft)

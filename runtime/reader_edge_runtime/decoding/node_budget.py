@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from reader_edge_runtime.decoding.draft_account import DraftAccount
 from reader_edge_runtime.decoding.draft_guard import DraftGuard
 from reader_edge_runtime.decoding.pass_times import PassTimes
 
@@ -13,7 +14,8 @@ _MARGIN = 1.02  # drafting must promise so much more than plain decoding: estima
 _VAIN_SHARE = 0.005  # of decoding time that drafts in vain may take
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that what plain decoding takes stays known
 
-_FIRST_OVERHEAD_S = 5e-5
+_FIRST_PLAIN_S = 5e-5
+_FIRST_DRAFT_S = 2e-4  # a request's first draft also learns its prompt
 _MEMORY = 0.1
 
 
@@ -27,10 +29,12 @@ class NodeBudget:
 
     def __init__(self, max_width: int) -> None:
         self.times = PassTimes(max_width)
-        self.plain_s = _FIRST_OVERHEAD_S
-        self.draft_s = _FIRST_OVERHEAD_S
+        self.plain_s = _FIRST_PLAIN_S
+        self.draft_s = _FIRST_DRAFT_S
         self.max_drafted = _FIRST_DRAFT
+        self.account = DraftAccount()
         self._num_drafted_steps = 0
+        self._saved_s = (0.0, 0.0)
         self._last_guard = DraftGuard()
 
     def begin(self) -> DraftGuard:
@@ -40,6 +44,10 @@ class NodeBudget:
     def end(self, guard: DraftGuard) -> None:
         """A request ended."""
         self._last_guard = guard
+
+    def affords(self, num_drafts: int) -> bool:
+        """Whether so many drafts may be made now, should all be in vain."""
+        return self.account.affords(num_drafts * self.draft_s) if self.times.is_measured else True
 
     @property
     def is_plain_due(self) -> bool:
@@ -67,6 +75,7 @@ class NodeBudget:
                 chosen, best = width, rate
         self.max_drafted = min(max(2 * chosen, _LEAST_DRAFT), self.times.max_width)
         token_s = plain_s / len(values)
+        self._saved_s = token_s, times[chosen] - times[1]
         is_worth_it = chosen > 1 and best * token_s > 1
         longest = int(self._draft_s(num_drafted) / (_VAIN_SHARE * plain_s))
         for guard, each in zip(guards, gains, strict=True):
@@ -77,14 +86,26 @@ class NodeBudget:
                     guard.rest(longest)
         return chosen
 
-    def learn(self, batch_size: int, width: int, past: int, pass_s: float, beside_s: float, num_drafted: int) -> None:
-        """Learn what a step took: its pass, and all else but the choice of tokens."""
+    def learn(
+        self,
+        batch_size: int,
+        width: int,
+        past: int,
+        pass_s: float,
+        beside_s: float,
+        num_drafted: int,
+        num_accepted: int = 0,
+    ) -> None:
+        """Learn what a step took: its pass, and all else but the choice of tokens; and what drafts gave."""
         self.times.learn(batch_size, width, past, pass_s)
         if num_drafted:
-            spent = max(0.0, beside_s - batch_size * self.plain_s) / num_drafted
-            self.draft_s += _MEMORY * (min(spent, 2 * self.draft_s) - self.draft_s)
+            spent = max(0.0, beside_s - batch_size * self.plain_s)
+            token_s, wider_s = self._saved_s
+            self.account.book(num_accepted * token_s - wider_s - spent, self.draft_s)
+            self.draft_s += _MEMORY * (min(spent / num_drafted, 2 * self.draft_s) - self.draft_s)
         else:
             self.plain_s += _MEMORY * (min(beside_s / batch_size, 2 * self.plain_s) - self.plain_s)
+        self.account.pass_time(pass_s + beside_s, self.draft_s)
         self._num_drafted_steps = 0 if width == 1 else self._num_drafted_steps + 1
 
     def _plain_s(self, batch_size: int) -> float:
