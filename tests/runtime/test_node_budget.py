@@ -147,3 +147,22 @@ def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not(
     budget = NodeBudget(max_width=16)
     assert choose(budget, [1.0, 0.9, 0.8, 0.7]) == 4
     assert choose(budget, [1.0, 0.01, 0.005]) == 1
+
+
+def test_drafts_are_afforded_from_time_and_from_what_they_save() -> None:
+    budget = budget_of(cost(growth=0.0))
+    budget.draft_s = 2e-3
+    assert not budget.affords(1)
+    budget.learn(1, 1, past=50, pass_s=0.015, beside_s=0.0, num_drafted=0)
+    assert not budget.affords(1)
+    choose(budget, [1.0, 0.9])
+    budget.learn(1, 2, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=1)
+    assert budget.affords(5)
+    for _ in range(50):
+        choose(budget, [1.0, 0.1])
+        budget.learn(1, 1, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=0)
+    assert not budget.affords(1)
+
+
+def test_without_a_measurement_every_draft_is_afforded() -> None:
+    assert NodeBudget(max_width=16).affords(100)

@@ -1,14 +1,16 @@
 """The account of drafting: what it has saved, what it has cost, and whether the next draft can be afforded."""
 
-_SHARE = 0.005  # of all time that drafts in vain may take
-_MOST_DRAFTS = 8  # so many drafts in vain can be saved up for, or owed
+_SHARE = 0.01  # of all time that drafts in vain may take
+# In drafts: what can be saved up for hard times, and what can be owed, since one slow draft must not end drafting.
+_MOST_SAVED = 100
+_MOST_OWED = 8
 
 
 class DraftAccount:
     """Seconds that drafting may still lose: a share of all the time that passes, and what drafts saved.
 
-    It begins empty, so an engine's first steps are plain until there is enough for one draft: hundreds of steps where
-    a pass takes less than drafting does, one where it takes much more.
+    It begins empty, so an engine's first steps are plain until there is enough for one draft: tens of steps where a
+    pass takes 0.5 ms, one where it takes 25 ms.
     """
 
     def __init__(self) -> None:
@@ -24,5 +26,4 @@ class DraftAccount:
 
     def book(self, seconds: float, draft_s: float) -> None:
         """Drafting saved so much, or lost it."""
-        bound = _MOST_DRAFTS * draft_s
-        self.seconds = min(max(self.seconds + seconds, -bound), bound)
+        self.seconds = min(max(self.seconds + seconds, -_MOST_OWED * draft_s), _MOST_SAVED * draft_s)

@@ -11,7 +11,7 @@ _FIRST_DRAFT = 16
 _LEAST_DRAFT = 4
 
 _MARGIN = 1.02  # drafting must promise so much more than plain decoding: estimates err
-_VAIN_SHARE = 0.005  # of decoding time that drafts in vain may take
+_VAIN_SHARE = 0.005  # of decoding time that drafts in vain take in the long run
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that what plain decoding takes stays known
 
 _FIRST_PLAIN_S = 5e-5
@@ -24,7 +24,7 @@ class NodeBudget:
 
     times: of passes. plain_s, draft_s: seconds that a step takes beside its pass, and that drafting and learning add
     to it, both for each sequence, as measured of late. Choosing tokens takes as long a token either way and is left
-    out.
+    out. account: what drafting may still lose.
     """
 
     def __init__(self, max_width: int) -> None:
