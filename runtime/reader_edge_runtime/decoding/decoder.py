@@ -124,8 +124,10 @@ class Decoder:
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
 
-        Passes take as long as ever, but what they compute means nothing.
+        Passes take as long as ever, but what they compute means nothing. What came before is taken to have paid for
+        drafts.
         """
+        self.budget.account.fill(self.budget.draft_s)
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
         self._slots.fill(token_ids)
 
@@ -182,12 +184,11 @@ class Decoder:
         if room < 2 or self.budget.is_plain_due:
             return [None] * len(self.running)
         drafts: list[DraftTree | None] = []
-        num_drafted = 0
+        num_drafted, affords = 0, self.budget.affords
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
-            if sequence.drafter is None or not self.drafter.is_ready or max_depth < 1 or sequence.takes_rest():
-                drafts.append(None)
-            elif not self.budget.affords(num_drafted + 1):
+            can_draft = self.drafter.is_ready and max_depth >= 1
+            if sequence.drafter is None or not can_draft or sequence.takes_rest() or not affords(num_drafted + 1):
                 drafts.append(None)
             else:
                 num_drafted += 1

@@ -27,3 +27,7 @@ class DraftAccount:
     def book(self, seconds: float, draft_s: float) -> None:
         """Drafting saved so much, or lost it."""
         self.seconds = min(max(self.seconds + seconds, -_MOST_OWED * draft_s), _MOST_SAVED * draft_s)
+
+    def fill(self, draft_s: float) -> None:
+        """Take it that as much as can be was saved up: for measurements amid a long text."""
+        self.seconds = _MOST_SAVED * draft_s
