@@ -65,6 +65,31 @@ SwiGLU (gate_up) => (output)
 }
 """
 
+# qkv (B, N, (Hq + 2 Hkv) D), cosines and sines (B, N, D / 2) -> query (B, Hq, N, D), key and value (B, Hkv, N, D):
+# the product's columns as heads, the rotary embedding applied to query and key.
+_ROTARY_HEADS = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+RotaryHeads <q_num_heads, kv_num_heads> (qkv, cosines, sines) => (query, key, value)
+{
+  axis = Constant <value_ints = [0]> ()
+  leading = Constant <value_ints = [0, 0]> ()
+  rest = Constant <value_ints = [-1]> ()
+  num_query = Constant <value_int : int = @q_num_heads> ()
+  num_kv = Constant <value_int : int = @kv_num_heads> ()
+  num_queries = Unsqueeze (num_query, axis)
+  num_kvs = Unsqueeze (num_kv, axis)
+  counts = Concat <axis = 0> (num_queries, num_kvs, num_kvs)
+  num_heads = ReduceSum <keepdims = 1> (counts, axis)
+  sizes = Concat <axis = 0> (leading, num_heads, rest)
+
+  rows = Reshape (qkv, sizes)
+  heads = Transpose <perm = [0, 2, 1, 3]> (rows)
+  plain_query, plain_key, value = Split <axis = 1> (heads, counts)
+  query = RotaryEmbedding (plain_query, cosines, sines)
+  key = RotaryEmbedding (plain_key, cosines, sines)
+}
+"""
+
 
 class Definition:
     """An operator's definition in the making: fill it with `editor`, over `inputs`."""
@@ -105,6 +130,15 @@ def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
     """gate and up (..., 2 J) side by side -> silu(gate) * up (..., J)."""
     _define(editor, _SWIGLU)
     return editor.op("SwiGLU", [gate_up], domain=OPERATOR_DOMAIN)
+
+
+def rotary_heads(
+    editor: GraphEditor, qkv: ir.Value, cosines: ir.Value, sines: ir.Value, num_heads: int, num_kv_heads: int
+) -> Sequence[ir.Value]:
+    """qkv (B, N, (Hq + 2 Hkv) D) -> query (B, Hq, N, D) and key turned by the angles (B, N, D / 2), and value."""
+    _define(editor, _ROTARY_HEADS)
+    attributes = {"q_num_heads": num_heads, "kv_num_heads": num_kv_heads}
+    return editor.op_multi("RotaryHeads", [qkv, cosines, sines], 3, attributes, domain=OPERATOR_DOMAIN)
 
 
 def _define(editor: GraphEditor, text: str) -> None:

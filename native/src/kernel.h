@@ -67,6 +67,12 @@ class KernelAttributes {
     return value;
   }
 
+  std::int64_t integer(const char* name) const {
+    std::int64_t value = 0;
+    check(api_, api_.KernelInfoGetAttribute_int64(info_, name, &value));
+    return value;
+  }
+
   template <class Element>
   Tensor<const Element> constant(std::size_t input) const {
     int is_constant = 0;

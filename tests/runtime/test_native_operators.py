@@ -12,7 +12,7 @@ import pytest
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
-from reader_edge_export.operators import OPERATOR_DOMAIN, row_linear, swiglu
+from reader_edge_export.operators import OPERATOR_DOMAIN, rotary_heads, row_linear, swiglu
 from reader_edge_runtime.execution.native import native_library
 from reader_edge_runtime.package import MASKED
 
@@ -124,6 +124,27 @@ def test_swiglu_of_any_finite_gate_is_a_number(tmp_path: Path) -> None:
     operator = Operator(tmp_path, sizes, lambda editor, values: [swiglu(editor, values[0])])
     (output,) = operator.check(rows=np.concatenate([gates, np.ones_like(gates)])[None])
     assert np.isfinite(output).all()
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_size"), [(1, 1, 16), (14, 2, 64), (3, 3, 80), (4, 1, 256)])
+def test_rotary_heads_keep_the_bits(num_heads: int, num_kv_heads: int, head_size: int, tmp_path: Path) -> None:
+    width, half = (num_heads + 2 * num_kv_heads) * head_size, head_size // 2
+    operator = Operator(
+        tmp_path,
+        {"qkv": ("B", "N", width), "cosines": ("B", "N", half), "sines": ("B", "N", half)},
+        lambda editor, values: rotary_heads(editor, values[0], values[1], values[2], num_heads, num_kv_heads),
+    )
+    rng = np.random.default_rng(head_size)
+    for batch, num_nodes in ((1, 1), (1, 2), (2, 3), (1, 16), (3, 33)):
+        qkv = rng.standard_normal((batch, num_nodes, width), np.float32)
+        angles = rng.uniform(0, 2 * np.pi, (batch, num_nodes, half)).astype(np.float32)
+        query, key, value = operator.check(qkv=qkv, cosines=np.cos(angles), sines=np.sin(angles))
+        heads = qkv.reshape(batch, num_nodes, -1, head_size).swapaxes(1, 2)
+        np.testing.assert_array_equal(value, heads[:, num_heads + num_kv_heads :])
+        x, y = np.split(heads[:, : num_heads + num_kv_heads].astype(np.float64), 2, axis=3)
+        cosines, sines = np.cos(angles)[:, None], np.sin(angles)[:, None]
+        turned = np.concatenate([x * cosines - y * sines, x * sines + y * cosines], axis=3)
+        np.testing.assert_allclose(np.concatenate([query, key], axis=1), turned, atol=1e-6)
 
 
 def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int) -> Operator:

@@ -1,0 +1,73 @@
+"""A product's columns, cut into the heads of query, key and value, the first two turned: the operator RotaryHeads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import rotary_heads
+
+_ROTARY_STEP = 16  # ONNX Runtime turns eight pairs of components at a time, and rounds what is left over otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Part of a product as heads (B, H, N, D); last: the node that makes them, a RotaryEmbedding or a Transpose."""
+
+    cut: Cut
+    last: ir.Node
+    num_heads: int
+    head_size: int
+
+
+def fuse_heads(editor: GraphEditor) -> int:
+    """Fuse every layer whose query, key and value are one product and are turned whole; the number fused."""
+    by_source: dict[ir.Value, list[_Heads]] = {}
+    for heads in _all_heads(editor.graph):
+        by_source.setdefault(heads.cut.source, []).append(heads)
+    layers = [sorted(parts, key=lambda part: part.cut.begin) for parts in by_source.values()]
+    return len([layer for layer in layers if _is_layer(layer) and _fuse(editor, *layer)])
+
+
+def _fuse(editor: GraphEditor, query: _Heads, key: _Heads, value: _Heads) -> bool:
+    _, cosines, sines = query.last.inputs
+    assert cosines is not None
+    assert sines is not None
+    outputs = rotary_heads(editor, query.cut.source, cosines, sines, query.num_heads, key.num_heads)
+    for part, output in zip((query, key, value), outputs, strict=True):
+        editor.replace(part.last, [output])
+    return True
+
+
+def _is_layer(parts: list[_Heads]) -> bool:
+    if len(parts) != 3:
+        return False
+    query, key, value = parts
+    ends = [0, *(part.cut.end for part in parts)]
+    return (
+        [part.last.op_type for part in parts] == ["RotaryEmbedding", "RotaryEmbedding", "Transpose"]
+        and [part.cut.begin for part in parts] == ends[:-1]
+        and ends[-1] == value.cut.size
+        and query.last.inputs[1:] == key.last.inputs[1:]
+        and key.num_heads == value.num_heads
+        and query.head_size == key.head_size == value.head_size
+        and query.head_size % _ROTARY_STEP == 0
+    )
+
+
+def _all_heads(graph: ir.Graph) -> Iterator[_Heads]:
+    for node in graph:
+        if node.op_type != "Transpose" or tuple(node.attributes["perm"].as_ints()) != (0, 2, 1, 3):
+            continue
+        reshaped = producer(node.inputs[0], "Reshape")
+        cut = cut_of(reshaped.inputs[0]) if reshaped is not None else None
+        shape = reshaped.outputs[0].shape if reshaped is not None else None
+        if cut is None or shape is None or len(shape) != 4:
+            continue
+        num_heads, head_size = shape[2:]
+        if isinstance(num_heads, int) and isinstance(head_size, int):
+            turned = list(consumers(node.outputs[0], "RotaryEmbedding"))
+            is_turned = len(turned) == 1 and not turned[0].attributes
+            yield _Heads(cut, turned[0] if is_turned else node, num_heads, head_size)

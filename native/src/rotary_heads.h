@@ -1,0 +1,25 @@
+// A product's columns as heads of query, key and value; query and key turned by their rotary embedding.
+#pragma once
+
+#include <array>
+
+#include "kernel.h"
+
+namespace reader_edge {
+
+class RotaryHeads {
+ public:
+  static constexpr const char* kName = "RotaryHeads";
+  // qkv (B, N, (Hq + 2 Hkv) D), cosines (B, N, D / 2), sines (B, N, D / 2)
+  static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat};
+  // query (B, Hq, N, D), key (B, Hkv, N, D), value (B, Hkv, N, D)
+  static constexpr std::array kOutputs{ort::kFloat, ort::kFloat, ort::kFloat};
+
+  explicit RotaryHeads(const KernelAttributes& attributes);
+  void compute(KernelCall& call) const;
+
+ private:
+  std::int64_t num_heads_, num_kv_heads_;
+};
+
+}  // namespace reader_edge
