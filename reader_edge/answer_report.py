@@ -64,6 +64,7 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
         ("accepted by source", _by_source(stats)),
         ("accepted by depth", _by_depth(stats)),
+        ("calibration", _calibration(stats)),
         ("tree sizes", _tree_sizes(stats)),
         ("drafting", _drafting(engine, stats)),
         ("pass times", _pass_times(engine, stats)),
@@ -126,6 +127,15 @@ def _by_source(stats: GenerationStats) -> str:
 
 def _by_depth(stats: GenerationStats) -> str:
     return ", ".join(f"{depth}: {count}" for depth, count in sorted(stats.accepted_by_depth.items())) or "none"
+
+
+def _calibration(stats: GenerationStats) -> str:
+    """Predicted against observed acceptance, by the tenth that a draft token's predicted value falls in."""
+    parts = (
+        f"{stats.predicted_by_tenth[tenth] / 10 / num:.0f}% predicted: {_share(stats.accepted_by_tenth[tenth], num)}"
+        for tenth, num in sorted(stats.drafted_by_tenth.items())
+    )
+    return ", ".join(parts) or "nothing drafted"
 
 
 def _time_by_part(stats: GenerationStats) -> str:

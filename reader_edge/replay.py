@@ -23,6 +23,7 @@ Float32Array = npt.NDArray[np.float32]
 # The recordings' end token; any number that the tokenizer does not give out would do.
 END_TOKEN_ID = 32000
 MAX_DEPTH = 32
+_WANTED = 'a line is {"task": text, "turns": [{"input": text, "output": text}]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,9 @@ class ReplayResult:
     def acceptance_length(self) -> float:
         return self.tokens_by_task.total() / max(1, self.steps_by_task.total())
 
+    def acceptance_length_of(self, task: str) -> float:
+        return self.tokens_by_task[task] / self.steps_by_task[task]
+
     @property
     def nodes_per_step(self) -> float:
         return len(self.predicted) / max(1, self.steps_by_task.total())
@@ -71,20 +75,36 @@ class ReplayResult:
 
 
 def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOKEN_ID) -> list[RecordedRequest]:
-    """Requests of a recording, one JSON object a line: task and turns of input and output."""
+    """Requests of a recording, one JSON object a line: task and turns of input and output. Raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"'{path}' is not UTF-8 text (byte {error.start}): {_WANTED}.") from error
     requests = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            turns = [
-                tuple(tokenizer.encode(turn[side], False) for side in ("input", "output")) for turn in record["turns"]
-            ]
-        except (ValueError, KeyError, TypeError, PromptError) as error:
-            raise ConfigError(f"Line {number} of {path} is not a recorded request: {error}") from error
-        requests.append(RecordedRequest(str(record.get("task", "")), [(i, [*o, end_token_id]) for i, o in turns]))
+            requests.append(_recorded_request(line, tokenizer, end_token_id))
+        except PromptError as error:
+            raise ConfigError(f"Line {number} of '{path}': {error}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"Line {number} of '{path}' is not a recorded request: {_WANTED}.") from error
+    if not any(request.turns for request in requests):
+        raise ConfigError(f"'{path}' holds no recorded answer: {_WANTED}.")
     return requests
+
+
+def _recorded_request(line: str, tokenizer: Tokenizer, end_token_id: int) -> RecordedRequest:
+    record = json.loads(line)
+    turns = []
+    for turn in record["turns"]:
+        texts = turn["input"], turn["output"]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(texts)
+        prompt, output = (tokenizer.encode(text, False) for text in texts)
+        turns.append((prompt, [*output, end_token_id]))
+    return RecordedRequest(str(record.get("task", "")), turns)
 
 
 def replay(

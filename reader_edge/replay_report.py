@@ -17,6 +17,8 @@ from reader_edge.replay import (
 from reader_edge.tokenizer_source import load_tokenizer
 from reader_edge_runtime.drafting.datastore import open_datastores
 
+_TASK = "  "
+
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
@@ -58,7 +60,7 @@ def _fields(report: FileReport) -> dict[str, object]:
         "file": report.file,
         "acceptance_length": {str(n): r.acceptance_length for n, r in report.results.items()},
         "acceptance_length_by_task": {
-            task: {str(n): r.tokens_by_task[task] / r.steps_by_task[task] for n, r in report.results.items()}
+            task: {str(n): r.acceptance_length_of(task) for n, r in report.results.items()}
             for task in sorted(largest.steps_by_task)
         },
         "nodes_per_step": {str(n): r.nodes_per_step for n, r in report.results.items()},
@@ -80,14 +82,26 @@ def _fields(report: FileReport) -> dict[str, object]:
 
 def print_table(reports: Sequence[FileReport]) -> None:
     budgets = list(reports[0].results)
-    width = max(len(report.file) for report in reports)
+    names = [report.file for report in reports] + [_TASK + task for report in reports for task in _tasks(report)]
+    width = max(map(len, names))
     header = " ".join(f"{f'{n} nodes':>9}" for n in budgets)
-    click.echo(f"{'':{width}} {header}  draft µs (p99)  learn µs   MB  accepted from")
+    click.echo(f"{'':{width}} {header}  drafted  draft µs (p99)  learn µs (p99)   MB  accepted from")
     for report in reports:
         fields, largest = _fields(report), report.results[max(budgets)]
         lengths = " ".join(f"{r.acceptance_length:9.3f}" for r in report.results.values())
         accepted = ", ".join(f"{name} {count}" for name, count in largest.accepted.most_common())
         click.echo(
-            f"{report.file:{width}} {lengths}  {fields['draft_us_p50']:7.1f} ({fields['draft_us_p99']:4.0f})  "
-            f"{fields['learn_us_per_token']:8.2f} {largest.num_bytes / 1e6:4.0f}  {accepted}"
+            f"{report.file:{width}} {lengths}  {largest.nodes_per_step:7.1f}  "
+            f"{fields['draft_us_p50']:7.1f} ({fields['draft_us_p99']:4.0f})  "
+            f"{fields['learn_us_per_token']:8.2f} ({fields['learn_us_per_token_p99']:3.0f}) "
+            f"{largest.num_bytes / 1e6:4.0f}  {accepted}"
         )
+        for task in _tasks(report):
+            lengths = " ".join(f"{r.acceptance_length_of(task):9.3f}" for r in report.results.values())
+            click.echo(f"{_TASK + task:{width}} {lengths}")
+
+
+def _tasks(report: FileReport) -> list[str]:
+    """The tasks of a file that has several, for lines of their own."""
+    tasks = sorted(report.results[max(report.results)].steps_by_task)
+    return tasks if len(tasks) > 1 else []

@@ -23,12 +23,17 @@ def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history") and not name.startswith(_DATASTORE)]
+    unknown = [name for name in names if name not in ("context", "history") and not _datastore_path(name)]
     if unknown or "context" not in names:
         raise click.BadParameter(
             f"{value!r} must be context or context,history, each with ,datastore=FILE behind it if wanted."
         )
     return names
+
+
+def _datastore_path(name: str) -> str:
+    """FILE of datastore=FILE, else empty."""
+    return name.removeprefix(_DATASTORE) if name.startswith(_DATASTORE) else ""
 
 
 @click.command("replay")
@@ -79,7 +84,9 @@ def replay_command(
     evenly spread stretches are timed, while the history learns from all of it. The model's weights play no part.
     """
     is_history_used = "history" in sources
-    datastores = tuple(name.removeprefix(_DATASTORE) for name in sources if name.startswith(_DATASTORE))
+    datastores = tuple(filter(None, map(_datastore_path, sources)))
+    if priors == "others" and len(files) < 2:
+        raise click.UsageError("--priors others learns from the other FILEs: name at least two.")
     if model is None:
         if tokenizer is None:
             raise click.UsageError("Without --model, --tokenizer is needed.")

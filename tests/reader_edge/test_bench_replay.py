@@ -60,6 +60,7 @@ def test_table_tells_what_each_file_reached(tokenizer_path: Path, recording: Pat
     result = run(recording, recording, "--tokenizer", tokenizer_path, "--priors", priors, "--sources", "context")
     assert result.exit_code == 0, result.output
     assert result.output.count("small") == 2
+    assert result.output.count("  copy ") == result.output.count("  new ") == 2
     assert "history" not in result.output
 
 
@@ -70,6 +71,8 @@ def test_table_tells_what_each_file_reached(tokenizer_path: Path, recording: Pat
         (["--nodes", "many"], "list of numbers"),
         (["--sources", "history"], "context,history"),
         (["--sources", "oracle"], "context,history"),
+        (["--sources", "context,datastore="], "context,history"),
+        (["--priors", "others"], "name at least two"),
     ],
 )
 def test_wrong_options_are_told(tokenizer_path: Path, recording: Path, arguments: list[str], message: str) -> None:
@@ -84,6 +87,12 @@ def test_what_is_no_recording_or_tokenizer_is_told(tokenizer_path: Path, tmp_pat
         bad.write_text(text)
         result = run(bad, "--tokenizer", tokenizer_path)
         assert "Line 1 of" in str(result.exception)
+        assert '{"input": text, "output": text}' in str(result.exception)
+    for content in (b"", b'{"turns": []}'):
+        bad.write_bytes(content)
+        assert "no recorded answer" in str(run(bad, "--tokenizer", tokenizer_path).exception)
+    bad.write_bytes(b"\xff{}")
+    assert "not UTF-8 text (byte 0)" in str(run(bad, "--tokenizer", tokenizer_path).exception)
     bad.write_text("{}")
     assert "not a readable tokenizer" in str(run(recording, "--tokenizer", bad).exception)
     (tmp_path / "empty").mkdir()

@@ -113,6 +113,12 @@ def test_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         history(tmp_path / "blocked" / "file").append(np.array([1], np.int32))
 
 
+def test_folder_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match="There is no folder"):
+        history(tmp_path / "folder" / "file").read()
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_file_cut_anywhere_reads_as_what_was_whole_before(tmp_path: Path) -> None:
     path = tmp_path / "file"
     texts = [[1, 2, 3], [4], [5, 6]]

@@ -11,7 +11,7 @@ from reader_edge_runtime.drafting.kernels.mixture import VALUE_BUCKETS, VALUE_HI
 
 _LOWEST = np.float32(-9)
 _PER_UNIT = np.float32(2)
-_MEMORY = np.float32(2000)
+_MEMORY = np.float32(500)
 
 
 @small_part
