@@ -28,7 +28,7 @@ def test_standard_output_holds_the_text_and_nothing_else(runner: CliRunner, engi
 def test_statistics_go_to_standard_error(runner: CliRunner) -> None:
     result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "24", "--stats"])
     assert result.stdout == _run(runner, "-p", PROMPT)
-    for name in ("tokens/s", "time to first token", "acceptance length", "accepted by depth", "calibration", "width probe"):
+    for name in ("tokens/s", "time to first token", "acceptance length", "by depth", "calibration", "width probe"):
         assert name in result.stderr
 
 

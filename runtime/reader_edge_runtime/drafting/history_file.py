@@ -53,7 +53,7 @@ class HistoryFile:
         Raises HistoryError for a file of another tokenizer, of a newer format, or of another kind.
         """
         if not self.path.parent.is_dir():  # its lock would make the folder
-            raise HistoryError(f"There is no folder '{self.path.parent}' for the history: make it, or name another file.")
+            raise HistoryError(f"There is no folder '{self.path.parent}': make it, or name another file.")
         try:
             with self._lock:
                 return self._newest(self._content())
