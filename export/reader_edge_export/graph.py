@@ -26,6 +26,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
+    common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
     _restore_tree_mask(model)
     editor = GraphEditor(model)
     fold_sizes(editor)

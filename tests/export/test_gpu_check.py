@@ -14,6 +14,7 @@ SECTIONS = (
     "verify",
     "verify --guard",
     "Passes, tiny",
+    "Passes, tiny, repeated",
     "Replays",
     "Memory",
 )
@@ -26,7 +27,7 @@ def test_the_tiny_check_goes_all_the_way_on_the_cpu(tmp_path: Path) -> None:
     assert "all checks passed" in report
     assert re.findall("^## (.*)$", report, re.MULTILINE) == list(SECTIONS)
     assert re.search(r"tokens compared, 0 divergences", report)
-    assert len(re.findall(r"^\| (64|128) \| ([\d.]+ \([\d.]+\) \| ?){7}$", report, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| (64|128) \| ([\d.]+ \([\d.]+\) \| ?){7}$", report, re.MULTILINE)) == 4
     assert len(re.findall(r"tokens/s plainly, [\d.]+ drafted", report)) == 2
 
 

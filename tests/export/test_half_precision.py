@@ -89,6 +89,24 @@ def test_all_but_masks_positions_and_logits_is_half(precision: str, data_type: i
     assert package.manifest.kv_dtype == {"fp16": "float16", "bf16": "bfloat16"}[precision]
 
 
+def test_norms_of_equal_weights_are_fused_too(tmp_path: Path) -> None:
+    """As in every model that is not trained yet: the trace stores such weights once, and copies them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=1)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.fill_(1.0)
+    model.save_pretrained(source)
+    export_model(source, tmp_path / "out", ExportOptions("fp16", "fast"))
+    operators = [node.op_type for node in ir.load(tmp_path / "out" / GRAPH_NAME).graph]
+    assert operators.count("RMSNormalization") == 3
+    assert not SMALL & set(operators)
+
+
 def test_half_precision_halves_the_weights(exported: Exported) -> None:
     sizes = [
         (exported("llama", precision, "fast") / WEIGHTS_NAME).stat().st_size for precision in ("fp32", "fp16", "bf16")

@@ -1,0 +1,43 @@
+"""A package made of one layer computes what a model with that layer several times would."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from benchmarks.repeated_layers import repeat_layer, streamed_bytes
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.source_model import chain_logits
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import ModelPackage
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model
+
+TOKENS = [5, 9, 13, 21, 34]
+
+
+def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Path) -> None:
+    source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=1, tie_word_embeddings=False)
+    export_model(source, tmp_path / "one", ExportOptions("fp16", "fast"))
+    package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100)
+    package.check_files()
+    target = TargetModel.open(package, 1)
+    cache = target.new_cache(1, len(TOKENS))
+    logits = target.forward(cache, 0, [DraftTree.chain(TOKENS)], [range(len(TOKENS))]).logits[0]
+
+    expected = chain_logits(_three_layers(source, tmp_path / "deeper"), TOKENS).numpy()
+    assert logits.shape == (len(TOKENS), VOCAB_SIZE + 100)
+    np.testing.assert_allclose(logits[:, :VOCAB_SIZE], expected, atol=5e-3 * np.abs(expected).max())
+    np.testing.assert_array_equal(logits[:, VOCAB_SIZE:], logits[:, :100])
+    head, layer = 2 * 64 * VOCAB_SIZE, streamed_bytes(ModelPackage.open(tmp_path / "one")) - 2 * 64 * VOCAB_SIZE
+    assert streamed_bytes(package) == 3 * layer + head + 2 * 64 * 100
+
+
+def _three_layers(source: Path, folder: Path) -> PreTrainedModel:
+    """The source's only layer, three times."""
+    weights = AutoModelForCausalLM.from_pretrained(source).state_dict()
+    deeper = build_tiny_model("llama", folder, num_hidden_layers=3, tie_word_embeddings=False)
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(deeper, attn_implementation="eager").eval()
+    model.load_state_dict({name: weights[re.sub(r"layers\.\d", "layers.0", name)] for name in model.state_dict()})
+    return model
