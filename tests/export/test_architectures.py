@@ -1,5 +1,6 @@
 """Every architecture, every attention variant: the graph computes what the source module computes."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from reader_edge_runtime.package import ATTENTIONS, GRAPH_NAME, MASKED
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
 
 WINDOWED = {"gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "smollm3"}
+WITH_HEADS = {"gemma", "gemma2", "granite", "llama", "mistral", "qwen2", "smollm3"}
+WITH_SWIGLU = {"granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 LIMIT = 5e-6
 INT8_LIMIT = 0.1
 LENGTHS = [20, 9]
@@ -79,6 +82,30 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
         np.testing.assert_array_equal(native, pure)
 
 
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_a_layer_of_an_int8_graph_has_few_nodes(
+    model_type: str, traced: Callable[[str], Traced], tmp_path: Path
+) -> None:
+    _, graph, _ = traced(model_type)
+    operators = _int8_operators(graph, tmp_path)
+    assert operators["RotaryHeads"] == (2 if model_type in WITH_HEADS else 0)
+    assert operators["SwiGLU"] == (2 if model_type in WITH_SWIGLU else 0)
+    assert operators["RowLinearBias"] == {"gpt2": 8, "phi": 7, "qwen2": 2}.get(model_type, 0)
+
+
+def test_biases_that_are_all_alike_are_part_of_the_product_too(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("qwen2"), attn_implementation="eager").eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.zeros_(parameter)
+    with quiet_libraries():
+        trace_model(model, MAX_CONTEXT, tmp_path / "traced.onnx")
+    operators = _int8_operators(tmp_path / "traced.onnx", tmp_path)
+    assert (operators["RowLinearBias"], operators["RotaryHeads"]) == (2, 2)
+
+
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], Traced], tmp_path: Path) -> None:
     _, graph, _ = traced("mistral")
@@ -127,6 +154,11 @@ def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str]
     assert sliding_window_of(layers) is None
     names = [value.name for value in ir.load(tmp_path / "traced.onnx").graph.inputs]
     assert "tree_mask_sliding" not in names
+
+
+def _int8_operators(traced: Path, folder: Path) -> Counter[str]:
+    write_graph(traced, folder, ExportOptions("int8", "exact"))
+    return Counter(node.op_type for node in ir.load(folder / GRAPH_NAME).graph)
 
 
 class _GraphRunner:
