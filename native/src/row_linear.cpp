@@ -9,7 +9,8 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kTaskBytes = 48 * 1024;    // of weights: many tasks a thread, so that threads end together
-constexpr std::size_t kBlockBytes = 384 * 1024;  // of quantised rows: they stay in a core's own cache
+constexpr std::size_t kGroupBytes = 384 * 1024;  // of quantised rows: they stay in a core's own cache
+constexpr std::size_t kRowAlignment = 64;
 constexpr std::size_t kSerialProducts = 64 * 1024;   // fewer are not worth waking threads
 constexpr std::size_t kSerialQuantized = 16 * 1024;  // values, likewise
 
@@ -20,41 +21,39 @@ std::size_t rounded_up(std::size_t value, std::size_t to) { return divided_up(va
 QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows, std::size_t num_inputs) {
   thread_local std::vector<std::uint8_t> buffer;
   thread_local std::vector<float> scales;
-  const std::size_t stride = rounded_up(num_inputs, kRowAlignment), room = rounded_up(num_rows, kGroupRows);
-  buffer.resize(std::max(buffer.size(), room * stride + kRowAlignment));
-  scales.resize(std::max(scales.size(), room));
+  const std::size_t stride = rounded_up(num_inputs, kRowAlignment);
+  buffer.resize(std::max(buffer.size(), num_rows * stride + kRowAlignment));
+  scales.resize(std::max(scales.size(), num_rows));
   const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
   auto* const values = reinterpret_cast<std::uint8_t*>(rounded_up(address, kRowAlignment));
   float* const row_scales = scales.data();
-  const QuantizedRows result{values, stride, QuantizedRows::step_for(num_rows), row_scales, num_rows};
   const auto quantize = [=](std::size_t row) {
-    const float* const start = rows + row * num_inputs;
-    row_scales[row] = quantize_row(start, num_inputs, values + result.start_of(row), stride, result.step);
+    row_scales[row] = quantize_row(rows + row * num_inputs, num_inputs, values + row * stride, stride);
   };
   if (num_rows * num_inputs <= kSerialQuantized) {
     for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
   } else {
     call.parallel_for(num_rows, quantize);
   }
-  return result;
+  return {values, stride, row_scales, num_rows};
 }
 
 // Outputs [first, last) of each row, while they are in a core's own cache.
-void add_bias(const float* bias, const WeightRows& weight, std::size_t num_rows, float* output, std::size_t stride) {
+void add_bias(const float* bias, std::size_t first, std::size_t last, std::size_t num_rows, float* output,
+              std::size_t stride) {
   for (std::size_t row = 0; row < num_rows; ++row) {
-    for (std::size_t j = weight.first; j < weight.last; ++j) output[row * stride + j] += bias[j];
+    for (std::size_t j = first; j < last; ++j) output[row * stride + j] += bias[j];
   }
+}
+
+PackedWeight packed(const Tensor<const std::int8_t>& weight) {
+  if (weight.sizes.size() != 2) throw std::invalid_argument("RowLinear: its weight needs two axes");
+  return {weight.data, weight.size(0), weight.size(1)};
 }
 
 }  // namespace
 
-RowLinear::RowLinear(const KernelAttributes& attributes) {
-  const auto weight = attributes.constant<std::int8_t>(1);
-  if (weight.sizes.size() != 2) throw std::invalid_argument("RowLinear: its weight needs two axes");
-  const std::size_t num_outputs = weight.size(0), num_inputs = weight.size(1);
-  row_sums_.resize(num_outputs);
-  for (std::size_t j = 0; j < num_outputs; ++j) row_sums_[j] = row_sum(weight.data + j * num_inputs, num_inputs);
-}
+RowLinear::RowLinear(const KernelAttributes& attributes) : weight_(packed(attributes.constant<std::int8_t>(1))) {}
 
 void RowLinear::multiply(KernelCall& call, const float* bias) const {
   const auto rows = call.input<float>(0);
@@ -70,22 +69,25 @@ void RowLinear::multiply(KernelCall& call, const float* bias) const {
   float* const output = call.output<float>(0, sizes).data;
   if (num_rows == 0) return;
 
-  // A task is a block of rows times a run of outputs; all rows of a block share each read of the weights.
+  // A task is a group of rows times a run of blocks; all rows of a group share each read of the weights.
   const QuantizedRows all = quantized(call, rows.data, num_rows, num_inputs);
-  const std::size_t block_rows = std::max(kBlockBytes / all.stride / kTileRows * kTileRows, kTileRows);
+  const std::size_t group_rows = std::max(kGroupBytes / all.stride / kTileRows * kTileRows, kTileRows);
   const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialProducts;
-  const std::size_t run = is_serial ? num_outputs : rounded_up(divided_up(kTaskBytes, num_inputs), kTileOutputs);
-  const std::size_t num_runs = divided_up(num_outputs, run);
+  const std::size_t run = is_serial ? weight_.num_blocks() : divided_up(kTaskBytes, weight_.block_bytes());
+  const std::size_t num_runs = divided_up(weight_.num_blocks(), run);
   const auto multiply_task = [&](std::size_t task) {
-    const std::size_t first_row = task / num_runs * block_rows, first = task % num_runs * run;
-    const QuantizedRows block{all.values + first_row * all.stride, all.stride, all.step, all.scales + first_row,
-                              std::min(block_rows, num_rows - first_row)};
-    const WeightRows wanted{weight.data,      num_inputs, scales.data,
-                            row_sums_.data(), first,      std::min(first + run, num_outputs)};
-    multiply_rows(block, wanted, output + first_row * num_outputs, num_outputs);
-    if (bias != nullptr) add_bias(bias, wanted, block.count, output + first_row * num_outputs, num_outputs);
+    const std::size_t first_row = task / num_runs * group_rows, first = task % num_runs * run;
+    const std::size_t last = std::min(first + run, weight_.num_blocks());
+    const QuantizedRows group{all.values + first_row * all.stride, all.stride, all.scales + first_row,
+                              std::min(group_rows, num_rows - first_row)};
+    float* const outputs = output + first_row * num_outputs;
+    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales.data, outputs);
+    if (bias != nullptr) {
+      const std::size_t end = std::min(last * kBlockOutputs, num_outputs);
+      add_bias(bias, first * kBlockOutputs, end, group.count, outputs, num_outputs);
+    }
   };
-  const std::size_t num_tasks = divided_up(num_rows, block_rows) * num_runs;
+  const std::size_t num_tasks = divided_up(num_rows, group_rows) * num_runs;
   if (num_tasks == 1) {
     multiply_task(0);
   } else {

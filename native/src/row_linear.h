@@ -2,10 +2,9 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <vector>
 
 #include "kernel.h"
+#include "packed_weight.h"
 
 namespace reader_edge {
 
@@ -22,7 +21,7 @@ class RowLinear {
   void multiply(KernelCall& call, const float* bias) const;  // bias (J,), or none
 
  private:
-  std::vector<std::int32_t> row_sums_;  // of the weight, (J,)
+  PackedWeight weight_;
 };
 
 // The same, and a bias (J,) added last.

@@ -1,0 +1,40 @@
+#include "packed_weight.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "weight_memory.h"
+
+namespace reader_edge {
+namespace {
+
+constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
+
+std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
+
+}  // namespace
+
+PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, std::size_t num_inputs)
+    : num_outputs_(num_outputs),
+      num_chunks_(divided_up(num_inputs, kChunk)),
+      values_(weight_memory(divided_up(num_outputs, kBlockOutputs) * num_chunks_ * kStep)),
+      sums_(divided_up(num_outputs, kBlockOutputs) * kBlockOutputs) {
+  std::size_t kept = 0;  // outputs whose source is still in memory, from here on
+  for (std::size_t j = 0; j < num_outputs; ++j) {
+    const std::int8_t* const row = values + j * num_inputs;
+    std::int8_t* out = values_.get() + j / kBlockOutputs * block_bytes() + j % kBlockOutputs * kChunk;
+    std::int32_t sum = 0;
+    for (std::size_t k = 0; k < num_inputs; k += kChunk, out += kStep) {
+      const std::size_t size = std::min(kChunk, num_inputs - k);
+      std::memcpy(out, row + k, size);
+      for (std::size_t i = 0; i < size; ++i) sum += row[k + i];
+    }
+    sums_[j] = sum;
+    if ((j + 1 - kept) * num_inputs >= kForgetBytes || j + 1 == num_outputs) {
+      forget_file_pages(values + kept * num_inputs, (j + 1 - kept) * num_inputs);
+      kept = j + 1;
+    }
+  }
+}
+
+}  // namespace reader_edge

@@ -1,0 +1,106 @@
+#include "weight_memory.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+#include <new>
+#include <sstream>
+#include <string>
+
+namespace reader_edge {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = 2 << 20;
+constexpr std::size_t kRegion = 64 << 20;  // of addresses; pages come when they are written
+
+std::size_t rounded_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+
+// A piece of address space that weights are cut from, given back when the last of them is gone.
+class Region {
+ public:
+  explicit Region(std::size_t size) : size_(rounded_up(size, kHugePage)) {
+#ifdef __linux__
+    mapped_size_ = size_ + kHugePage;
+    mapped_ = mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+    start_ = reinterpret_cast<std::int8_t*>(rounded_up(reinterpret_cast<std::uintptr_t>(mapped_), kHugePage));
+    madvise(start_, size_, MADV_HUGEPAGE);  // a system without them says no, and ordinary pages serve
+#else
+    mapped_ = std::calloc(size_ + kAlignment, 1);
+    if (mapped_ == nullptr) throw std::bad_alloc();
+    start_ = reinterpret_cast<std::int8_t*>(rounded_up(reinterpret_cast<std::uintptr_t>(mapped_), kAlignment));
+#endif
+  }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region() {
+#ifdef __linux__
+    munmap(mapped_, mapped_size_);
+#else
+    std::free(mapped_);
+#endif
+  }
+
+  // The next `size` bytes, or none where the region is full.
+  std::int8_t* cut(std::size_t size) {
+    if (size > size_ - used_) return nullptr;
+    std::int8_t* const piece = start_ + used_;
+    used_ = std::min(size_, rounded_up(used_ + size, kAlignment));
+    return piece;
+  }
+
+ private:
+  std::size_t size_, mapped_size_ = 0, used_ = 0;
+  void* mapped_;
+  std::int8_t* start_;
+};
+
+#ifdef __linux__
+// Whether the address is in a mapped file, as /proc/self/maps has it: begin-end perms offset device inode path.
+bool is_in_file(std::uintptr_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    std::string permissions, offset, device, inode, path;
+    fields >> std::hex >> begin >> dash >> end >> permissions >> offset >> device >> inode >> path;
+    if (begin <= address && address < end) return path.rfind('/', 0) == 0 && path.rfind("/dev/", 0) != 0;
+  }
+  return false;
+}
+#endif
+
+}  // namespace
+
+std::shared_ptr<std::int8_t> weight_memory(std::size_t size) {
+  static std::mutex mutex;
+  static std::weak_ptr<Region> last;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Region> region = last.lock();
+  std::int8_t* piece = region ? region->cut(size) : nullptr;
+  if (piece == nullptr) {
+    region = std::make_shared<Region>(std::max(size, kRegion));
+    piece = region->cut(size);
+    last = region;
+  }
+  return {region, piece};
+}
+
+void forget_file_pages([[maybe_unused]] const void* begin, [[maybe_unused]] std::size_t size) {
+#ifdef __linux__
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t first = rounded_up(address, page), last = (address + size) / page * page;
+  if (first < last && is_in_file(first)) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+#endif
+}
+
+}  // namespace reader_edge
