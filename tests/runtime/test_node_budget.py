@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge_runtime.decoding.draft_account import DraftAccount
 from reader_edge_runtime.decoding.draft_guard import DraftGuard
 from reader_edge_runtime.decoding.node_budget import NodeBudget
 from reader_edge_runtime.decoding.verification import Verification
@@ -24,11 +25,12 @@ def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
 
 
 def budget_of(*costs: VerifyCost) -> NodeBudget:
-    """A budget for which steps take nothing but their pass."""
+    """A budget for which steps take nothing but their pass, and whose drafting saved a lot before."""
     budget = NodeBudget(max_width=16)
     for each in costs:
         budget.times.add(each)
     budget.plain_s = budget.draft_s = 0.0
+    budget.account.fill(0.01)
     return budget
 
 
@@ -151,17 +153,27 @@ def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not(
 
 def test_drafts_are_afforded_from_time_and_from_what_they_save() -> None:
     budget = budget_of(cost(growth=0.0))
-    budget.draft_s = 2e-3
+    budget.draft_s, budget.account = 2e-3, DraftAccount()
+    budget.prefilled(50, seconds=0.1)
     assert not budget.affords(1)
-    budget.learn(1, 1, past=50, pass_s=0.015, beside_s=0.0, num_drafted=0)
-    assert not budget.affords(1)
-    choose(budget, [1.0, 0.9])
+    budget.prefilled(50, seconds=0.15)
+    assert budget.affords(1)
+    assert choose(budget, [1.0, 0.9]) == 2
     budget.learn(1, 2, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=1)
     assert budget.affords(5)
     for _ in range(50):
         choose(budget, [1.0, 0.1])
         budget.learn(1, 1, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=0)
     assert not budget.affords(1)
+
+
+def test_a_pass_is_as_wide_as_can_be_afforded() -> None:
+    budget = budget_of(cost(growth=0.1))
+    sure = [1.0] * 16
+    assert choose(budget, sure) == 16
+    budget.account = DraftAccount()
+    budget.account.book(4.5e-3, step_s=0.01)
+    assert 2 <= choose(budget, sure) < 8
 
 
 def test_without_a_measurement_every_draft_is_afforded() -> None:

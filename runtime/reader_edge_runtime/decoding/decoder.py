@@ -127,7 +127,7 @@ class Decoder:
         Passes take as long as ever, but what they compute means nothing. What came before is taken to have paid for
         drafts.
         """
-        self.budget.account.fill(self.budget.draft_s)
+        self.budget.skipped(len(token_ids))
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
         self._slots.fill(token_ids)
 
@@ -147,7 +147,7 @@ class Decoder:
             self._prefill(sequence, len(self.running) - 1)
             prefill_s = time.perf_counter() - start
             sequence.stats.prefill_s += prefill_s
-            self.budget.account.pass_time(prefill_s, self.budget.draft_s)
+            self.budget.prefilled(len(sequence.token_ids), prefill_s)
             started.append(sequence)
         self._release_finished()
         return started

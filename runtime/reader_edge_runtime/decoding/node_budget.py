@@ -1,5 +1,6 @@
 """How many nodes a pass gets: as many as pay on this machine, and whether drafting is worth its own time."""
 
+import math
 from collections.abc import Sequence
 
 from reader_edge_runtime.decoding.draft_account import DraftAccount
@@ -9,6 +10,7 @@ from reader_edge_runtime.decoding.pass_times import PassTimes
 # Drafting, checking and cutting cost with the nodes drafted: twice of what the last pass took leaves room to grow.
 _FIRST_DRAFT = 16
 _LEAST_DRAFT = 4
+_TRIAL_WIDTH = 4  # a draft is made where such a pass could be afforded too
 
 _MARGIN = 1.02  # drafting must promise so much more than plain decoding: estimates err
 _VAIN_SHARE = 0.005  # of decoding time that drafts in vain take in the long run
@@ -34,7 +36,9 @@ class NodeBudget:
         self.max_drafted = _FIRST_DRAFT
         self.account = DraftAccount()
         self._num_drafted_steps = 0
-        self._saved_s = (0.0, 0.0)
+        self._step_s = 0.0  # what a plain step took when last asked, and a pass of the trial width adds to it
+        self._trial_s = 0.0
+        self._saved_s = (0.0, 0.0)  # by the last chosen width: what an accepted token saves, what the wider pass takes
         self._last_guard = DraftGuard()
 
     def begin(self) -> DraftGuard:
@@ -47,7 +51,20 @@ class NodeBudget:
 
     def affords(self, num_drafts: int) -> bool:
         """Whether so many drafts may be made now, should all be in vain."""
-        return self.account.affords(num_drafts * self.draft_s) if self.times.is_measured else True
+        if not self.times.is_measured:
+            return True
+        return self.account.affords(num_drafts * self.draft_s + self._trial_s)
+
+    def prefilled(self, past: int, seconds: float) -> None:
+        """A prompt took so long; a share of it may be spent on drafts."""
+        if self.times.is_measured:
+            self._note_times(self.times.seconds(1, past), 1)
+            self.account.pass_time(seconds, self._step_s)
+
+    def skipped(self, past: int) -> None:
+        """A text is taken to have gone before that paid for drafts."""
+        self._note_times(self.times.seconds(1, past), 1)
+        self.account.fill(self._step_s)
 
     @property
     def is_plain_due(self) -> bool:
@@ -65,13 +82,15 @@ class NodeBudget:
             return 1
         times = self.times.seconds(len(values), past)
         gains = [_gains(*each) for each in zip(values, guards, strict=True)]
-        plain_s = times[1] + self._plain_s(len(values))
+        self._note_times(times, len(values))
+        plain_s = self._step_s
+        limit_s = self.account.seconds - self._draft_s(num_drafted) + times[1] if self.times.is_measured else math.inf
         beside_s = self._plain_s(len(values)) + self._draft_s(num_drafted)
         chosen, expected, best = 1, float(len(values)), _MARGIN * len(values) / (times[1] + beside_s)
         for width in range(2, min(max(map(len, values)), len(times) - 1) + 1):
             expected += sum(each[width - 2] for each in gains if len(each) > width - 2)
             rate = expected / (times[width] + beside_s)
-            if rate > best:
+            if rate > best and times[width] <= limit_s:
                 chosen, best = width, rate
         self.max_drafted = min(max(2 * chosen, _LEAST_DRAFT), self.times.max_width)
         token_s = plain_s / len(values)
@@ -101,12 +120,16 @@ class NodeBudget:
         if num_drafted:
             spent = max(0.0, beside_s - batch_size * self.plain_s)
             token_s, wider_s = self._saved_s
-            self.account.book(num_accepted * token_s - wider_s - spent, self.draft_s)
+            self.account.book(num_accepted * token_s - wider_s - spent, self._step_s)
             self.draft_s += _MEMORY * (min(spent / num_drafted, 2 * self.draft_s) - self.draft_s)
         else:
             self.plain_s += _MEMORY * (min(beside_s / batch_size, 2 * self.plain_s) - self.plain_s)
-        self.account.pass_time(pass_s + beside_s, self.draft_s)
+        self.account.pass_time(pass_s + beside_s, self._step_s or pass_s)
         self._num_drafted_steps = 0 if width == 1 else self._num_drafted_steps + 1
+
+    def _note_times(self, times: Sequence[float], batch_size: int) -> None:
+        self._step_s = times[1] + self._plain_s(batch_size)
+        self._trial_s = times[min(_TRIAL_WIDTH, len(times) - 1)] - times[1]
 
     def _plain_s(self, batch_size: int) -> float:
         return batch_size * self.plain_s if self.times.is_measured else 0.0
