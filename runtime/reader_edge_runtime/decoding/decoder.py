@@ -295,8 +295,9 @@ class Decoder:
                 self.running[slot] = self.running[-1]
                 self.running.pop()
                 if sequence.drafter is not None:
+                    start = time.perf_counter()
                     sequence.drafter.finish()
-                    self.budget.end(sequence.guard)
+                    self.budget.end(sequence.guard, time.perf_counter() - start)
 
 
 def _tenth(value: float) -> int:

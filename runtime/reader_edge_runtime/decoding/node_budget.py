@@ -45,9 +45,10 @@ class NodeBudget:
         """The guard of a new request, which knows what the last one taught."""
         return self._last_guard.for_next()
 
-    def end(self, guard: DraftGuard) -> None:
-        """A request ended."""
+    def end(self, guard: DraftGuard, seconds: float) -> None:
+        """A request ended, and its drafter took so long to finish."""
         self._last_guard = guard
+        self.account.book(-seconds, self._step_s)
 
     def affords(self, num_drafts: int) -> bool:
         """Whether so many drafts may be made now, should all be in vain."""
