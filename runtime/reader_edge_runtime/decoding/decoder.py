@@ -154,10 +154,12 @@ class Decoder:
 
     def _prefill(self, sequence: Sequence, slot: int) -> None:
         prompt = sequence.token_ids
+        # Once for the whole prompt and some of the answer: growing copies, and holds old and new rows together.
+        capacity = min(len(prompt) + _FIRST_CAPACITY, self.target.manifest.max_context)
+        self.cache.reserve(self.cache.num_slots, capacity)
         while True:
             length = self.cache.lengths[slot]
             tree = DraftTree.chain(prompt[length : length + self.config.prefill_chunk])
-            self.cache.reserve(self.cache.num_slots, length + len(tree))
             rows = self._prefill_rows(sequence, length, len(tree))
             result = self.target.forward(self.cache, slot, [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))
