@@ -108,3 +108,23 @@ def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
     alone = target.forward(cache, 0, [small], [range(3)]).logits[0].copy()
     together = target.forward(cache, 0, [small, large], [range(3), range(6)]).logits[0, :3]
     assert alone.tobytes() == together.tobytes()
+
+
+def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Path) -> None:
+    """Sizes come and go and come again, in two slots, over a cache that moves once and logits that outgrow theirs."""
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = target.new_cache(2, 32)
+    cache.lengths[:] = [5, 9]
+    results = []
+    for number, (slot, width) in enumerate([(0, 1), (0, 3), (0, 1), (1, 1), (1, 3), (0, 3), (0, 64), (0, 1), (1, 1)]):
+        if number == 6:
+            cache.reserve(2, 128)
+        trees = [DraftTree.chain(list(range(number, number + width)))]
+        result = target.forward(cache, slot, trees, [range(width)])
+        fresh = TargetModel(target.session, target.manifest)
+        expected = fresh.forward(cache, slot, trees, [range(width)])
+        assert result.logits.tobytes() == expected.logits.tobytes()
+        results.append((result, expected))
+    for result, expected in results:
+        assert result.top_ids.tobytes() == expected.top_ids.tobytes()
+        assert result.top_logits.tobytes() == expected.top_logits.tobytes()

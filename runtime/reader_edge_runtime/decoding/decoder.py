@@ -202,6 +202,8 @@ class Decoder:
     def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:
         """The trees to verify: what of each draft is worth a place in the pass."""
         roots = [DraftTree.chain([sequence.token_ids[-1]]) for sequence in self.running]
+        if not any(drafts):
+            return roots
         trees = [draft or root for draft, root in zip(drafts, roots, strict=True)]
         guards = [sequence.guard if draft else None for sequence, draft in zip(self.running, drafts, strict=True)]
         width = self.budget.choose([tree.values for tree in trees], guards, past)

@@ -19,5 +19,7 @@ def near_tie_margin(report: WidthReport) -> float:
 
 def is_near_tie(result: ForwardResult, b: int, row: int, margin: float) -> bool:
     """Whether the two best logits of row (b, row) are closer than a margin."""
+    if margin == 0:
+        return False
     best = result.top_logits[b, row, :2]
     return len(best) == 2 and bool(best[0] - best[1] < margin)

@@ -12,19 +12,23 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.native import has_native_operators, native_library
+from reader_edge_runtime.execution.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.provider import open_session
 from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
+Inputs = dict[str, npt.NDArray[np.generic]]
+
+_MAX_KEPT = 64  # sizes of passes whose tensors are kept
 
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """What a pass says of the rows asked for, B trees with R rows each; valid until the next pass.
+    """What a pass says of the rows asked for, B trees with R rows each.
 
     top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
-    read_logits: gives the logits, which may still lie on a device.
+    read_logits: gives the logits, valid until the next pass, which may still lie on a device.
     read_log_sum_exp: gives the logarithm of each row's summed exponentials, float32 (B, R), where a device computed it.
     """
 
@@ -64,6 +68,8 @@ class TargetModel:
         self.manifest = manifest
         self.is_native = is_native
         self._logits = np.empty(0, np.float32)
+        self._tensors: dict[Sizes, PassTensors] = {}
+        self._bound: tuple[ort.IOBinding, PassTensors] | None = None
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
         self._bound_slab: npt.NDArray[np.floating] | None = None
 
@@ -104,20 +110,21 @@ class TargetModel:
         """
         inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
         binding = self._binding(cache, first_slot, len(trees))
+        tensors = self._tensors_of(inputs)
+        if self._bound != (binding, tensors):
+            tensors.bind_to(binding)
+            self._bound = binding, tensors
         for name, array in inputs.items():
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
-        shape = inputs["logit_rows"].shape
-        logits = self._logits_buffer(shape)
-        top_ids = np.empty((*shape, self.manifest.top_k), np.int64)
-        top_logits = np.empty((*shape, self.manifest.top_k), np.float32)
-        for name, array in (("logits", logits), ("top_ids", top_ids), ("top_logits", top_logits)):
-            binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+            if name in tensors.inputs:
+                tensors.inputs[name][:] = array
+            else:  # a mask, as wide as the past
+                binding.bind_cpu_input(name, array)
         self.session.run_with_iobinding(binding)
-        return ForwardResult(top_ids, top_logits, lambda: logits)
+        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), lambda: tensors.logits)
 
     def build_inputs(
         self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> dict[str, npt.NDArray[np.generic]]:
+    ) -> Inputs:
         """The graph's inputs besides the KV cache. Shorter trees are padded with nodes nobody looks at."""
         num_trees, num_nodes = len(trees), max(map(len, trees))
         num_visible = max(lengths) + num_nodes
@@ -134,7 +141,7 @@ class TargetModel:
             mask[b, 0, :size, :length] = 0.0
             mask[b, 0, :size, length : length + size][ancestors] = 0.0
             rows[b, : len(logit_rows[b])] = logit_rows[b]
-        inputs: dict[str, npt.NDArray[np.generic]] = {
+        inputs: Inputs = {
             "input_ids": input_ids,
             "position_ids": position_ids,
             "tree_mask": mask,
@@ -161,11 +168,20 @@ class TargetModel:
             self._bindings[first_slot, num_slots] = binding
         return binding
 
-    def _logits_buffer(self, shape: tuple[int, ...]) -> Float32Array:
-        num_values = shape[0] * shape[1] * self.manifest.vocab_size
-        if self._logits.size < num_values:
-            self._logits = np.empty(num_values, np.float32)
-        return self._logits[:num_values].reshape(*shape, self.manifest.vocab_size)
+    def _tensors_of(self, inputs: Inputs) -> PassTensors:
+        """The tensors for a pass of such sizes; the logits of all passes share their memory."""
+        num_trees, num_rows = inputs["logit_rows"].shape
+        sizes = num_trees, inputs["input_ids"].shape[1], num_rows
+        if sizes not in self._tensors:
+            num_values = num_trees * num_rows * self.manifest.vocab_size
+            if self._logits.size < num_values:
+                self._logits = np.empty(num_values, np.float32)
+                self._tensors.clear()
+            elif len(self._tensors) == _MAX_KEPT:
+                self._tensors.clear()
+            logits = self._logits[:num_values].reshape(num_trees, num_rows, self.manifest.vocab_size)
+            self._tensors[sizes] = PassTensors(sizes, logits, self.manifest.top_k)
+        return self._tensors[sizes]
 
 
 def _windowed(
