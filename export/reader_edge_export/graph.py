@@ -18,6 +18,7 @@ from reader_edge_runtime.package import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAM
 TOP_K = 8
 
 _CONTRIB_DOMAIN = "com.microsoft"
+_QUANTIZED = ("int8", "int4")
 
 
 def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
@@ -37,7 +38,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
         fuse_norms(editor)
-    lower_attention(editor, options.attention)
+    lower_attention(editor, options.attention, options.precision in _QUANTIZED)
     _store_weights(editor, options)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)

@@ -1,13 +1,16 @@
 // Attention over a tree mask, read straight from the KV buffers: the bits of the `exact` lowering.
 #pragma once
-#include <cstddef>
+
 #include <cstdint>
+#include <vector>
+
+#include "weighted_sums.h"
 
 namespace reader_edge {
 
 // One call's tensors, all fp32 and row-major. Rows of a KV head: its group's queries, G * N of them.
 struct AttentionShape {
-  int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
+  std::int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
   float scale;
 };
 
@@ -19,8 +22,16 @@ struct AttentionTensors {
   float* output;        // (B, Hq, N, D)
 };
 
-// Tasks are independent: run attend() for every index below num_tasks, on any thread.
-int64_t num_tasks(const AttentionShape& shape);
-void attend(const AttentionShape& shape, const AttentionTensors& tensors, int64_t task);
+// What the mask says of a sequence: nothing before `first`, nothing visible from `last` on.
+struct MaskedColumns {
+  std::int64_t first, last;
+};
+
+std::vector<MaskedColumns> masked_columns(const AttentionShape& shape, const float* mask);
+
+// Tasks are independent: run attend() for every index below num_tasks, on any thread. columns: of every sequence.
+std::int64_t num_tasks(const AttentionShape& shape);
+void attend(const AttentionShape& shape, const AttentionTensors& tensors, const std::vector<MaskedColumns>& columns,
+            WeightedSums weighted_sums, std::int64_t task);
 
 }  // namespace reader_edge

@@ -1,10 +1,10 @@
 // What ONNX Runtime looks for in the library: the operators of the domain "reader_edge".
 
-#include "exact_attention.h"
 #include "kernel.h"
 #include "rotary_heads.h"
 #include "row_linear.h"
 #include "swiglu.h"
+#include "tree_attention.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
@@ -22,9 +22,11 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<RowLinear> row_linear;
   static const KernelOp<RowLinearBias> row_linear_bias;
   static const KernelOp<ExactAttention> exact_attention;
+  static const KernelOp<IntegerAttention> integer_attention;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
-  static const ort::CustomOp* const operators[] = {&row_linear, &row_linear_bias, &rotary_heads, &exact_attention, &swiglu};
+  static const ort::CustomOp* const operators[] = {&row_linear,      &row_linear_bias,   &rotary_heads,
+                                                   &exact_attention, &integer_attention, &swiglu};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

@@ -1,4 +1,4 @@
-#include "exact_attention.h"
+#include "tree_attention.h"
 
 #include <stdexcept>
 
@@ -6,11 +6,11 @@
 
 namespace reader_edge {
 
-void ExactAttention::compute(KernelCall& call) const {
+void TreeAttention::compute(KernelCall& call) const {
   const auto query = call.input<float>(0), keys = call.input<float>(1), values = call.input<float>(2);
   const auto mask = call.input<float>(3);
   if (query.sizes.size() != 4 || keys.sizes.size() != 4 || mask.sizes.size() != 4 || keys.sizes != values.sizes) {
-    throw std::invalid_argument("ExactAttention: its inputs need four axes, keys and values the same sizes");
+    throw std::invalid_argument("attention: its inputs need four axes, keys and values the same sizes");
   }
   const AttentionShape shape{query.sizes[0], query.sizes[1], keys.sizes[1], query.sizes[2],
                              mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_};
@@ -18,11 +18,14 @@ void ExactAttention::compute(KernelCall& call) const {
                     shape.query_heads % shape.kv_heads == 0 && shape.head_size % 8 == 0 &&
                     mask.sizes[0] == shape.batch && mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes &&
                     0 < shape.visible && shape.visible <= shape.capacity;
-  if (!fits) throw std::invalid_argument("ExactAttention: sizes of query, keys, values and mask do not fit");
+  if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   const AttentionTensors tensors{query.data, keys.data, values.data, mask.data,
                                  call.output<float>(0, query.sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
-  const auto work = [&](std::size_t task) { attend(shape, tensors, static_cast<std::int64_t>(task)); };
+  const auto columns = masked_columns(shape, mask.data);
+  const auto work = [&](std::size_t task) {
+    attend(shape, tensors, columns, weighted_sums_, static_cast<std::int64_t>(task));
+  };
   call.parallel_for(count, work);
 }
 
