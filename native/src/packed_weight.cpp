@@ -16,6 +16,7 @@ std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by -
 
 PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, std::size_t num_inputs)
     : num_outputs_(num_outputs),
+      num_inputs_(num_inputs),
       num_chunks_(divided_up(num_inputs, kChunk)),
       values_(weight_memory(divided_up(num_outputs, kBlockOutputs) * num_chunks_ * kStep)),
       sums_(divided_up(num_outputs, kBlockOutputs) * kBlockOutputs) {

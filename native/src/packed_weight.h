@@ -19,6 +19,7 @@ class PackedWeight {
   PackedWeight(const std::int8_t* values, std::size_t num_outputs, std::size_t num_inputs);
 
   std::size_t num_outputs() const { return num_outputs_; }
+  std::size_t num_inputs() const { return num_inputs_; }
   std::size_t num_chunks() const { return num_chunks_; }
   std::size_t num_blocks() const { return sums_.size() / kBlockOutputs; }
   std::size_t block_bytes() const { return num_chunks_ * kStep; }
@@ -26,7 +27,7 @@ class PackedWeight {
   const std::int32_t* sums(std::size_t index) const { return sums_.data() + index * kBlockOutputs; }
 
  private:
-  std::size_t num_outputs_, num_chunks_;
+  std::size_t num_outputs_, num_inputs_, num_chunks_;
   std::shared_ptr<std::int8_t> values_;
   std::vector<std::int32_t> sums_;
 };

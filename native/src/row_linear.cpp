@@ -51,20 +51,29 @@ PackedWeight packed(const Tensor<const std::int8_t>& weight) {
   return {weight.data, weight.size(0), weight.size(1)};
 }
 
+// A constant with a number for each output.
+const float* of_outputs(const KernelAttributes& attributes, std::size_t input, std::size_t num_outputs) {
+  const auto constant = attributes.constant<float>(input);
+  if (constant.sizes.size() != 1 || constant.size(0) != num_outputs) {
+    throw std::invalid_argument("RowLinear: sizes of weight, scales and bias do not fit");
+  }
+  return constant.data;
+}
+
 }  // namespace
 
-RowLinear::RowLinear(const KernelAttributes& attributes) : weight_(packed(attributes.constant<std::int8_t>(1))) {}
+RowLinear::RowLinear(const KernelAttributes& attributes)
+    : weight_(packed(attributes.constant<std::int8_t>(1))),
+      scales_(of_outputs(attributes, 2, weight_.num_outputs())) {}
 
 void RowLinear::multiply(KernelCall& call, const float* bias) const {
   const auto rows = call.input<float>(0);
-  const auto weight = call.input<std::int8_t>(1);
-  const auto scales = call.input<float>(2);
-  const std::size_t rank = rows.sizes.size(), num_outputs = weight.size(0), num_inputs = weight.size(1);
-  if (rank == 0 || rows.size(rank - 1) != num_inputs || scales.count(0, scales.sizes.size()) != num_outputs) {
-    throw std::invalid_argument("RowLinear: sizes of rows, weight and scales do not fit");
+  const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = weight_.num_inputs();
+  if (rank == 0 || rows.size(rank - 1) != num_inputs) {
+    throw std::invalid_argument("RowLinear: sizes of rows and weight do not fit");
   }
   auto sizes = rows.sizes;
-  sizes.back() = weight.sizes[0];
+  sizes.back() = static_cast<std::int64_t>(num_outputs);
   const std::size_t num_rows = rows.count(0, rank - 1);
   float* const output = call.output<float>(0, sizes).data;
   if (num_rows == 0) return;
@@ -81,7 +90,7 @@ void RowLinear::multiply(KernelCall& call, const float* bias) const {
     const QuantizedRows group{all.values + first_row * all.stride, all.stride, all.scales + first_row,
                               std::min(group_rows, num_rows - first_row)};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales.data, outputs);
+    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales_, outputs);
     if (bias != nullptr) {
       const std::size_t end = std::min(last * kBlockOutputs, num_outputs);
       add_bias(bias, first * kBlockOutputs, end, group.count, outputs, num_outputs);
@@ -95,13 +104,7 @@ void RowLinear::multiply(KernelCall& call, const float* bias) const {
   }
 }
 
-void RowLinearBias::compute(KernelCall& call) const {
-  const auto weight = call.input<std::int8_t>(1);
-  const auto bias = call.input<float>(3);
-  if (bias.sizes.size() != 1 || bias.sizes[0] != weight.sizes.at(0)) {
-    throw std::invalid_argument("RowLinearBias: sizes of weight and bias do not fit");
-  }
-  multiply(call, bias.data);
-}
+RowLinearBias::RowLinearBias(const KernelAttributes& attributes)
+    : RowLinear(attributes), bias_(of_outputs(attributes, 3, num_outputs())) {}
 
 }  // namespace reader_edge

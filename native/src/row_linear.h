@@ -1,4 +1,5 @@
 // rows (..., K) float times an int8 matrix (J, K): each row quantised by its own scale, integer sums, scaled back.
+// All but the rows are constants of the graph, and looked up once: asking ONNX Runtime costs more than a small product.
 #pragma once
 
 #include <array>
@@ -18,10 +19,12 @@ class RowLinear {
   void compute(KernelCall& call) const { multiply(call, nullptr); }
 
  protected:
+  std::size_t num_outputs() const { return weight_.num_outputs(); }
   void multiply(KernelCall& call, const float* bias) const;  // bias (J,), or none
 
  private:
   PackedWeight weight_;
+  const float* scales_;
 };
 
 // The same, and a bias (J,) added last.
@@ -30,8 +33,11 @@ class RowLinearBias : public RowLinear {
   static constexpr const char* kName = "RowLinearBias";
   static constexpr std::array kInputs{ort::kFloat, ort::kInt8, ort::kFloat, ort::kFloat};
 
-  using RowLinear::RowLinear;
-  void compute(KernelCall& call) const;
+  explicit RowLinearBias(const KernelAttributes& attributes);
+  void compute(KernelCall& call) const { multiply(call, bias_); }
+
+ private:
+  const float* bias_;
 };
 
 }  // namespace reader_edge
