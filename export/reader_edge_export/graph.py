@@ -7,7 +7,14 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from reader_edge_export.data_types import drop_plain_casts, mark_data_types
-from reader_edge_export.fusion import fuse_heads, fuse_norms, fuse_rotary, fuse_swiglu, unflatten_products
+from reader_edge_export.fusion import (
+    fuse_heads,
+    fuse_merged_heads,
+    fuse_norms,
+    fuse_rotary,
+    fuse_swiglu,
+    unflatten_products,
+)
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
@@ -43,6 +50,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
+        fuse_merged_heads(editor)
     _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)

@@ -66,6 +66,14 @@ std::int64_t zeros_before(const float* numbers, std::int64_t count) {
   return j;
 }
 
+// Of a row of a KV head (numbered through the batch).
+std::int64_t output_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) {
+  if (!s.has_merged_heads) return (head * rows_of_head(s) + row) * s.head_size;
+  const std::int64_t group_size = s.query_heads / s.kv_heads, node = row % s.nodes;
+  const std::int64_t query_head = head % s.kv_heads * group_size + row / s.nodes;
+  return ((head / s.kv_heads * s.nodes + node) * s.query_heads + query_head) * s.head_size;
+}
+
 // Adds the mask's columns [begin, end) to the scores of a block.
 void add_mask(const AttentionShape& s, const float* mask, std::int64_t begin, std::int64_t end, const Block& block) {
   alignas(64) std::int32_t offsets[kLanes];
@@ -128,7 +136,8 @@ void attend(const AttentionShape& s, const AttentionTensors& t, const std::vecto
     const std::int64_t row = first + b * kLanes, offset = (head * rows_of_head(s) + row) * s.head_size;
     float* const query = memory + b * block_size;
     const std::int64_t count = std::min<std::int64_t>(kLanes, num_rows - b * kLanes);
-    blocks[b] = {row, count, query, query + row_size, t.output + offset, {}};
+    blocks[b] = {row, count, query, query + row_size, {}, {}};
+    for (std::int64_t r = 0; r < count; ++r) blocks[b].outputs[r] = t.output + output_offset(s, head, row + r);
     std::fill_n(blocks[b].top, kLanes, -std::numeric_limits<float>::infinity());
     load_query(s, t.query + offset, count, query);
   }

@@ -12,6 +12,7 @@ namespace reader_edge {
 struct AttentionShape {
   std::int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
   float scale;
+  bool has_merged_heads;  // in the output
 };
 
 struct AttentionTensors {
@@ -19,7 +20,7 @@ struct AttentionTensors {
   const float* keys;    // (B, H, S, D), S = capacity
   const float* values;  // (B, H, S, D)
   const float* mask;    // (B, 1, N, M), added to the scores
-  float* output;        // (B, Hq, N, D)
+  float* output;        // (B, Hq, N, D), or (B, N, Hq * D)
 };
 
 // What the mask says of a sequence: nothing before `first`, nothing visible from `last` on.

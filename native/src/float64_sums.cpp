@@ -62,11 +62,11 @@ void add_tile(std::int64_t head_size, std::int64_t rows, std::int64_t count, con
 }
 
 // sums (rows, D) over their totals, rounded to fp32.
-void divide(std::int64_t head_size, std::int64_t rows, const double* sums, const double* totals, float* output) {
-  for (std::int64_t r = 0; r < rows; ++r) {
+void divide(std::int64_t head_size, const double* sums, const double* totals, const Block& block) {
+  for (std::int64_t r = 0; r < block.count; ++r, sums += head_size) {
     const __m512d total = _mm512_set1_pd(totals[r]);
-    for (std::int64_t d = r * head_size; d < (r + 1) * head_size; d += kDoubles)
-      _mm256_storeu_ps(output + d, _mm512_cvtpd_ps(_mm512_div_pd(_mm512_load_pd(sums + d), total)));
+    for (std::int64_t d = 0; d < head_size; d += kDoubles)
+      _mm256_storeu_ps(block.outputs[r] + d, _mm512_cvtpd_ps(_mm512_div_pd(_mm512_load_pd(sums + d), total)));
   }
 }
 
@@ -89,7 +89,7 @@ void float64_sums(std::int64_t head_size, std::int64_t visible, const float* val
   }
   for (std::int64_t b = 0; b < num_blocks; ++b) {
     const double* const sums = all_sums + b * block_size;
-    divide(head_size, blocks[b].count, sums, sums + row_size, blocks[b].output);
+    divide(head_size, sums, sums + row_size, blocks[b]);
   }
 }
 

@@ -130,15 +130,13 @@ void add_tile(std::int64_t stride, std::int64_t rows, std::int64_t num_pairs, co
 }
 
 // Exact sums (rows, D) in the unit of their row, rounded to fp32.
-void scale_sums(std::int64_t head_size, std::int64_t rows, const double* sums, __m512 top, const double* totals,
-                float* output) {
+void scale_sums(std::int64_t head_size, const double* sums, __m512 top, const double* totals, const Block& block) {
   alignas(64) float tops[kLanes];
   _mm512_store_ps(tops, top);
-  for (std::int64_t r = 0; r < rows; ++r) {
+  for (std::int64_t r = 0; r < block.count; ++r, sums += padded(head_size)) {
     const __m512d unit = _mm512_set1_pd(static_cast<double>(tops[r]) / (totals[r] * kTotalUnit) * kUnit);
-    const double* const row = sums + r * padded(head_size);
     for (std::int64_t d = 0; d < head_size; d += kDoubles)
-      _mm256_storeu_ps(output + r * head_size + d, _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_load_pd(row + d), unit)));
+      _mm256_storeu_ps(block.outputs[r] + d, _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_load_pd(sums + d), unit)));
   }
 }
 
@@ -179,7 +177,7 @@ void integer_sums(std::int64_t head_size, std::int64_t visible, const float* val
   }
   for (std::int64_t b = 0; b < num_blocks; ++b) {
     const double* const sums = all_sums + b * block_size;
-    scale_sums(head_size, blocks[b].count, sums, tops[b], sums + row_size, blocks[b].output);
+    scale_sums(head_size, sums, tops[b], sums + row_size, blocks[b]);
   }
 }
 

@@ -13,14 +13,15 @@ void TreeAttention::compute(KernelCall& call) const {
     throw std::invalid_argument("attention: its inputs need four axes, keys and values the same sizes");
   }
   const AttentionShape shape{query.sizes[0], query.sizes[1], keys.sizes[1], query.sizes[2],
-                             mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_};
+                             mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_, has_merged_heads_};
   const bool fits = keys.sizes[0] == shape.batch && keys.sizes[3] == shape.head_size && shape.kv_heads > 0 &&
                     shape.query_heads % shape.kv_heads == 0 && shape.head_size % 8 == 0 &&
                     mask.sizes[0] == shape.batch && mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes &&
                     0 < shape.visible && shape.visible <= shape.capacity;
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
-  const AttentionTensors tensors{query.data, keys.data, values.data, mask.data,
-                                 call.output<float>(0, query.sizes).data};
+  auto sizes = query.sizes;
+  if (has_merged_heads_) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};
+  const AttentionTensors tensors{query.data, keys.data, values.data, mask.data, call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
   const auto columns = masked_columns(shape, mask.data);
   const auto work = [&](std::size_t task) {

@@ -14,7 +14,7 @@ struct Block {
   std::int64_t first, count;      // in their KV head
   float* query;                   // (D, kLanes)
   float* scores;                  // (M, kLanes), masked
-  float* output;                  // (count, D)
+  float* outputs[kLanes];         // each row's, (D,)
   alignas(64) float top[kLanes];  // each row's largest score
 };
 

@@ -2,8 +2,9 @@
 
 from reader_edge_export.fusion.heads import fuse_heads
 from reader_edge_export.fusion.linear import unflatten_products
+from reader_edge_export.fusion.merged_heads import fuse_merged_heads
 from reader_edge_export.fusion.norm import fuse_norms
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 
-__all__ = ["fuse_heads", "fuse_norms", "fuse_rotary", "fuse_swiglu", "unflatten_products"]
+__all__ = ["fuse_heads", "fuse_merged_heads", "fuse_norms", "fuse_rotary", "fuse_swiglu", "unflatten_products"]

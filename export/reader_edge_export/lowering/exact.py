@@ -45,6 +45,7 @@ class ExactAttention:
             inputs = [marker.query, present_key, present_value, marker.mask]
             name = self._softmax_type.OPERATOR
             output = self._editor.op(name, inputs, {"scale": marker.scale}, domain=OPERATOR_DOMAIN)
+            output = self._softmax.heads_of(marker, output)
         else:
             output = self._softmax.attend(marker, present_key, present_value)
         return output, present_key, present_value
@@ -58,7 +59,7 @@ class ExactAttention:
             query, keys, values, mask = definition.inputs
             softmax = self._softmax_type(definition.editor)
             output = softmax.attend(replace(marker, query=query, mask=mask), keys, values)
-            definition.add_to(self._editor, output, ["scale"])
+            definition.add_to(self._editor, softmax.output_of(output), ["scale"])
             self._defined = marker
         return _form(marker) == _form(self._defined)
 
@@ -83,6 +84,14 @@ class _Softmax:
         weights = self._editor.op("Exp", [self._editor.op("Sub", [scores, self._largest(scores)])])
         output = self._weighted_sum(weights, self._visible.cut(values, marker.mask))
         return self._query.unfold(marker, output)
+
+    def output_of(self, heads: ir.Value) -> ir.Value:
+        """What the operator gives for (B, Hq, N, D)."""
+        return heads
+
+    def heads_of(self, marker: TreeAttentionMarker, output: ir.Value) -> ir.Value:
+        """(B, Hq, N, D) of what the operator gives."""
+        return output
 
     def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
         """Exponentials (B, H, R, M) over their sum, times values (B, H, M, D) -> (B, H, R, D)."""
@@ -117,9 +126,23 @@ class _Float64Softmax(_Softmax):
 
 
 class _IntegerSoftmax(_Softmax):
-    """Integer weights and values; float64 holds their sums, which are integers, exactly."""
+    """Integer weights and values; float64 holds their sums, which are integers, exactly.
+
+    Its operator gives heads side by side, as the next product wants them.
+    """
 
     OPERATOR = "IntegerAttention"
+
+    def output_of(self, heads: ir.Value) -> ir.Value:
+        """Heads side by side: (B, N, Hq * D)."""
+        return self._editor.op("Reshape", [self._turned(heads), self._editor.int64s(0, 0, -1)])
+
+    def heads_of(self, marker: TreeAttentionMarker, output: ir.Value) -> ir.Value:
+        num_heads = marker.num_kv_heads * marker.group_size
+        return self._turned(self._editor.op("Reshape", [output, self._editor.int64s(0, 0, num_heads, marker.head_dim)]))
+
+    def _turned(self, value: ir.Value) -> ir.Value:
+        return self._editor.op("Transpose", [value], {"perm": [0, 2, 1, 3]})
 
     def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
         editor = self._editor
