@@ -23,8 +23,7 @@ class ReaderEdgeWorker:
         config = EngineConfig(threads=threads, is_calibrated=is_drafted, is_probed=False, uses_native=uses_native)
         drafter = RetrievalDrafter(DraftConfig())
         self.engine = Engine.load(package, config, drafter=drafter)
-        if is_drafted:
-            drafter.wait()  # compiled kernels load beside the first answers otherwise
+        drafter.wait()  # compiled kernels load beside the first answers otherwise, plain ones too
         versions = {"reader-edge": reader_edge.__version__, "onnxruntime": onnxruntime.__version__}
         if uses_native and native_library() is not None:
             versions["reader-edge-native"] = version("reader-edge-native")
