@@ -210,7 +210,9 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
 
 def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Path, tmp_path: Path) -> None:
     def answer() -> GenerationStats:
-        engine = Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
+        engine = Engine.load(
+            demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history"
+        )
         assert isinstance(engine.decoder.drafter, RetrievalDrafter)
         engine.decoder.drafter.wait()
         return engine.generate("# tar", GREEDY).stats
