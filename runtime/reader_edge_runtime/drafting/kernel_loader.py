@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+from filelock import FileLock
+
 
 class KernelLoader:
     """Loads the kernels once for the process. `is_ready` turns true when they can be called at once."""
@@ -41,8 +43,11 @@ class KernelLoader:
         try:
             from reader_edge_runtime.drafting import kernel_cache
 
-            if not kernel_cache.is_complete() and kernel_cache.cache_folder() is not None:
-                _compile_elsewhere()
+            folder = kernel_cache.cache_folder()
+            if not kernel_cache.is_complete() and folder is not None:
+                with FileLock(folder / "compiling.lock"):  # one process compiles, and others wait for it
+                    if not kernel_cache.is_complete():
+                        _compile_elsewhere()
             from reader_edge_runtime.drafting.warm_up import warm_up
 
             warm_up()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.drafting import kernel_cache, kernel_loader
+from reader_edge_runtime.drafting import kernel_cache, kernel_loader, warm_up
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 
@@ -31,6 +31,27 @@ def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) ->
     is_compiled.set()  # all of the above came first
     drafter.wait()
     assert len(drafter.begin([1, 2, 1, 2, 1]).draft(8, 8)) > 1
+
+
+def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiled = threading.Event()
+    num_compiled = []
+
+    def compile_elsewhere() -> None:
+        num_compiled.append(1)
+        compiled.wait(0.2)  # time for the others to ask
+        compiled.set()
+
+    monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(kernel_cache, "is_complete", compiled.is_set)
+    monkeypatch.setattr(kernel_loader, "_compile_elsewhere", compile_elsewhere)
+    monkeypatch.setattr(warm_up, "warm_up", lambda: None)
+    loaders = [KernelLoader() for _ in range(3)]
+    for loader in loaders:
+        loader.start()
+    for loader in loaders:
+        loader.wait()
+    assert len(num_compiled) == 1
 
 
 def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
