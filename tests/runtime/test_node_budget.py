@@ -29,7 +29,7 @@ def budget_of(*costs: VerifyCost) -> NodeBudget:
     budget = NodeBudget(max_width=16)
     for each in costs:
         budget.times.add(each)
-    budget.plain_s = budget.draft_s = 0.0
+    budget.plain_s = budget.draft_s = budget.start_s = budget.finish_s = 0.0
     budget.account.fill(0.01)
     return budget
 
@@ -120,7 +120,7 @@ def test_a_drafter_that_lies_is_found_out_within_a_few_steps() -> None:
         guard.learn(tree, tree.best(width), Verification([0], [99]))
     assert widths[0] == 5
     assert widths[6:] == [1] * 14
-    budget.end(guard, seconds=0.0)
+    budget.end(guard, seconds=0.0, has_drafted=True)
     assert budget.choose([tree.values], [budget.begin()], past=50) == 1
 
 
@@ -154,17 +154,44 @@ def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not(
 def test_drafts_are_afforded_from_time_and_from_what_they_save() -> None:
     budget = budget_of(cost(growth=0.0))
     budget.draft_s, budget.account = 2e-3, DraftAccount()
-    budget.prefilled(50, seconds=0.1)
-    assert not budget.affords(1)
-    budget.prefilled(50, seconds=0.15)
-    assert budget.affords(1)
+    budget.prefilled(50, seconds=0.1, num_tokens=0)
+    assert not budget.affords(1, 0)
+    budget.prefilled(50, seconds=0.15, num_tokens=0)
+    assert budget.affords(1, 0)
     assert choose(budget, [1.0, 0.9]) == 2
     budget.learn(1, 2, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=1)
-    assert budget.affords(5)
+    assert budget.affords(5, 0)
     for _ in range(50):
         choose(budget, [1.0, 0.1])
         budget.learn(1, 1, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1, num_accepted=0)
-    assert not budget.affords(1)
+    assert not budget.affords(1, 0)
+
+
+def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
+    budget = budget_of(cost(growth=0.0))
+    budget.start_s, budget.finish_s = 2e-3, 1e-3
+    budget.prefilled(50, seconds=0.1, num_tokens=0)
+    assert not budget.pays_start(8)
+    assert budget.pays_start(16)
+    budget.account = DraftAccount()
+    budget.prefilled(50, seconds=0.0, num_tokens=8)
+    assert budget.affords(1, 0)
+    assert not budget.affords(1, 1)  # the advance of 8 tokens is less than the start
+    budget.prefilled(50, seconds=0.0, num_tokens=8)
+    assert budget.affords(1, 1)
+
+
+def test_what_a_request_takes_once_is_learned_apart() -> None:
+    budget = budget_of(cost(growth=0.0))
+    budget.plain_s, budget.draft_s, budget.start_s, budget.finish_s = 0.0, 1e-3, 1e-3, 1e-3
+    for _ in range(100):
+        budget.learn(1, 4, past=50, pass_s=0.015, beside_s=5e-3, num_drafted=1, num_started=1)
+        budget.learn(1, 4, past=50, pass_s=0.015, beside_s=1e-3, num_drafted=1)
+        budget.end(DraftGuard(), seconds=3e-3, has_drafted=True)
+        budget.end(DraftGuard(), seconds=0.0, has_drafted=False)
+    assert budget.draft_s == pytest.approx(1e-3, rel=0.1)
+    assert budget.start_s == pytest.approx(4e-3, rel=0.1)
+    assert budget.finish_s == pytest.approx(3e-3, rel=0.1)
 
 
 def test_a_pass_is_as_wide_as_can_be_afforded() -> None:
@@ -177,4 +204,4 @@ def test_a_pass_is_as_wide_as_can_be_afforded() -> None:
 
 
 def test_without_a_measurement_every_draft_is_afforded() -> None:
-    assert NodeBudget(max_width=16).affords(100)
+    assert NodeBudget(max_width=16).affords(100, 100)

@@ -81,7 +81,9 @@ class Decoder:
             return started
         start = time.perf_counter()
         past = max(self.cache.lengths[: len(self.running)])
+        num_started = sum(sequence.has_drafted for sequence in self.running)
         drafts = self._draft(past)
+        num_started = sum(sequence.has_drafted for sequence in self.running) - num_started
         trees = self._cut(drafts, past)
         drafted = time.perf_counter()
         result = self._forward(trees)
@@ -99,7 +101,8 @@ class Decoder:
         beside_s = drafted - start + learned - verified
         width, num_drafted = max(map(len, trees)), sum(draft is not None for draft in drafts)
         num_accepted = sum(verification.num_accepted_tokens for verification in verifications)
-        self.budget.learn(len(trees), width, past, forwarded - drafted, beside_s, num_drafted, num_accepted)
+        pass_s = forwarded - drafted
+        self.budget.learn(len(trees), width, past, pass_s, beside_s, num_drafted, num_started, num_accepted)
         advanced = list(self.running)
         for sequence in advanced:
             stats = sequence.stats
@@ -147,7 +150,8 @@ class Decoder:
             self._prefill(sequence, len(self.running) - 1)
             prefill_s = time.perf_counter() - start
             sequence.stats.prefill_s += prefill_s
-            self.budget.prefilled(len(sequence.token_ids), prefill_s)
+            num_tokens = sequence.num_remaining_tokens if sequence.drafter is not None else 0
+            self.budget.prefilled(len(sequence.token_ids), prefill_s, num_tokens)
             started.append(sequence)
         self._release_finished()
         return started
@@ -186,14 +190,23 @@ class Decoder:
         if room < 2 or self.budget.is_plain_due:
             return [None] * len(self.running)
         drafts: list[DraftTree | None] = []
-        num_drafted, affords = 0, self.budget.affords
+        num_drafted = num_started = 0
         for sequence in self.running:
             max_depth = sequence.num_remaining_tokens - 1
-            can_draft = self.drafter.is_ready and max_depth >= 1
-            if sequence.drafter is None or not can_draft or sequence.takes_rest() or not affords(num_drafted + 1):
+            is_first = not sequence.has_drafted
+            if (
+                sequence.drafter is None
+                or not self.drafter.is_ready
+                or max_depth < 1
+                or (is_first and not self.budget.pays_start(max_depth))
+                or sequence.takes_rest()
+                or not self.budget.affords(num_drafted + 1, num_started + is_first)
+            ):
                 drafts.append(None)
             else:
                 num_drafted += 1
+                num_started += is_first
+                sequence.has_drafted = True
                 draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
                 draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
                 drafts.append(draft)
@@ -301,7 +314,7 @@ class Decoder:
                 if sequence.drafter is not None:
                     start = time.perf_counter()
                     sequence.drafter.finish()
-                    self.budget.end(sequence.guard, time.perf_counter() - start)
+                    self.budget.end(sequence.guard, time.perf_counter() - start, sequence.has_drafted)
 
 
 def _tenth(value: float) -> int:

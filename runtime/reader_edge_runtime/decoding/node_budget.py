@@ -17,7 +17,9 @@ _VAIN_SHARE = 0.005  # of decoding time that drafts in vain take in the long run
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that what plain decoding takes stays known
 
 _FIRST_PLAIN_S = 5e-5
-_FIRST_DRAFT_S = 2e-4  # a request's first draft also learns its prompt
+_FIRST_DRAFT_S = 1e-4
+_FIRST_START_S = 3e-4
+_FIRST_FINISH_S = 1e-4
 _MEMORY = 0.1
 
 
@@ -26,13 +28,16 @@ class NodeBudget:
 
     times: of passes. plain_s, draft_s: seconds that a step takes beside its pass, and that drafting and learning add
     to it, both for each sequence, as measured of late. Choosing tokens takes as long a token either way and is left
-    out. account: what drafting may still lose.
+    out. start_s, finish_s: what a request's first draft takes more, since it learns the prompt, and what learning its
+    answer takes at the end. account: what drafting may still lose.
     """
 
     def __init__(self, max_width: int) -> None:
         self.times = PassTimes(max_width)
         self.plain_s = _FIRST_PLAIN_S
         self.draft_s = _FIRST_DRAFT_S
+        self.start_s = _FIRST_START_S
+        self.finish_s = _FIRST_FINISH_S
         self.max_drafted = _FIRST_DRAFT
         self.account = DraftAccount()
         self._num_drafted_steps = 0
@@ -45,22 +50,30 @@ class NodeBudget:
         """The guard of a new request, which knows what the last one taught."""
         return self._last_guard.for_next()
 
-    def end(self, guard: DraftGuard, seconds: float) -> None:
+    def end(self, guard: DraftGuard, seconds: float, has_drafted: bool) -> None:
         """A request ended, and its drafter took so long to finish."""
         self._last_guard = guard
         self.account.book(-seconds, self._step_s)
+        if has_drafted:
+            self.finish_s = _moved(self.finish_s, seconds)
 
-    def affords(self, num_drafts: int) -> bool:
-        """Whether so many drafts may be made now, should all be in vain."""
+    def pays_start(self, num_tokens: int) -> bool:
+        """Whether a request that may get so many more tokens can make up for what its drafting takes once."""
+        once_s = self.start_s + self.finish_s
+        return not self.times.is_measured or self.account.pays_start(once_s, num_tokens, self._step_s)
+
+    def affords(self, num_drafts: int, num_started: int) -> bool:
+        """Whether so many drafts may be made now, should all be in vain; num_started: by requests that had none."""
         if not self.times.is_measured:
             return True
-        return self.account.affords(num_drafts * self.draft_s + self._trial_s)
+        return self.account.affords(num_drafts * self.draft_s + num_started * self.start_s + self._trial_s)
 
-    def prefilled(self, past: int, seconds: float) -> None:
-        """A prompt took so long; a share of it may be spent on drafts."""
+    def prefilled(self, past: int, seconds: float, num_tokens: int) -> None:
+        """A prompt took so long, and drafts may help with so many tokens: a share of both may be spent on drafts."""
         if self.times.is_measured:
             self._note_times(self.times.seconds(1, past), 1)
             self.account.pass_time(seconds, self._step_s)
+            self.account.advance(num_tokens, self._step_s)
 
     def skipped(self, past: int) -> None:
         """A text is taken to have gone before that paid for drafts."""
@@ -114,17 +127,24 @@ class NodeBudget:
         pass_s: float,
         beside_s: float,
         num_drafted: int,
+        num_started: int = 0,
         num_accepted: int = 0,
     ) -> None:
-        """Learn what a step took: its pass, and all else but the choice of tokens; and what drafts gave."""
+        """Learn what a step took: its pass, and all else but the choice of tokens; and what drafts gave.
+
+        num_started: of the drafts, those that were their request's first.
+        """
         self.times.learn(batch_size, width, past, pass_s)
         if num_drafted:
             spent = max(0.0, beside_s - batch_size * self.plain_s)
             token_s, wider_s = self._saved_s
             self.account.book(num_accepted * token_s - wider_s - spent, self._step_s)
-            self.draft_s += _MEMORY * (min(spent / num_drafted, 2 * self.draft_s) - self.draft_s)
+            if num_started:
+                self.start_s = _moved(self.start_s, max(0.0, spent - num_drafted * self.draft_s) / num_started)
+            else:
+                self.draft_s = _moved(self.draft_s, spent / num_drafted)
         else:
-            self.plain_s += _MEMORY * (min(beside_s / batch_size, 2 * self.plain_s) - self.plain_s)
+            self.plain_s = _moved(self.plain_s, beside_s / batch_size)
         self.account.pass_time(pass_s + beside_s, self._step_s or pass_s)
         self._num_drafted_steps = 0 if width == 1 else self._num_drafted_steps + 1
 
@@ -137,6 +157,11 @@ class NodeBudget:
 
     def _draft_s(self, num_drafted: int) -> float:
         return num_drafted * self.draft_s if self.times.is_measured else 0.0
+
+
+def _moved(mean: float, value: float) -> float:
+    """A mean that follows its newest values, but no outlier far."""
+    return mean + _MEMORY * (min(value, 2 * mean) - mean)
 
 
 def _gains(values: Sequence[float], guard: DraftGuard | None) -> list[float]:

@@ -37,6 +37,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
         self.drafter: RequestDrafter | None = None
+        self.has_drafted = False
         self.guard = guard
         self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
