@@ -152,7 +152,7 @@ class _IntegerSoftmax(_Softmax):
         product = self._wide(
             "MatMul", self._integers(scaled, tops, _WEIGHT_STEPS), self._integers(values, magnitudes, _VALUE_STEPS)
         )
-        units = self._wide("Div", self._widened(tops), self._total(self._widened(self._in_steps(weights))))
+        units = self._wide("Div", self._widened(tops), self._exact_total(weights))
         unit = editor.constant(np.array(1 / (_WEIGHT_STEPS * _VALUE_STEPS)), "unit")
         return self._narrowed(self._wide("Mul", product, self._wide("Mul", units, unit)))
 
@@ -167,10 +167,11 @@ class _IntegerSoftmax(_Softmax):
     def _positive(self, numbers: ir.Value) -> ir.Value:
         return self._editor.op("Max", [numbers, self._editor.scalar(_SMALLEST)])
 
-    def _in_steps(self, weights: ir.Value) -> ir.Value:
-        """Weights of at most one in steps of 2**-22, of which up to 2**31 add up exactly."""
-        two = self._editor.scalar(2)
-        return self._editor.op("Sub", [self._editor.op("Add", [weights, two]), two])
+    def _exact_total(self, weights: ir.Value) -> ir.Value:
+        """The sum of weights of at most one, each rounded to steps of 2**-22 by adding two: so many add up exactly."""
+        raised = self._editor.op("Add", [weights, self._editor.scalar(2)])
+        twos = self._wide("Mul", self._widened(self._editor.size_of(weights, 3)), self._widened(self._editor.scalar(2)))
+        return self._wide("Sub", self._total(self._widened(raised)), twos)
 
 
 def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value]:
