@@ -42,18 +42,3 @@ def test_one_slow_draft_does_not_end_drafting_and_a_good_time_does_not_pay_for_e
     assert account.seconds == pytest.approx(-STEP_S)
     account.book(1.0, STEP_S)
     assert account.seconds == pytest.approx(100 * STEP_S)
-
-
-def test_a_request_brings_a_share_of_its_coming_steps_but_no_more_than_a_few() -> None:
-    account = DraftAccount()
-    account.advance(16, STEP_S)
-    assert account.seconds == pytest.approx(0.32 * STEP_S)
-    account.advance(100_000, STEP_S)
-    assert account.seconds == pytest.approx(4.32 * STEP_S)
-
-
-def test_drafting_starts_where_the_coming_steps_make_its_start_small() -> None:
-    account = DraftAccount()
-    assert not account.pays_start(4e-4, 16, STEP_S)
-    assert account.pays_start(4e-4, 40, STEP_S)
-    assert account.pays_start(4e-4, 16, 0.025)

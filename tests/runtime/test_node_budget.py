@@ -167,18 +167,16 @@ def test_drafts_are_afforded_from_time_and_from_what_they_save() -> None:
     assert not budget.affords(1, 0)
 
 
-def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
+def test_a_request_that_is_soon_over_does_not_start_to_draft_and_another_may_try_once() -> None:
     budget = budget_of(cost(growth=0.0))
-    budget.start_s, budget.finish_s = 2e-3, 1e-3
-    budget.prefilled(50, seconds=0.1, num_tokens=0)
+    budget.draft_s, budget.start_s, budget.finish_s, budget.account = 1e-3, 2e-3, 1e-3, DraftAccount()
+    budget.prefilled(50, seconds=0.0, num_tokens=8)
     assert not budget.pays_start(8)
+    assert not budget.affords(1, 0)
+    budget.prefilled(50, seconds=0.0, num_tokens=16)
     assert budget.pays_start(16)
-    budget.account = DraftAccount()
-    budget.prefilled(50, seconds=0.0, num_tokens=8)
-    assert budget.affords(1, 0)
-    assert not budget.affords(1, 1)  # the advance of 8 tokens is less than the start
-    budget.prefilled(50, seconds=0.0, num_tokens=8)
     assert budget.affords(1, 1)
+    assert not budget.affords(3, 1)
 
 
 def test_what_a_request_takes_once_is_learned_apart() -> None:

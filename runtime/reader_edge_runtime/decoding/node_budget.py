@@ -14,6 +14,7 @@ _TRIAL_WIDTH = 4  # a draft is made where such a pass could be afforded too
 
 _MARGIN = 1.02  # drafting must promise so much more than plain decoding: estimates err
 _VAIN_SHARE = 0.005  # of decoding time that drafts in vain take in the long run
+_START_SHARE = 0.02  # of a request's coming plain steps that its drafting may take once
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that what plain decoding takes stays known
 
 _FIRST_PLAIN_S = 5e-5
@@ -58,9 +59,9 @@ class NodeBudget:
             self.finish_s = _moved(self.finish_s, seconds)
 
     def pays_start(self, num_tokens: int) -> bool:
-        """Whether a request that may get so many more tokens can make up for what its drafting takes once."""
+        """Whether what its drafting takes once is little for a request that may get so many more tokens."""
         once_s = self.start_s + self.finish_s
-        return not self.times.is_measured or self.account.pays_start(once_s, num_tokens, self._step_s)
+        return not self.times.is_measured or once_s <= _START_SHARE * num_tokens * self._step_s
 
     def affords(self, num_drafts: int, num_started: int) -> bool:
         """Whether so many drafts may be made now, should all be in vain; num_started: by requests that had none."""
@@ -69,11 +70,15 @@ class NodeBudget:
         return self.account.affords(num_drafts * self.draft_s + num_started * self.start_s + self._trial_s)
 
     def prefilled(self, past: int, seconds: float, num_tokens: int) -> None:
-        """A prompt took so long, and drafts may help with so many tokens: a share of both may be spent on drafts."""
+        """A prompt took so long, a share of which may be spent on drafts, which may help with so many tokens.
+
+        Where drafting may start, a first draft may be in vain: a request must find out early what drafts are worth.
+        """
         if self.times.is_measured:
             self._note_times(self.times.seconds(1, past), 1)
             self.account.pass_time(seconds, self._step_s)
-            self.account.advance(num_tokens, self._step_s)
+            if num_tokens and self.pays_start(num_tokens):
+                self.account.book(self.start_s + self.finish_s + self.draft_s + self._trial_s, self._step_s)
 
     def skipped(self, past: int) -> None:
         """A text is taken to have gone before that paid for drafts."""
