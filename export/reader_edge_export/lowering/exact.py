@@ -11,6 +11,7 @@ over rows are of two kinds:
   of what the int8 rows of the next product lose; native kernels sum 16-bit integers four times as fast as float64.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import ClassVar
 
@@ -68,7 +69,7 @@ def _form(marker: TreeAttentionMarker) -> tuple[float, ...]:
     return marker.scale, marker.num_kv_heads, marker.group_size, marker.head_dim
 
 
-class _Softmax:
+class _Softmax(ABC):
     """Softmax over the visible rows and the sum of their values, in ONNX's own operators."""
 
     OPERATOR: ClassVar[str]
@@ -93,9 +94,9 @@ class _Softmax:
         """(B, Hq, N, D) of what the operator gives."""
         return output
 
+    @abstractmethod
     def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
         """Exponentials (B, H, R, M) over their sum, times values (B, H, M, D) -> (B, H, R, D)."""
-        raise NotImplementedError
 
     def _largest(self, value: ir.Value) -> ir.Value:
         return self._editor.op("ReduceMax", [value, self._editor.int64s(-1)], {"keepdims": 1})
