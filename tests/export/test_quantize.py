@@ -119,6 +119,12 @@ def test_int4_blocks_round_to_half_a_step_or_better(shape: tuple[int, int, int])
     assert (np.sqrt(np.square(restored - weight).mean(axis=0)) <= 0.5001 * extreme / 7).all()
 
 
+def test_an_int4_block_holds_extremes_of_either_sign() -> None:
+    weight = np.array([[1.0, -1.0], [-0.99, 0.99]], np.float32)
+    restored = _unpack(*quantize_blocks(weight))[:, :2].T
+    assert (np.abs(restored - weight) <= 0.5001 / 7).all()
+
+
 def test_an_all_zero_matrix_stays_zero() -> None:
     weight = np.zeros((BLOCK_SIZE, 2), np.float32)
     assert not quantize_columns(weight)[0].any()

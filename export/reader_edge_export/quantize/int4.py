@@ -11,7 +11,7 @@ UInt8Array = npt.NDArray[np.uint8]
 
 BLOCK_SIZE = 32
 _INT8_ACTIVATIONS = 4  # accuracy_level: activations int8 per block of a row, sums int32: row independent, and fast
-_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
+_FACTORS = (8 / 7, 1.0, 0.95, 0.9, 0.85, 0.8)  # with the first, no value lies beyond the range
 
 
 class Int4Products:
@@ -42,8 +42,8 @@ def quantize_blocks(weight: Float32Array) -> tuple[UInt8Array, Float32Array]:
     """weight (K, J) -> packed uint8 (J, blocks, 16) and scales (J, blocks); value = scale * (nibble - 8).
 
     Nibbles run from 0 to 15, two a byte, the first in the low half. The block's extreme value takes the nibble 0, as
-    in llama.cpp's Q4_0, since the range reaches one step further there; of several such scales, each a little shorter
-    than the one before, the block keeps the one with the least squared error.
+    in llama.cpp's Q4_0, since the range reaches one step further there; of that scale, shorter ones, and the one whose
+    range holds the extreme with either sign, the block keeps the one with the least squared error.
     """
     num_inputs, num_outputs = weight.shape
     num_blocks = -(-num_inputs // BLOCK_SIZE)
@@ -62,8 +62,8 @@ def _best_scales(blocks: Float32Array) -> Float32Array:
     full[full == 0] = 1
     best = full
     least = np.full(full.shape, np.inf, np.float32)
-    for shrink in _SHRINKS:
-        scales = (full * np.float32(shrink)).astype(np.float32)
+    for factor in _FACTORS:
+        scales = (full * np.float32(factor)).astype(np.float32)
         restored = (_nibbles(blocks, scales).astype(np.float32) - 8) * scales[..., None]
         error = np.square(restored - blocks).sum(axis=2)
         best = np.where(error < least, scales, best)
