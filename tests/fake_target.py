@@ -53,6 +53,9 @@ class FakeTarget:
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         return KVCache(self.manifest, num_slots, capacity)
 
+    def prefill_chunk(self, past: int) -> int:
+        return 256
+
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
     ) -> ForwardResult:

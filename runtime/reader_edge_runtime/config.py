@@ -19,7 +19,7 @@ class EngineConfig:
     """How a model is run on this machine.
 
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
-    prefill_chunk: prompt tokens per forward pass.
+    prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`TargetModel.prefill_chunk`).
     max_batch: sequences decoded together; further ones wait.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
@@ -30,7 +30,7 @@ class EngineConfig:
     """
 
     threads: int = 0
-    prefill_chunk: int = 256
+    prefill_chunk: int = 0
     max_batch: int = 8
     is_calibrated: bool = True
     is_probed: bool = True
@@ -40,7 +40,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _require(0 <= self.threads <= 1024, "threads", self.threads, "from 0 to 1024")
-        _require(1 <= self.prefill_chunk <= 8192, "prefill_chunk", self.prefill_chunk, "from 1 to 8192")
+        _require(0 <= self.prefill_chunk <= 8192, "prefill_chunk", self.prefill_chunk, "from 0 to 8192")
         _require(self.provider in (None, "cpu", "cuda"), "provider", self.provider, "'cpu' or 'cuda'")
         _require(1 <= self.max_batch <= 256, "max_batch", self.max_batch, "from 1 to 256")
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,8 +15,9 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import InstallationError, ProviderError
 from reader_edge_runtime.execution import provider
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.package import ModelPackage
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
+from reader_edge_runtime.package import WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.process_memory import FilePages
 
 IN_PLACE = "in-place optimization not activated"
 
@@ -128,3 +130,51 @@ def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Pat
     for result, expected in results:
         assert result.top_ids.tobytes() == expected.top_ids.tobytes()
         assert result.top_logits.tobytes() == expected.top_logits.tobytes()
+
+
+def test_prompts_come_in_chunks_that_shrink_where_a_graph_holds_all_scores(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    pure = TargetModel.open(package, uses_native=False)
+    chunks = [pure.prefill_chunk(past) for past in (0, 1000, 4000)]
+    assert chunks == sorted(chunks, reverse=True)
+    assert chunks[0] > chunks[-1] >= 16
+    native = TargetModel(pure.session, pure.manifest, is_native=True)
+    assert native.prefill_chunk(4000) == native.prefill_chunk(0) > chunks[0]
+
+
+def test_prefill_takes_the_models_chunks_unless_it_is_told(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, held_out_texts: list[str]
+) -> None:
+    widths = []
+    forward = TargetModel.forward
+
+    def recorded(self: TargetModel, cache: KVCache, slot: int, trees: list[DraftTree], rows: object) -> ForwardResult:
+        widths.append(len(trees[0]))
+        return forward(self, cache, slot, trees, cast(list[list[int]], rows))
+
+    monkeypatch.setattr(TargetModel, "forward", recorded)
+    monkeypatch.setattr(TargetModel, "prefill_chunk", lambda self, past: 30 if past < 60 else 20)
+    for chunk, expected in ((0, [30, 30, 20, 20]), (70, [70, 30])):
+        engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_probed=False, is_calibrated=False))
+        prompt = engine.encode_prompt(held_out_texts[1])[:100]
+        widths.clear()
+        sequence = engine.decoder.submit(prompt, GenerationConfig(max_tokens=1, is_drafted=False))
+        while sequence.finish_reason is None:
+            engine.decoder.step()
+        assert widths == expected
+
+
+def test_rows_of_the_vocabulary_are_given_back_every_few_tokens(demo_folder: Path) -> None:
+    class Pages(FilePages):
+        num_forgotten = 0
+
+        def forget(self) -> None:
+            self.num_forgotten += 1
+
+    opened = TargetModel.open(ModelPackage.open(demo_folder))
+    pages = Pages(demo_folder / WEIGHTS_NAME)
+    target = TargetModel(opened.session, opened.manifest, weights=pages)
+    cache = target.new_cache(1, 256)
+    for num_tokens, expected in ((40, 0), (40, 1), (100, 2), (1, 2)):
+        target.forward(cache, 0, [DraftTree.chain(list(range(num_tokens)))], [[0]])
+        assert pages.num_forgotten == expected

@@ -163,7 +163,8 @@ class Decoder:
         self.cache.reserve(self.cache.num_slots, capacity)
         while True:
             length = self.cache.lengths[slot]
-            tree = DraftTree.chain(prompt[length : length + self.config.prefill_chunk])
+            chunk = self.config.prefill_chunk or self.target.prefill_chunk(length)
+            tree = DraftTree.chain(prompt[length : length + chunk])
             rows = self._prefill_rows(sequence, length, len(tree))
             result = self.target.forward(self.cache, slot, [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))

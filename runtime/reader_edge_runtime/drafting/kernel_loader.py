@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from filelock import FileLock
+
+from reader_edge_runtime.process_memory import FilePages
 
 
 class KernelLoader:
@@ -48,12 +51,22 @@ class KernelLoader:
                 with FileLock(folder / "compiling.lock"):  # one process compiles, and others wait for it
                     if not kernel_cache.is_complete():
                         _compile_elsewhere()
+            compiler = _compiler_pages()
+            compiler.forget()
             from reader_edge_runtime.drafting.warm_up import warm_up
 
             warm_up()
             self.is_ready = True
+            compiler.forget()  # compiled kernels run without it
         except BaseException as error:  # nothing is drafted then; `wait` tells why
             self._error = error
+
+
+def _compiler_pages() -> FilePages:
+    """The compiler's own code, which takes more memory than all that is loaded with it."""
+    import llvmlite.binding
+
+    return FilePages(Path(llvmlite.binding.__file__).with_name("libllvmlite.so"))
 
 
 def _compile_elsewhere() -> None:

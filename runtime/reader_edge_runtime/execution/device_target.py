@@ -17,11 +17,14 @@ from reader_edge_runtime.execution.buckets import MAX_CAPTURED, tree_bucket, vis
 from reader_edge_runtime.execution.commit_graph import CommitGraph, slot_view
 from reader_edge_runtime.execution.device_cache import DeviceKVCache
 from reader_edge_runtime.execution.device_memory import ELEMENT_TYPES, Array, DeviceArray
+from reader_edge_runtime.execution.graph_contract import check_contract
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.placement import load_placed
 from reader_edge_runtime.execution.provider import CPU, CUDA, NOT_CAPTURED, run_options, session_options
-from reader_edge_runtime.execution.target_model import Float32Array, ForwardResult, TargetModel, check_contract
+from reader_edge_runtime.execution.target_model import Float32Array, ForwardResult, TargetModel
 from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
+
+_PREFILL_CHUNK = 256
 
 _PROVIDERS = {"cpu": CPU, "cuda": CUDA}
 
@@ -79,6 +82,9 @@ class DeviceTarget(TargetModel):
 
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
+
+    def prefill_chunk(self, past: int) -> int:
+        return _PREFILL_CHUNK
 
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]

@@ -10,17 +10,23 @@ import onnxruntime as ort
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.graph_contract import check_contract
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.native import has_native_operators, native_library
 from reader_edge_runtime.execution.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.provider import open_session
-from reader_edge_runtime.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
+from reader_edge_runtime.package import GRAPH_NAME, MASKED, WEIGHTS_NAME, Manifest, ModelPackage
+from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 Inputs = dict[str, npt.NDArray[np.generic]]
 
+# Tokens of a prompt in one pass: more take more memory and hardly less time; other sizes than powers of two are slower.
+_NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
+_LATE = 1536  # tokens of the past from which scores take more memory than all else of a pass
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
+_MAX_LOOKED_UP = 64  # tokens whose embeddings stay in memory: each is read with 64 KiB around it
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,21 @@ class TargetModel:
     """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package`.
 
     is_native: native kernels run parts of the graph.
+    weights: the file that embeddings are read from, as far as the session maps it.
     """
 
-    def __init__(self, session: ort.InferenceSession, manifest: Manifest, is_native: bool = False) -> None:
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        manifest: Manifest,
+        is_native: bool = False,
+        weights: FilePages | None = None,
+    ) -> None:
         self.session = session
         self.manifest = manifest
         self.is_native = is_native
+        self._weights = weights
+        self._num_looked_up = 0
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, PassTensors] = {}
         self._bound: tuple[ort.IOBinding, PassTensors] | None = None
@@ -85,9 +100,11 @@ class TargetModel:
                 "use --provider cuda, or export with another --precision."
             )
         library = native_library() if uses_native else None
-        session = open_session(package.path(GRAPH_NAME), threads, library)
+        with large_blocks_apart():
+            session = open_session(package.path(GRAPH_NAME), threads, library)
         check_contract(session, package.manifest)
-        return cls(session, package.manifest, library is not None and has_native_operators(session))
+        is_native = library is not None and has_native_operators(session)
+        return cls(session, package.manifest, is_native, FilePages(package.folder / WEIGHTS_NAME))
 
     @property
     def provider(self) -> str:
@@ -97,6 +114,15 @@ class TargetModel:
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         """An empty cache where this model's passes can write it."""
         return KVCache(self.manifest, num_slots, capacity)
+
+    def prefill_chunk(self, past: int) -> int:
+        """How many tokens of a prompt to score at once after `past` others, for the memory that passes take.
+
+        Native attention adds up scores as they come; the graph's own definition holds them all.
+        """
+        if self.is_native:
+            return _NATIVE_CHUNK
+        return _CHUNK if past < _LATE else _LATE_CHUNK
 
     def forward(
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
@@ -120,6 +146,7 @@ class TargetModel:
             else:  # a mask, as wide as the past
                 binding.bind_cpu_input(name, array)
         self.session.run_with_iobinding(binding)
+        self._forget_embeddings(inputs["input_ids"].size)
         return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), lambda: tensors.logits)
 
     def build_inputs(
@@ -151,6 +178,13 @@ class TargetModel:
         if self.manifest.sliding_window is not None:
             inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, self.manifest.sliding_window)
         return inputs
+
+    def _forget_embeddings(self, num_looked_up: int) -> None:
+        """Keep the rows of a large vocabulary, each read with its surroundings, from adding up to a second copy."""
+        self._num_looked_up += num_looked_up
+        if self._weights is not None and self._num_looked_up >= _MAX_LOOKED_UP:
+            self._weights.forget()
+            self._num_looked_up = 0
 
     def _binding(self, cache: KVCache, first_slot: int, num_slots: int) -> ort.IOBinding:
         """The KV tensors of a slot range, each bound as input and output at once; kept until the slab moves."""
@@ -195,34 +229,3 @@ def _windowed(
         key_positions[length : length + num_nodes] = position_ids[b]
         windowed[b, 0][position_ids[b][:, None] - key_positions >= sliding_window] = MASKED
     return windowed
-
-
-def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
-    """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
-    kv_shape = [manifest.num_kv_heads, manifest.head_dim]
-    inputs = {node.name: node for node in session.get_inputs()}
-    wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}
-    if manifest.sliding_window is not None:
-        wanted.add("tree_mask_sliding")
-    if set(inputs) != wanted:
-        odd = ", ".join(sorted(set(inputs) ^ wanted)[:3])
-        raise ProviderError(f"The graph's inputs differ from the manifest ({odd}): export the model again.")
-    for name in manifest.past_names():
-        shape = inputs[name].shape
-        if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
-            raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
-    outputs = {node.name: node for node in session.get_outputs()}
-    promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
-    if COMMIT_NAME in manifest.files:
-        promised.add("log_sum_exp")
-    if set(outputs) != promised:
-        odd = ", ".join(sorted(set(outputs) ^ promised)[:3])
-        raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
-    if outputs["logits"].shape[-1] != manifest.vocab_size:
-        raise ProviderError(
-            f"The graph has {outputs['logits'].shape[-1]} logits, the manifest {manifest.vocab_size}: export again."
-        )
-    if outputs["top_ids"].shape[-1] != manifest.top_k:
-        raise ProviderError(
-            f"The graph has {outputs['top_ids'].shape[-1]} top successors, the manifest {manifest.top_k}: export again."
-        )

@@ -1,0 +1,81 @@
+"""Memory given back to the system that this process holds and does not need: read pages of files, freed blocks.
+
+Pages of a mapped file count as a process's memory once they were read, and sixteen or more are mapped for each. Given
+back, they stay in the system's cache of files and are read from there when they are wanted again.
+"""
+
+import ctypes
+import functools
+import mmap
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MIN_BYTES = 4 << 20  # smaller mappings are not worth the call
+_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
+
+# Of glibc's malloc.h. Blocks from the threshold on are mapped one by one, and unmapped when they are freed.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LOADING_THRESHOLD, _THRESHOLD = 256 << 10, 4 << 20
+
+
+class FilePages:
+    """The pages of a file that this process has mapped and not written into. Elsewhere than on Linux there are none.
+
+    They are looked up once, so the file has to stay mapped for as long as `forget` is called.
+    """
+
+    def __init__(self, file: Path) -> None:
+        ranges = _unwritten_ranges(str(file.resolve())) if _c_library() is not None else []
+        self._ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
+        self._advise("MADV_NOHUGEPAGE")  # else 2 MiB may come with every byte that is read
+
+    def forget(self) -> None:
+        """Take the pages out of this process's memory."""
+        self._advise("MADV_DONTNEED")
+
+    def _advise(self, advice: str) -> None:
+        library = _c_library()
+        if library is not None:
+            for start, size in self._ranges:
+                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), getattr(mmap, advice))
+
+
+@contextmanager
+def large_blocks_apart() -> Iterator[None]:
+    """Meanwhile, every large block of memory that is freed goes back to the system at once: loading frees many.
+
+    Else glibc keeps them in a heap full of holes. Other C libraries are left alone.
+    """
+    mallopt = getattr(_c_library(), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(_M_MMAP_THRESHOLD, _LOADING_THRESHOLD)
+    try:
+        yield
+    finally:
+        mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _THRESHOLD)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _unwritten_ranges(path: str) -> list[tuple[int, int]]:
+    """Start and size of each mapping of a file without pages of this process's own, by /proc/self/smaps."""
+    ranges: list[tuple[int, int]] = []
+    current: tuple[int, int] | None = None
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        if mapping := _MAPPING.match(line):
+            start, end = (int(address, 16) for address in mapping.groups()[:2])
+            current = (start, end - start) if mapping[3] == path else None
+        elif current is not None and line.startswith("Anonymous:"):
+            if line.split()[1] == "0":
+                ranges.append(current)
+            current = None
+    return ranges

@@ -1,0 +1,82 @@
+"""Memory that is given back: it counts no more, and nothing that anybody reads has changed."""
+
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge.memory import resident_bytes
+from reader_edge_runtime import process_memory
+from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere than on Linux nothing is given back")
+
+NUM_BYTES = 64 << 20
+
+# Blocks of 2 MiB with something small behind each, freed after one of 16 MiB: that teaches glibc to keep such blocks.
+HOLES = """
+import contextlib, sys
+import numpy as np
+from reader_edge.memory import resident_bytes
+from reader_edge_runtime.process_memory import large_blocks_apart
+with large_blocks_apart() if sys.argv[1] == "apart" else contextlib.nullcontext():
+    np.ones(16 << 20, np.uint8)
+    before = resident_bytes()
+    blocks = [(np.ones(2 << 20, np.uint8), np.ones(100_000, np.uint8)) for _ in range(32)]
+    small = [block[1] for block in blocks]
+    del blocks
+    print(resident_bytes() - before)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "weights with a blank.data"
+    np.arange(NUM_BYTES // 8).tofile(path)
+    return path
+
+
+def test_read_pages_of_a_file_are_given_back_and_read_again(file: Path) -> None:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        array = np.frombuffer(mapped, np.int64)
+        pages = FilePages(file)
+        total = int(array.sum())
+        read = resident_bytes()
+        pages.forget()
+        assert read - resident_bytes() > 0.9 * NUM_BYTES
+        assert int(array.sum()) == total
+        del array
+
+
+def test_pages_written_into_are_kept(file: Path) -> None:
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        mapped[5] = 77
+        FilePages(file).forget()
+        assert mapped[5] == 77
+
+
+def test_a_file_that_is_not_mapped_has_no_pages(file: Path) -> None:
+    FilePages(file).forget()
+    assert file.stat().st_size == NUM_BYTES
+
+
+def test_a_system_without_a_known_c_library_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "_c_library", lambda: None)
+    with large_blocks_apart():
+        FilePages(file).forget()
+
+
+def left_over(how: str) -> int:
+    """Bytes that a process holds more than before it took and freed 64 MiB."""
+    return int(subprocess.run([sys.executable, "-c", HOLES, how], capture_output=True, check=True, text=True).stdout)
+
+
+def test_large_blocks_go_back_to_the_system_when_they_are_freed() -> None:
+    assert left_over("apart") < 8 << 20
+
+
+def test_control_else_they_stay_as_holes() -> None:
+    assert left_over("together") > 32 << 20
