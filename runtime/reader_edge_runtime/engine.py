@@ -100,13 +100,13 @@ class Engine:
         tokenizer = Tokenizer.open(package)
         opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
         target = open_target(package, config.threads, config.provider, config.uses_native)
-        if drafter is None:
+        cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration) if config.is_calibrated else None
+        if drafter is None:  # not before the measuring: its kernels take time and memory while they load
             draft = draft or DraftConfig()
             history_file = _history_file(history, tokenizer, package, draft)
             drafter = RetrievalDrafter(draft, datastores=opened, history_file=history_file)
         decoder = Decoder(target, drafter, config)
-        if config.is_calibrated:
-            cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration)
+        if cost is not None:
             decoder.budget.times.add(cost)
             decoder.max_harvested_rows = worthwhile_rows(cost, decoder.max_harvested_rows)
         report = probe_width(target) if config.is_probed or config.is_near_tie_guarded else None

@@ -32,6 +32,11 @@ class FilePages:
         self._ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
         self._advise("MADV_NOHUGEPAGE")  # else 2 MiB may come with every byte that is read
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the mappings, read or not."""
+        return sum(size for _, size in self._ranges)
+
     def forget(self) -> None:
         """Take the pages out of this process's memory."""
         self._advise("MADV_DONTNEED")

@@ -113,7 +113,7 @@ def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
 
 
 def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Path) -> None:
-    """Sizes come and go and come again, in two slots, over a cache that moves once and logits that outgrow theirs."""
+    """Sizes come and go and come again, in two slots, over a cache that moves, logits that outgrow theirs, a release."""
     target = TargetModel.open(ModelPackage.open(demo_folder))
     cache = target.new_cache(2, 32)
     cache.lengths[:] = [5, 9]
@@ -121,6 +121,8 @@ def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Pat
     for number, (slot, width) in enumerate([(0, 1), (0, 3), (0, 1), (1, 1), (1, 3), (0, 3), (0, 64), (0, 1), (1, 1)]):
         if number == 6:
             cache.reserve(2, 128)
+        if number == 4:
+            target.release_memory()
         trees = [DraftTree.chain(list(range(number, number + width)))]
         result = target.forward(cache, slot, trees, [range(width)])
         fresh = TargetModel(target.session, target.manifest)

@@ -52,12 +52,11 @@ class KernelLoader:
                     if not kernel_cache.is_complete():
                         _compile_elsewhere()
             compiler = _compiler_pages()
-            compiler.forget()
+            compiler.forget()  # compiled kernels run without it
             from reader_edge_runtime.drafting.warm_up import warm_up
 
-            warm_up()
+            warm_up(compiler.forget)
             self.is_ready = True
-            compiler.forget()  # compiled kernels run without it
         except BaseException as error:  # nothing is drafted then; `wait` tells why
             self._error = error
 

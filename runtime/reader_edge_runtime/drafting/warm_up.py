@@ -1,6 +1,7 @@
 """Call every kernel once, which compiles it or loads what was compiled: a module that can be run."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,19 +16,25 @@ if TYPE_CHECKING:
 _TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5]
 
 
-def warm_up() -> None:
-    """Draft, learn, outgrow every array and forget, with the types that requests use."""
+def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
+    """Draft, learn, outgrow every array and forget, with the types that requests use.
+
+    after_step: called in between, since loading a kernel leaves memory behind.
+    """
     from reader_edge_runtime.drafting.core import DraftingCore
     from reader_edge_runtime.drafting.parameters import cold_parameters
 
     core = DraftingCore(DraftConfig(max_history_tokens=40), cold_parameters())
     for _ in range(3):
         request = core.begin([*_TEXT, *range(1000)])
+        after_step()
+        _learn_successors(core)
+        after_step()
         request.follow([])
         request.draft(8, 4)
         request.observe(_TEXT)
-        _learn_successors(core)
         request.finish()
+        after_step()
     mark_complete()
 
 

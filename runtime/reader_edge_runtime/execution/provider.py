@@ -73,6 +73,13 @@ def run_options(graph_id: int = NOT_CAPTURED) -> ort.RunOptions:
     return options
 
 
+def shrinking_options() -> ort.RunOptions:
+    """Options of a run after which ONNX Runtime gives back the memory on the CPU that it does not hold tensors in."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def load_session(
     graph: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
 ) -> ort.InferenceSession:

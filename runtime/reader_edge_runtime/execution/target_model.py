@@ -14,7 +14,7 @@ from reader_edge_runtime.execution.graph_contract import check_contract
 from reader_edge_runtime.execution.kv_cache import KVCache
 from reader_edge_runtime.execution.native import has_native_operators, native_library
 from reader_edge_runtime.execution.pass_tensors import PassTensors, Sizes
-from reader_edge_runtime.execution.provider import open_session
+from reader_edge_runtime.execution.provider import open_session, shrinking_options
 from reader_edge_runtime.package import GRAPH_NAME, MASKED, WEIGHTS_NAME, Manifest, ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
 
@@ -82,6 +82,7 @@ class TargetModel:
         self.is_native = is_native
         self._weights = weights
         self._num_looked_up = 0
+        self._run_options: ort.RunOptions | None = None
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, PassTensors] = {}
         self._bound: tuple[ort.IOBinding, PassTensors] | None = None
@@ -145,7 +146,8 @@ class TargetModel:
                 tensors.inputs[name][:] = array
             else:  # a mask, as wide as the past
                 binding.bind_cpu_input(name, array)
-        self.session.run_with_iobinding(binding)
+        self.session.run_with_iobinding(binding, self._run_options)
+        self._run_options = None
         self._forget_embeddings(inputs["input_ids"].size)
         return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), lambda: tensors.logits)
 
@@ -178,6 +180,13 @@ class TargetModel:
         if self.manifest.sliding_window is not None:
             inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, self.manifest.sliding_window)
         return inputs
+
+    def release_memory(self) -> None:
+        """Let go of what passes so far needed, at the end of the next one."""
+        self._tensors.clear()
+        self._logits = np.empty(0, np.float32)
+        self._bound = None
+        self._run_options = shrinking_options()
 
     def _forget_embeddings(self, num_looked_up: int) -> None:
         """Keep the rows of a large vocabulary, each read with its surroundings, from adding up to a second copy."""

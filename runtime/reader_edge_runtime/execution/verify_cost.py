@@ -80,7 +80,9 @@ def measure_verify_cost(
             on_progress(len(rounds), _MAX_ROUNDS)
     seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
     bounds = np.stack([bounded(row, widths) for row in seconds])
-    return VerifyCost(batch_size, pasts, widths, bounds, _row_seconds(target, cache, batch_size, pasts[0], widths[-1]))
+    row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1])
+    target.release_memory()  # drafts are seldom as wide
+    return VerifyCost(batch_size, pasts, widths, bounds, row_s)
 
 
 def _row_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:

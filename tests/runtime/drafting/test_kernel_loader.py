@@ -10,7 +10,8 @@ import pytest
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting import kernel_cache, kernel_loader, warm_up
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader, _compiler_pages
+from reader_edge_runtime.process_memory import FilePages
 
 
 def test_importing_the_runtime_imports_no_compiler() -> None:
@@ -45,13 +46,24 @@ def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(kernel_cache, "is_complete", compiled.is_set)
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", compile_elsewhere)
-    monkeypatch.setattr(warm_up, "warm_up", lambda: None)
+    monkeypatch.setattr(warm_up, "warm_up", lambda after_step: None)
     loaders = [KernelLoader() for _ in range(3)]
     for loader in loaders:
         loader.start()
     for loader in loaders:
         loader.wait()
     assert len(num_compiled) == 1
+
+
+def test_the_compiler_is_given_back_while_kernels_load_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = []
+    monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(loader.is_ready))
+    loader = KernelLoader()
+    loader.wait()
+    assert len(forgotten) > 3
+    assert not any(forgotten)  # nobody is told to go on before
+    compiler = _compiler_pages()
+    assert compiler.num_bytes > 0 or sys.platform != "linux"
 
 
 def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
