@@ -113,7 +113,7 @@ def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
 
 
 def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Path) -> None:
-    """Sizes come and go and come again, in two slots, over a cache that moves, logits that outgrow theirs, a release."""
+    """Sizes come and go and come again, in two slots, over a cache that moves; logits outgrow theirs, or are let go."""
     target = TargetModel.open(ModelPackage.open(demo_folder))
     cache = target.new_cache(2, 32)
     cache.lengths[:] = [5, 9]
