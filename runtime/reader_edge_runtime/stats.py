@@ -2,7 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from reader_edge_runtime.draft_tree import DraftTree
 
 STEP_PARTS = ("draft_s", "forward_s", "verify_s", "commit_s", "learn_s")
 
@@ -80,7 +83,36 @@ class GenerationStats:
         """How unsure the target was of its own answer, where the request was scored: 1 is certain."""
         return math.exp(-self.log_probability / self.num_tokens) if self.num_tokens else 1.0
 
+    def count_step(self, width: int, moments: Sequence[float]) -> None:
+        """A step whose widest tree had `width` nodes. moments: when it started, and when each of STEP_PARTS ended."""
+        start, drafted, forwarded, verified, committed, learned = moments
+        self.num_steps += 1
+        self.steps_by_width[width] += 1
+        self.draft_s += drafted - start
+        self.forward_s += forwarded - drafted
+        self.verify_s += verified - forwarded
+        self.commit_s += committed - verified
+        self.learn_s += learned - committed
+        self.decode_s += learned - start
+
+    def count_tree(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """A step's tree, and the nodes of it that verification walked, the root first."""
+        self.num_drafted_tokens += len(tree) - 1
+        self.num_accepted_tokens += len(path) - 1
+        for source, value in zip(tree.sources[1:], tree.values[1:], strict=True):
+            self.drafted_by_source[source] += 1
+            self.drafted_by_tenth[_tenth(value)] += 1
+            self.predicted_by_tenth[_tenth(value)] += round(1000 * value)
+        for depth, node in enumerate(path[1:], start=1):
+            self.accepted_by_source[tree.sources[node]] += 1
+            self.accepted_by_depth[depth] += 1
+            self.accepted_by_tenth[_tenth(tree.values[node])] += 1
+
     def add(self, other: "GenerationStats") -> None:
         """Add the counts and times of another request."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def _tenth(value: float) -> int:
+    return min(int(10 * value), 9)

@@ -105,14 +105,7 @@ class Decoder:
         self.budget.learn(len(trees), width, past, pass_s, beside_s, num_drafted, num_started, num_accepted)
         advanced = list(self.running)
         for sequence in advanced:
-            stats = sequence.stats
-            stats.steps_by_width[width] += 1
-            stats.draft_s += drafted - start
-            stats.forward_s += forwarded - drafted
-            stats.verify_s += verified - forwarded
-            stats.commit_s += committed - verified
-            stats.learn_s += learned - committed
-            stats.decode_s += learned - start
+            sequence.stats.count_step(width, (start, drafted, forwarded, verified, committed, learned))
         self._release_finished()
         return advanced
 
@@ -284,24 +277,12 @@ class Decoder:
     ) -> None:
         """Count what happened to running sequence b, and let its drafter learn."""
         sequence = self.running[b]
-        stats = sequence.stats
-        stats.num_steps += 1
-        stats.num_drafted_tokens += len(tree) - 1
-        stats.num_accepted_tokens += verification.num_accepted_tokens
-        for source in tree.sources[1:]:
-            stats.drafted_by_source[source] += 1
-        for depth, node in enumerate(verification.path[1:], start=1):
-            stats.accepted_by_source[tree.sources[node]] += 1
-            stats.accepted_by_depth[depth] += 1
-            stats.accepted_by_tenth[_tenth(tree.values[node])] += 1
-        for value in tree.values[1:]:
-            stats.drafted_by_tenth[_tenth(value)] += 1
-            stats.predicted_by_tenth[_tenth(value)] += round(1000 * value)
+        sequence.stats.count_tree(tree, verification.path)
         if sequence.drafter is not None:
             sequence.drafter.observe(tree, verification.token_ids)
         if draft is not None:
             sequence.guard.learn(draft, tree, verification)
-            stats.num_vain_drafts += len(tree) == 1
+            sequence.stats.num_vain_drafts += len(tree) == 1
             root = len(sequence.token_ids) - len(verification.token_ids) - 1
             self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
 
@@ -316,7 +297,3 @@ class Decoder:
                     start = time.perf_counter()
                     sequence.drafter.finish()
                     self.budget.end(sequence.guard, time.perf_counter() - start, sequence.has_drafted)
-
-
-def _tenth(value: float) -> int:
-    return min(int(10 * value), 9)

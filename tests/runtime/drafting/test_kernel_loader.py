@@ -56,9 +56,9 @@ def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_compiler_is_given_back_while_kernels_load_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten = []
-    monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(loader.is_ready))
     loader = KernelLoader()
+    forgotten: list[bool] = []
+    monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(loader.is_ready))
     loader.wait()
     assert len(forgotten) > 3
     assert not any(forgotten)  # nobody is told to go on before
