@@ -5,28 +5,23 @@ sampled, one sequence alone and several ragged ones together: every combination 
 one, and a drafter that knows the answers. Trees are verified whether they pay or not, in widths drawn at random.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from reader_edge.any_width import AnyWidth
 from reader_edge.hostile_source import HostileSource
+from reader_edge.proof_result import ProofReport, ProofRun
+from reader_edge.proof_witness import PlainAnswer, Witness, digest, run_of
 from reader_edge.stress_drafter import StressDrafter
-from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats, SamplingConfig
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.drafting.datastore import Datastore
 from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
 from reader_edge_runtime.drafting.datastore_header import DatastoreFacts
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
-
-Float32Array = npt.NDArray[np.float32]
 
 CHOICES = ("greedy", "sampled")
 SOURCE_SETS = {
@@ -46,90 +41,6 @@ BATCH_SIZES = (1, 4)
 _REFUSED_TOKENS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where one drafted answer first left the plain one.
-
-    prompt: index of the prompt. position: tokens of the answer before it.
-    plain_token_id, drafted_token_id: what each chose; None where an answer had ended already.
-    logit_gap: drafted token's logit minus the plain token's, in the drafted run's row.
-    """
-
-    prompt: int
-    position: int
-    plain_token_id: int | None
-    drafted_token_id: int | None
-    logit_gap: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProofRun:
-    """All prompts under one drafter, way of choosing and batch size.
-
-    A prompt is compared up to its first divergence: what follows one cannot be compared.
-    nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
-    """
-
-    drafter: str
-    choice: str
-    batch_size: int
-    tokens_compared: int
-    logit_rows: int
-    logit_rows_equal: int
-    acceptance_length: float
-    nodes_by_source: dict[str, int]
-    divergences: tuple[Divergence, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProofReport:
-    """What was compared, with what result, and on what.
-
-    refusal: the error, naming the source, that stopped a source which proposed token ids outside the vocabulary; None
-    where nothing stopped it, or another token than the plain one had come before.
-    """
-
-    runs: tuple[ProofRun, ...]
-    refusal: str | None
-    provider: str
-    attention: str
-    precision: str
-
-    @property
-    def tokens_compared(self) -> int:
-        return sum(run.tokens_compared for run in self.runs)
-
-    @property
-    def num_divergences(self) -> int:
-        return sum(len(run.divergences) for run in self.runs)
-
-    @property
-    def logit_rows(self) -> int:
-        return sum(run.logit_rows for run in self.runs)
-
-    @property
-    def logit_rows_equal(self) -> int:
-        return sum(run.logit_rows_equal for run in self.runs)
-
-    @property
-    def logit_rows_bit_equal(self) -> bool:
-        """Whether every choice was made from the very bits that plain decoding had."""
-        return self.logit_rows_equal == self.logit_rows
-
-    @property
-    def is_promise_kept(self) -> bool:
-        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through."""
-        is_same = self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
-        return is_same and self.refusal is not None
-
-    def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
-        """For each prompt that diverged, the divergence that came earliest in its answer."""
-        found = [(run, divergence) for run in self.runs for divergence in run.divergences]
-        found.sort(key=lambda pair: pair[1].position, reverse=True)
-        earliest = {divergence.prompt: (run, divergence) for run, divergence in found}
-        return [earliest[prompt] for prompt in sorted(earliest)]
-
-
 def prove(
     engine: Engine,
     prompts: Sequence[str],
@@ -145,16 +56,6 @@ def prove(
     runs = tuple(run for choice in CHOICES for run in prover.runs(choice))
     manifest = engine.package.manifest
     return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
-
-
-@dataclass(frozen=True, slots=True)
-class _PlainAnswer:
-    """Tokens of a plain answer, and a digest of the logit row each was chosen from."""
-
-    prompt: tuple[int, ...]
-    config: GenerationConfig
-    token_ids: list[int]
-    digests: list[bytes]
 
 
 class _Prover:
@@ -214,7 +115,7 @@ class _Prover:
         sampling = sampled if choice == "sampled" else SamplingConfig()
         return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
 
-    def _drafter(self, name: str, answers: Sequence[_PlainAnswer], datastore: Datastore) -> Drafter:
+    def _drafter(self, name: str, answers: Sequence[PlainAnswer], datastore: Datastore) -> Drafter:
         vocab_size = self._target.manifest.vocab_size
         if name == "stress":
             return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
@@ -223,7 +124,7 @@ class _Prover:
         hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
         return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else []).wait()
 
-    def _datastore(self, path: Path, answers: Sequence[_PlainAnswer]) -> Datastore:
+    def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""
         vocab_size = self._target.manifest.vocab_size
         builder = DatastoreBuilder(self._fingerprint, vocab_size)
@@ -233,23 +134,23 @@ class _Prover:
         builder.write(path, DatastoreFacts(("answers",), 0), lambda stage: None)
         return Datastore.open(path, self._fingerprint, vocab_size)
 
-    def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> _PlainAnswer:
+    def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> PlainAnswer:
         alone = replace(self._engine_config, max_batch=1)
         decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), alone)
         digests: list[bytes] = []
-        decoder.on_logits = lambda _, row: digests.append(_digest(row))
+        decoder.on_logits = lambda _, row: digests.append(digest(row))
         sequence = decoder.submit(prompt, replace(config, is_drafted=False))
         while sequence.finish_reason is None:
             decoder.step()
-        return _PlainAnswer(prompt, config, sequence.output_token_ids, digests)
+        return PlainAnswer(prompt, config, sequence.output_token_ids, digests)
 
     def _compare(
-        self, answers: Sequence[_PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
+        self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
     ) -> ProofRun:
         decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
         decoder.budget = AnyWidth(seed=batch_size)
         witnesses = {
-            decoder.submit(answer.prompt, answer.config): _Witness(prompt, answer)
+            decoder.submit(answer.prompt, answer.config): Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
         }
         decoder.near_tie_margin = self._near_tie_margin
@@ -260,71 +161,9 @@ class _Prover:
             for sequence in [each for each in running if each.finish_reason is not None]:
                 running.pop(sequence).finish(sequence)
                 self._tell_progress()
-        return _summary(name, choice, batch_size, witnesses)
+        return run_of(name, choice, batch_size, witnesses)
 
     def _tell_progress(self) -> None:
         self._num_done += 1
         if self._on_progress is not None:
             self._on_progress(self._num_done, self._num_answers)
-
-
-class _Witness:
-    """Watches one drafted answer beside its plain one."""
-
-    def __init__(self, prompt: int, plain: _PlainAnswer) -> None:
-        self.num_tokens = 0
-        self.num_rows = 0
-        self.num_rows_equal = 0
-        self.divergence: Divergence | None = None
-        self._prompt = prompt
-        self._plain = plain
-        self._row: Float32Array | None = None
-
-    def see_row(self, sequence: DecodingSequence, row: Float32Array) -> None:
-        """Compare the row that the next token is chosen from; the token before is known by now."""
-        self._see_last_token(sequence)
-        if self.divergence is None:
-            position = sequence.num_output_tokens
-            self.num_rows += 1
-            self.num_rows_equal += self._plain.digests[position : position + 1] == [_digest(row)]
-            self._row = row.copy()
-
-    def finish(self, sequence: DecodingSequence) -> None:
-        """Compare the last token and the length."""
-        self._see_last_token(sequence)
-        position = sequence.num_output_tokens
-        if self.divergence is None and position < len(self._plain.token_ids):
-            self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
-
-    def _see_last_token(self, sequence: DecodingSequence) -> None:
-        position = sequence.num_output_tokens - 1
-        if position < 0 or self.divergence is not None:
-            return
-        drafted = sequence.token_ids[-1]
-        plain = self._plain.token_ids[position] if position < len(self._plain.token_ids) else None
-        self.num_tokens += 1
-        if drafted != plain:
-            gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
-            self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
-
-
-def _summary(name: str, choice: str, batch_size: int, witnesses: dict[DecodingSequence, _Witness]) -> ProofRun:
-    stats = GenerationStats()
-    for sequence in witnesses:
-        stats.add(sequence.stats)
-    watched = witnesses.values()
-    return ProofRun(
-        drafter=name,
-        choice=choice,
-        batch_size=batch_size,
-        tokens_compared=sum(each.num_tokens for each in watched),
-        logit_rows=sum(each.num_rows for each in watched),
-        logit_rows_equal=sum(each.num_rows_equal for each in watched),
-        acceptance_length=stats.acceptance_length,
-        nodes_by_source=dict(stats.drafted_by_source),
-        divergences=tuple(each.divergence for each in watched if each.divergence is not None),
-    )
-
-
-def _digest(row: Float32Array) -> bytes:
-    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()

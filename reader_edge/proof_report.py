@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.proof import Divergence, ProofReport, ProofRun
+from reader_edge.proof_result import Divergence, ProofReport, ProofRun
 from reader_edge_runtime import Engine
 
 

@@ -1,5 +1,6 @@
 """Tiny models and packages, each made once a session."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,3 +43,9 @@ def exported(
         return out
 
     return export
+
+
+@pytest.fixture
+def source(tiny_model: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of the tiny llama that a test may spoil."""
+    return Path(shutil.copytree(tiny_model("llama"), tmp_path / "source"))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from reader_edge.hostile_source import HostileSource
-from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, SOURCE_SETS, ProofReport, prove
+from reader_edge.proof import BATCH_SIZES, CHOICES, DRAFTERS, SOURCE_SETS, prove
+from reader_edge.proof_result import ProofReport
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree

@@ -82,7 +82,8 @@ def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_onl
 ) -> None:
     package.change_manifest(attention=attention)
     numbers = count()
-    monkeypatch.setattr("reader_edge.proof._digest", lambda row: b"%d" % next(numbers))  # as if all bits differed
+    # as if all bits differed
+    monkeypatch.setattr("reader_edge.proof_witness.digest", lambda row: b"%d" % next(numbers))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")
     result = runner.invoke(main, ["verify", str(package.folder), "-n", "4", "--prompts", str(prompts)])

@@ -1,0 +1,87 @@
+"""What a proof found: divergences, runs, and the report of all."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where one drafted answer first left the plain one.
+
+    prompt: index of the prompt. position: tokens of the answer before it.
+    plain_token_id, drafted_token_id: what each chose; None where an answer had ended already.
+    logit_gap: drafted token's logit minus the plain token's, in the drafted run's row.
+    """
+
+    prompt: int
+    position: int
+    plain_token_id: int | None
+    drafted_token_id: int | None
+    logit_gap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofRun:
+    """All prompts under one drafter, way of choosing and batch size.
+
+    A prompt is compared up to its first divergence: what follows one cannot be compared.
+    nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
+    """
+
+    drafter: str
+    choice: str
+    batch_size: int
+    tokens_compared: int
+    logit_rows: int
+    logit_rows_equal: int
+    acceptance_length: float
+    nodes_by_source: dict[str, int]
+    divergences: tuple[Divergence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofReport:
+    """What was compared, with what result, and on what.
+
+    refusal: the error, naming the source, that stopped a source which proposed token ids outside the vocabulary; None
+    where nothing stopped it, or another token than the plain one had come before.
+    """
+
+    runs: tuple[ProofRun, ...]
+    refusal: str | None
+    provider: str
+    attention: str
+    precision: str
+
+    @property
+    def tokens_compared(self) -> int:
+        return sum(run.tokens_compared for run in self.runs)
+
+    @property
+    def num_divergences(self) -> int:
+        return sum(len(run.divergences) for run in self.runs)
+
+    @property
+    def logit_rows(self) -> int:
+        return sum(run.logit_rows for run in self.runs)
+
+    @property
+    def logit_rows_equal(self) -> int:
+        return sum(run.logit_rows_equal for run in self.runs)
+
+    @property
+    def logit_rows_bit_equal(self) -> bool:
+        """Whether every choice was made from the very bits that plain decoding had."""
+        return self.logit_rows_equal == self.logit_rows
+
+    @property
+    def is_promise_kept(self) -> bool:
+        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through."""
+        is_same = self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+        return is_same and self.refusal is not None
+
+    def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
+        """For each prompt that diverged, the divergence that came earliest in its answer."""
+        found = [(run, divergence) for run in self.runs for divergence in run.divergences]
+        found.sort(key=lambda pair: pair[1].position, reverse=True)
+        earliest = {divergence.prompt: (run, divergence) for run, divergence in found}
+        return [earliest[prompt] for prompt in sorted(earliest)]
