@@ -1,0 +1,90 @@
+"""Decoders that draft at random, on a target without weights, and decoding written down directly."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.sampling import Sampler
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import Manifest
+from tests.fake_target import FakeTarget
+
+
+class RandomDrafter:
+    """Random trees over a small vocabulary: many are right by chance, at scattered nodes."""
+
+    num_harvested_rows = 5
+    is_ready = True
+
+    def __init__(self, vocab_size: int, num_nodes: int, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._vocab_size = vocab_size
+        self._num_nodes = num_nodes
+        self._last = 0
+
+    def begin(self, prompt_token_ids: Sequence[int]) -> "RandomDrafter":
+        other = RandomDrafter(self._vocab_size, self._num_nodes, int(self._random.integers(1 << 30)))
+        other._last = prompt_token_ids[-1]
+        return other
+
+    def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+        tree = DraftTree.root(self._last)
+        depths = [0]
+        for _ in range(min(self._num_nodes, max_nodes) - 1):
+            parent = int(self._random.integers(len(tree)))
+            token_id = int(self._random.integers(self._vocab_size))
+            if depths[parent] < max_depth and tree.child(parent, token_id) < 0:
+                tree.add(token_id, parent, "random", value=float(self._random.random()) * tree.values[parent])
+                depths.append(depths[parent] + 1)
+        return tree
+
+    def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
+        self._last = token_ids[-1]
+
+    def learn_successors(
+        self,
+        tree: DraftTree,
+        rows: range,
+        before_ids: list[int],
+        top_ids: npt.NDArray[np.int64],
+        top_logits: npt.NDArray[np.float32],
+    ) -> None:
+        assert top_ids.shape == top_logits.shape == (len(rows), min(4, self._vocab_size))
+        assert len(before_ids) <= 2
+        assert range(len(tree))[rows.start : rows.stop] == rows
+        assert (np.diff(top_logits, axis=1) <= 0).all()
+
+    def finish(self) -> None:
+        self._last = -1
+
+    def forget(self) -> None:
+        return None
+
+
+def make_decoder(manifest: Manifest, drafter: Drafter, max_batch: int = 4, chunk: int = 7) -> Decoder:
+    target = cast(TargetModel, FakeTarget(manifest))
+    return Decoder(target, drafter, EngineConfig(max_batch=max_batch, prefill_chunk=chunk))
+
+
+def decode(decoder: Decoder, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]) -> list[list[int]]:
+    sequences = [decoder.submit(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
+    while any(sequence.finish_reason is None for sequence in sequences):
+        decoder.step()
+    return [sequence.output_token_ids for sequence in sequences]
+
+
+def reference(manifest: Manifest, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
+    """Greedy or sampled decoding written down directly, without trees or cache."""
+
+    target = FakeTarget(manifest)
+    sampler = Sampler(config.sampling, manifest.vocab_size, prompt)
+    token_ids = list(prompt)
+    while len(token_ids) - len(prompt) < config.max_tokens and len(token_ids) < manifest.max_context:
+        token_ids.append(sampler.choose(target.logits_after(token_ids), len(token_ids)))
+    return token_ids[len(prompt) :]
