@@ -52,7 +52,7 @@ class FilePages:
 def large_blocks_apart() -> Iterator[None]:
     """Meanwhile, every large block of memory that is freed goes back to the system at once: loading frees many.
 
-    Else glibc keeps them in a heap full of holes. Its threshold, which moves until it is set, stays at 4 MiB afterwards.
+    Else glibc keeps them in a heap full of holes. Its threshold, which moves until it is set, stays at 4 MiB then.
     Other C libraries are left alone.
     """
     mallopt = getattr(_c_library(), "mallopt", None)
