@@ -177,6 +177,6 @@ def test_rows_of_the_vocabulary_are_given_back_every_few_tokens(demo_folder: Pat
     pages = Pages(demo_folder / WEIGHTS_NAME)
     target = TargetModel(opened.session, opened.manifest, weights=pages)
     cache = target.new_cache(1, 256)
-    for num_tokens, expected in ((40, 0), (40, 1), (100, 2), (1, 2)):
+    for num_tokens, expected in ((20, 0), (20, 1), (100, 2), (1, 2)):
         target.forward(cache, 0, [DraftTree.chain(list(range(num_tokens)))], [[0]])
         assert pages.num_forgotten == expected

@@ -26,7 +26,7 @@ Inputs = dict[str, npt.NDArray[np.generic]]
 _NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
 _LATE = 1536  # tokens of the past from which scores take more memory than all else of a pass
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
-_MAX_LOOKED_UP = 64  # tokens whose embeddings stay in memory: each is read with 64 KiB around it
+_MAX_LOOKED_UP = 32  # tokens whose embeddings stay in memory: each is read with 64 KiB around it
 
 
 @dataclass(frozen=True)
