@@ -66,8 +66,16 @@ def test_a_file_that_is_not_mapped_has_no_pages(file: Path) -> None:
 
 def test_a_system_without_a_known_c_library_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_memory, "_c_library", lambda: None)
-    with large_blocks_apart():
-        FilePages(file).forget()
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        array = np.frombuffer(mapped, np.int64)
+        with large_blocks_apart():
+            array.sum()
+        read = resident_bytes()
+        pages = FilePages(file)
+        pages.forget()
+        assert pages.num_bytes == 0
+        assert read - resident_bytes() < 0.1 * NUM_BYTES
+        del array
 
 
 def left_over(how: str) -> int:
