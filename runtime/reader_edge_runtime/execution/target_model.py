@@ -22,7 +22,7 @@ Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 Inputs = dict[str, npt.NDArray[np.generic]]
 
-# Tokens of a prompt in one pass: more take more memory and hardly less time; other sizes than powers of two are slower.
+# Tokens of a prompt in one pass: more take more memory and hardly less time.
 _NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
 _LATE = 1536  # tokens of the past from which scores take more memory than all else of a pass
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
