@@ -1,7 +1,8 @@
 """Memory given back to the system that this process holds and does not need: read pages of files, freed blocks.
 
-Pages of a mapped file count as a process's memory once they were read, and sixteen or more are mapped for each. Given
-back, they stay in the system's cache of files and are read from there when they are wanted again.
+Pages of a mapped file count as a process's memory once they were read, and sixteen or more are mapped for each: 512
+where the system's cache holds them in one piece, as it does for a file just written. Given back, they stay in that cache
+and are read from there when they are wanted again.
 """
 
 import ctypes
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _MIN_BYTES = 4 << 20  # smaller mappings are not worth the call
+_HUGE = 2 << 20  # bytes of a huge page, which begins at a multiple of them
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
 
 # Of glibc's malloc.h. Blocks from the threshold on are mapped one by one, and unmapped when they are freed.
@@ -30,7 +32,7 @@ class FilePages:
     def __init__(self, file: Path) -> None:
         ranges = _unwritten_ranges(str(file.resolve())) if _c_library() is not None else []
         self._ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
-        self._advise("MADV_NOHUGEPAGE")  # else 2 MiB may come with every byte that is read
+        self._split()
 
     @property
     def num_bytes(self) -> int:
@@ -39,13 +41,19 @@ class FilePages:
 
     def forget(self) -> None:
         """Take the pages out of this process's memory."""
-        self._advise("MADV_DONTNEED")
+        for start, size in self._ranges:
+            _advise(start, size, "MADV_DONTNEED")
 
-    def _advise(self, advice: str) -> None:
-        library = _c_library()
-        if library is not None:
-            for start, size in self._ranges:
-                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), getattr(mmap, advice))
+    def _split(self) -> None:
+        """Have no huge page within one mapping, else 2 MiB may come with every byte that is read.
+
+        Linux maps those of a file against MADV_NOHUGEPAGE. Mappings that differ in anything are kept apart, and leaving
+        a file's pages out of core dumps changes nothing: they are not in there.
+        """
+        for start, size in self._ranges:
+            for middle in range(start // _HUGE * _HUGE + _HUGE // 2, start + size, 2 * _HUGE):
+                first, end = max(start, middle), min(start + size, middle + _HUGE)
+                _advise(first, end - first, "MADV_DONTDUMP")
 
 
 @contextmanager
@@ -70,6 +78,12 @@ def large_blocks_apart() -> Iterator[None]:
 @functools.cache
 def _c_library() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _advise(start: int, size: int, advice: str) -> None:
+    library = _c_library()
+    if library is not None:
+        library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), getattr(mmap, advice))
 
 
 def _unwritten_ranges(path: str) -> list[tuple[int, int]]:

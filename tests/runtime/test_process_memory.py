@@ -51,6 +51,19 @@ def test_read_pages_of_a_file_are_given_back_and_read_again(file: Path) -> None:
         del array
 
 
+def test_a_byte_is_read_without_two_mebibytes_around_it(file: Path) -> None:
+    """A file just written may lie in the system's cache in pieces of that size."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        array = np.frombuffer(mapped, np.int64)
+        pages = FilePages(file)
+        before = resident_bytes()
+        total = int(array[:: (2 << 20) // 8].sum())
+        assert total > 0
+        assert resident_bytes() - before < NUM_BYTES / 4
+        assert pages.num_bytes > 0.9 * NUM_BYTES
+        del array
+
+
 def test_pages_written_into_are_kept(file: Path) -> None:
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
         mapped[5] = 77
