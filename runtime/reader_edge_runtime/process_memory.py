@@ -1,8 +1,8 @@
 """Memory given back to the system that this process holds and does not need: read pages of files, freed blocks.
 
 Pages of a mapped file count as a process's memory once they were read, and sixteen or more are mapped for each: 512
-where the system's cache holds them in one piece, as it does for a file just written. Given back, they stay in that cache
-and are read from there when they are wanted again.
+where the system's cache holds them in one piece, as it does for a file just written. Given back, they stay in that
+cache and are read from there when they are wanted again.
 """
 
 import ctypes

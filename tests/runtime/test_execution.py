@@ -19,6 +19,30 @@ from reader_edge_runtime.execution.target_model import ForwardResult, TargetMode
 from reader_edge_runtime.package import WEIGHTS_NAME, ModelPackage
 from reader_edge_runtime.process_memory import FilePages
 
+# A pass at each of 1000 pasts; prints the bytes that they leave behind.
+EVER_NEW_LENGTHS = """
+import sys
+from pathlib import Path
+from reader_edge.memory import resident_bytes
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution import provider
+from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.package import GRAPH_NAME, ModelPackage
+package = ModelPackage.open(sys.argv[1])
+target = TargetModel.open(package)
+if sys.argv[2] == "as it comes":
+    session = provider.load_session(package.path(GRAPH_NAME), provider.session_options(0), provider.CPU)
+    target = TargetModel(session, package.manifest)
+cache = target.new_cache(1, 1200)
+def run_passes(pasts):
+    for past in pasts:
+        cache.lengths[0] = past
+        target.forward(cache, 0, [DraftTree.root(5)], [[0]])
+run_passes(range(1150, 1170))
+before = resident_bytes()
+run_passes(range(100, 1100))
+print(resident_bytes() - before)
+"""
 IN_PLACE = "in-place optimization not activated"
 
 
@@ -164,6 +188,19 @@ def test_prefill_takes_the_models_chunks_unless_it_is_told(
         while sequence.finish_reason is None:
             engine.decoder.step()
         assert widths == expected
+
+
+def left_behind(demo_folder: Path, session: str) -> int:
+    command = [sys.executable, "-c", EVER_NEW_LENGTHS, str(demo_folder), session]
+    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def test_passes_at_ever_new_lengths_leave_nothing_behind(demo_folder: Path) -> None:
+    assert left_behind(demo_folder, "ours") < 4 << 20
+
+
+def test_control_else_how_memory_was_shared_out_is_kept_for_each(demo_folder: Path) -> None:
+    assert left_behind(demo_folder, "as it comes") > 8 << 20
 
 
 def test_rows_of_the_vocabulary_are_given_back_every_few_tokens(demo_folder: Path) -> None:

@@ -52,6 +52,7 @@ def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.
     library: operators whose kernels take the place of the graph's own definitions.
     """
     options = session_options(threads)
+    options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))
     return load_session(graph, options, CPU)
