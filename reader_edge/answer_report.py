@@ -49,7 +49,7 @@ def width_sentence(engine: Engine) -> str:
         return f"bit-equal at every width tried ({report.num_rows} logit rows)"
     return (
         f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
-        " drafting may change a near tie"
+        f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"
     )
 
 
@@ -92,6 +92,8 @@ def _tree_sizes(stats: GenerationStats) -> str:
 
 def _drafting(engine: Engine, stats: GenerationStats) -> str:
     """When there were no drafts, or none worth a wider pass, and what that was decided by."""
+    if not engine.decoder.is_drafting:
+        return "off: wide passes give other bits here"
     budget = engine.decoder.budget
     times = budget.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 from platformdirs import user_cache_path
 
 from reader_edge.console import load_progress, stage_progress
@@ -24,7 +25,7 @@ def load_engine(
     """Find a model and load it, with progress on a terminal. history, datastores: files to draft from."""
     package = find_package(model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        return Engine.load(
+        engine = Engine.load(
             package,
             config,
             history=history,
@@ -32,6 +33,13 @@ def load_engine(
             on_progress=on_files,
             on_calibration=on_calibration,
         )
+    if not engine.decoder.is_drafting:
+        click.echo(
+            f"'{package}' promises the same bits in passes of every width, which ONNX Runtime does not keep on this "
+            "machine: drafting is off. --guard drafts all the same, and decides near ties by single passes.",
+            err=True,
+        )
+    return engine
 
 
 def find_package(model: str | None) -> Path:

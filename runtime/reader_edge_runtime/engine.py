@@ -112,6 +112,8 @@ class Engine:
         report = probe_width(target) if config.is_probed or config.is_near_tie_guarded else None
         if report is not None and config.is_near_tie_guarded:
             decoder.near_tie_margin = near_tie_margin(report)
+        elif report is not None and package.manifest.attention == "exact":  # what it promises does not hold here
+            decoder.is_drafting = report.is_invariant
         return cls(package, tokenizer, decoder, report)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPT = "# tar\n\n"
@@ -52,6 +53,16 @@ def test_the_prompt_may_come_from_a_pipe_less_one_line_end(runner: CliRunner, ar
 
 def test_a_dash_may_follow_the_model(runner: CliRunner, demo_folder: Path) -> None:
     assert _run(runner, str(demo_folder), "-", stdin="# git\n") == _run(runner, "-p", "# git")
+
+
+def test_drafting_is_off_and_says_so_where_bits_depend_on_widths(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_runtime.engine.probe_width", lambda target: WidthReport(16, 4, 1e-5))
+    result = runner.invoke(main, ["run", "-p", "# tar", "-n", "20", "--stats"])
+    assert result.exit_code == 0
+    assert "drafting is off. --guard drafts all the same" in result.stderr
+    assert "off: wide passes give other bits here" in result.stderr
 
 
 def test_drafting_changes_no_text(runner: CliRunner) -> None:

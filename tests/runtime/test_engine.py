@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
+from reader_edge_runtime import engine as engine_module
+from reader_edge_runtime.decoding.width_probe import WidthReport
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.errors import (
@@ -133,6 +135,18 @@ def test_width_probe_finds_the_exact_package_invariant(shared_engine: Engine) ->
     assert report is not None
     assert report.num_rows >= 16
     assert report.is_invariant
+
+
+def test_an_exact_package_is_decoded_plainly_where_its_bits_depend_on_widths(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "probe_width", lambda target: WidthReport(16, 4, 1e-5))
+    plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False))
+    assert plain.generate("# tar", GREEDY).stats.num_drafted_tokens == 0
+    guarded = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_near_tie_guarded=True))
+    assert isinstance(guarded.decoder.drafter, RetrievalDrafter)
+    guarded.decoder.drafter.wait()
+    assert guarded.generate("# tar", GREEDY).stats.num_drafted_tokens > 0
 
 
 def test_empty_and_overlong_prompts_are_refused(engine: Engine) -> None:

@@ -29,6 +29,7 @@ class Decoder:
 
     running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
     budget: how many nodes each pass gets. max_harvested_rows: logit rows of a prompt that may be read for drafting.
+    is_drafting: False decodes every request plainly.
     near_tie_margin: where the two best logits of a wide pass are closer, a single-token pass decides; 0 is off.
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
@@ -42,6 +43,7 @@ class Decoder:
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
+        self.is_drafting = True
         self.near_tie_margin = 0.0
         self.on_logits: Callable[[Sequence, Float32Array], None] | None = None
         self._slots = Slots(self.cache, config.max_batch)
@@ -58,7 +60,7 @@ class Decoder:
         sampler: chooses in place of the one that config.sampling describes. Raises PromptError or ConfigError.
         """
         sequence = Sequence(prompt_token_ids, config, self.target.manifest, self.budget.begin(), is_stop, sampler)
-        if config.is_drafted:
+        if config.is_drafted and self.is_drafting:
             sequence.drafter = self.drafter.begin(sequence.token_ids)
         self.waiting.append(sequence)
         return sequence
