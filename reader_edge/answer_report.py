@@ -46,7 +46,8 @@ def width_sentence(engine: Engine) -> str:
     if report is None or not report.num_rows:
         return "not run"
     if report.is_invariant:
-        return f"bit-equal at every width tried ({report.num_rows} logit rows)"
+        paired = ", one node getting a second" if engine.decoder.target.min_rows > 1 else ""
+        return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
     return (
         f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
         f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from reader_edge.model_replay import ModelReplay, ModelReplayer, RehearsalDrafter, choose_stretches
 from reader_edge.replay import END_TOKEN_ID, RecordedRequest, first_parameters, read_recording
 from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge_runtime.decoding.width_probe import settle_width
 from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.cost_cache import load_or_measure
@@ -74,6 +75,7 @@ def replay_on_model(
     chosen = [choose_stretches(each, plan.num_stretches, plan.max_tokens, manifest.max_context) for each in recordings]
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
     target = open_target(package, threads, provider)
+    settle_width(target)
     cost = load_or_measure(target, threads, 1)
     num_done, num_stretches = 0, sum(len(stretches) for stretches, _ in chosen)
 

@@ -49,9 +49,13 @@ class FakeTarget:
         self.order = order
         self.sharpness = sharpness
         self.num_passes = 0
+        self.min_rows = 1
 
     def new_cache(self, num_slots: int, capacity: int) -> KVCache:
         return KVCache(self.manifest, num_slots, capacity)
+
+    def num_nodes(self, trees: Sequence[DraftTree]) -> int:
+        return max(max(map(len, trees)), -(-self.min_rows // len(trees)))
 
     def prefill_chunk(self, past: int) -> int:
         return 256
@@ -60,7 +64,7 @@ class FakeTarget:
         self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
     ) -> ForwardResult:
         self.num_passes += 1
-        num_nodes = max(map(len, trees))
+        num_nodes = self.num_nodes(trees)
         logits = np.zeros((len(trees), max(map(len, logit_rows)), self.manifest.vocab_size), np.float32)
         for b, tree in enumerate(trees):
             slot, length = first_slot + b, cache.lengths[first_slot + b]

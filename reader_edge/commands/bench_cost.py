@@ -27,6 +27,7 @@ def cost(
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.console import count_progress
     from reader_edge.model_source import find_package
+    from reader_edge_runtime.decoding.width_probe import settle_width
     from reader_edge_runtime.execution.cost_cache import load_or_measure
     from reader_edge_runtime.execution.open_target import open_target
     from reader_edge_runtime.package import ModelPackage
@@ -34,6 +35,7 @@ def cost(
     package = ModelPackage.open(find_package(model))
     package.check_files()
     target = open_target(package, threads, provider, uses_native=not no_native)
+    settle_width(target)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

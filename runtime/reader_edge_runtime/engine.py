@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.harvest import worthwhile_rows
 from reader_edge_runtime.decoding.near_ties import near_tie_margin
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
-from reader_edge_runtime.decoding.width_probe import WidthReport, probe_width
+from reader_edge_runtime.decoding.width_probe import WidthReport, settle_width
 from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
 from reader_edge_runtime.drafting.history_file import HistoryFile
@@ -100,6 +100,7 @@ class Engine:
         tokenizer = Tokenizer.open(package)
         opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
         target = open_target(package, config.threads, config.provider, config.uses_native)
+        report = settle_width(target) if config.is_probed or config.is_near_tie_guarded else None
         cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration) if config.is_calibrated else None
         if drafter is None:  # not before the measuring: its kernels take time and memory while they load
             draft = draft or DraftConfig()
@@ -109,11 +110,10 @@ class Engine:
         if cost is not None:
             decoder.budget.times.add(cost)
             decoder.max_harvested_rows = worthwhile_rows(cost, decoder.max_harvested_rows)
-        report = probe_width(target) if config.is_probed or config.is_near_tie_guarded else None
         if report is not None and config.is_near_tie_guarded:
             decoder.near_tie_margin = near_tie_margin(report)
-        elif report is not None and package.manifest.attention == "exact":  # what it promises does not hold here
-            decoder.is_drafting = report.is_invariant
+        elif report is not None and package.manifest.attention == "exact":
+            decoder.is_drafting = report.is_invariant  # else what the package promises does not hold here
         return cls(package, tokenizer, decoder, report)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:

@@ -87,7 +87,7 @@ def _advise(start: int, size: int, advice: str) -> None:
 
 
 def _unwritten_ranges(path: str) -> list[tuple[int, int]]:
-    """Start and size of each mapping of a file without pages of this process's own, by /proc/self/smaps."""
+    """Start and size of what is mapped of a file without pages of this process's own, by /proc/self/smaps."""
     ranges: list[tuple[int, int]] = []
     current: tuple[int, int] | None = None
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
@@ -96,6 +96,8 @@ def _unwritten_ranges(path: str) -> list[tuple[int, int]]:
             current = (start, end - start) if mapping[3] == path else None
         elif current is not None and line.startswith("Anonymous:"):
             if line.split()[1] == "0":
+                if ranges and sum(ranges[-1]) == current[0]:  # one that was split
+                    current = ranges[-1][0], ranges.pop()[1] + current[1]
                 ranges.append(current)
             current = None
     return ranges

@@ -219,8 +219,8 @@ class Decoder:
         return [tree.best(width) for tree in trees]
 
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
-        num_nodes = max(map(len, trees))
-        self.cache.reserve(self.cache.num_slots, max(self.cache.lengths[: len(trees)]) + num_nodes)
+        num_rows = max(self.cache.lengths[: len(trees)]) + self.target.num_nodes(trees)
+        self.cache.reserve(self.cache.num_slots, num_rows)
         return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
 
     def _verify(self, result: ForwardResult, sequence: Sequence, tree: DraftTree, b: int) -> Verification:

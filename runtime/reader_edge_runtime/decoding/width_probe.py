@@ -3,6 +3,9 @@
 A kernel's order of summation may depend on how wide a pass is and on where a node's ancestors lie. Losslessness bit
 for bit needs that it does not. The probe runs one path of tokens node by node, as a chain, and scattered among the
 branches of wider trees, and compares the logits.
+
+Most often it is the single row that has a kernel of its own, as int4 products have on x86 without AVX-512 and on ARM
+without dot products. Then passes of one node get a second one, and all widths agree again.
 """
 
 from collections.abc import Sequence
@@ -32,6 +35,19 @@ class WidthReport:
     @property
     def is_invariant(self) -> bool:
         return self.num_equal == self.num_rows
+
+
+def settle_width(target: TargetModel) -> WidthReport:
+    """Probe, and where single rows alone have other bits, set the target's `min_rows` so that no pass has one."""
+    report = probe_width(target)
+    if report.is_invariant or target.min_rows > 1:
+        return report
+    target.min_rows = 2
+    paired = probe_width(target)
+    if paired.is_invariant:
+        return paired
+    target.min_rows = 1
+    return report
 
 
 def probe_width(target: TargetModel) -> WidthReport:

@@ -51,6 +51,7 @@ def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
         INSTALLED_WHEEL,
         target.provider,
         target.is_native,
+        target.min_rows,
         {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
     ]
     if target.provider == CUDA:
@@ -64,8 +65,8 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else f"{platform.machine()} {platform.processor()}"
+    named = sorted({line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))})
+    return " ".join(named) if named else f"{platform.machine()} {platform.processor()}"
 
 
 def _read(path: Path, batch_size: int) -> VerifyCost | None:

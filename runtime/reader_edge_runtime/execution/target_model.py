@@ -67,6 +67,7 @@ class TargetModel:
     """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package`.
 
     is_native: native kernels run parts of the graph.
+    min_rows: B * N at least, filled up with nodes nobody looks at: kernels for a single row may give other bits.
     weights: the file that embeddings are read from, as far as the session maps it.
     """
 
@@ -80,6 +81,7 @@ class TargetModel:
         self.session = session
         self.manifest = manifest
         self.is_native = is_native
+        self.min_rows = 1
         self._weights = weights
         self._num_looked_up = 0
         self._run_options: ort.RunOptions | None = None
@@ -130,8 +132,8 @@ class TargetModel:
     ) -> ForwardResult:
         """Score all nodes of B trees against slots first_slot .. first_slot + B - 1.
 
-        Writes each tree's KV rows at [length, length + N) of its slot without committing them; N is the widest
-        tree's size, so every slot needs capacity for length + N rows.
+        Writes each tree's KV rows at [length, length + N) of its slot without committing them; N is `num_nodes`, so
+        every slot needs capacity for length + N rows.
         logit_rows: the nodes of each tree whose logits are wanted.
         R is the longest of logit_rows; shorter ones repeat the root's row.
         """
@@ -151,11 +153,15 @@ class TargetModel:
         self._forget_embeddings(inputs["input_ids"].size)
         return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), lambda: tensors.logits)
 
+    def num_nodes(self, trees: Sequence[DraftTree]) -> int:
+        """Nodes that a pass has for each tree: the widest one's, or what `min_rows` asks for."""
+        return max(max(map(len, trees)), -(-self.min_rows // len(trees)))
+
     def build_inputs(
         self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
     ) -> Inputs:
         """The graph's inputs besides the KV cache. Shorter trees are padded with nodes nobody looks at."""
-        num_trees, num_nodes = len(trees), max(map(len, trees))
+        num_trees, num_nodes = len(trees), self.num_nodes(trees)
         num_visible = max(lengths) + num_nodes
         num_rows = max(map(len, logit_rows))
         input_ids = np.zeros((num_trees, num_nodes), np.int64)
