@@ -122,6 +122,12 @@ def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
     assert engine.decoder.target.session.get_session_options().intra_op_num_threads == 1
 
 
+def test_int8_sums_are_not_left_to_saturate(demo_folder: Path) -> None:
+    """Shown where it matters, on x86 without VNNI, by scripts/check_processor (docs/processors.md)."""
+    options = TargetModel.open(ModelPackage.open(demo_folder)).session.get_session_options()
+    assert options.get_session_config_entry("session.x64quantprecision") == "1"
+
+
 def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
     """A ragged batch pads the shorter tree and sees more rows than it needs; its logits stay the same bits."""
     target = TargetModel.open(ModelPackage.open(demo_folder))

@@ -52,6 +52,7 @@ def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.
     library: operators whose kernels take the place of the graph's own definitions.
     """
     options = session_options(threads)
+    options.add_session_config_entry("session.x64quantprecision", "1")  # else sums saturate on x86 without VNNI
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))
