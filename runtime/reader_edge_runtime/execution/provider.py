@@ -41,6 +41,19 @@ def num_usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def has_saturating_sums(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether ONNX Runtime's usual kernels add int8 products in 16 bits here, where two may not fit.
+
+    That is so on x86 with AVX2 and without VNNI. Looked up on Linux; elsewhere it is taken not to be so.
+    """
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return "avx2" in flags and not {"avx_vnni", "avx512_vnni"} & set(flags)
+
+
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
@@ -52,7 +65,8 @@ def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.
     library: operators whose kernels take the place of the graph's own definitions.
     """
     options = session_options(threads)
-    options.add_session_config_entry("session.x64quantprecision", "1")  # else sums saturate on x86 without VNNI
+    if has_saturating_sums():
+        options.add_session_config_entry("session.x64quantprecision", "1")
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))
