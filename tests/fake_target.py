@@ -5,13 +5,14 @@ the answer, as it would with a real model; and it takes milliseconds.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import ForwardResult
+from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
 from reader_edge_runtime.package import FileEntry, Manifest
 
 
@@ -55,7 +56,7 @@ class FakeTarget:
         return KVCache(self.manifest, num_slots, capacity)
 
     def num_nodes(self, trees: Sequence[DraftTree]) -> int:
-        return max(max(map(len, trees)), -(-self.min_rows // len(trees)))
+        return TargetModel.num_nodes(cast(TargetModel, self), trees)
 
     def prefill_chunk(self, past: int) -> int:
         return 256

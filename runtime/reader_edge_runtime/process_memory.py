@@ -97,7 +97,8 @@ def _unwritten_ranges(path: str) -> list[tuple[int, int]]:
         elif current is not None and line.startswith("Anonymous:"):
             if line.split()[1] == "0":
                 if ranges and sum(ranges[-1]) == current[0]:  # one that was split
-                    current = ranges[-1][0], ranges.pop()[1] + current[1]
+                    start, size = ranges.pop()
+                    current = start, size + current[1]
                 ranges.append(current)
             current = None
     return ranges

@@ -122,24 +122,6 @@ def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
     assert engine.decoder.target.session.get_session_options().intra_op_num_threads == 1
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        ("flags : fpu sse4_2 avx avx2 fma", True),
-        ("flags : fpu avx2 avx512f", True),
-        ("flags : fpu avx2 avx_vnni", False),
-        ("flags : fpu avx2 avx512f avx512_vnni", False),
-        ("flags : fpu sse4_2", False),
-        ("Features : fp asimd asimddp", False),
-    ],
-)
-def test_where_int8_sums_saturate(tmp_path: Path, cpuinfo: str, expected: bool) -> None:
-    path = tmp_path / "cpuinfo"
-    path.write_text(f"processor : 0\nmodel name : some\n{cpuinfo}\n")
-    assert provider.has_saturating_sums(path) is expected
-    assert not provider.has_saturating_sums(tmp_path / "missing")
-
-
 def test_precise_kernels_are_asked_for_where_sums_saturate(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That they help is shown by scripts/check_processor (docs/processors.md)."""
     monkeypatch.setattr(provider, "has_saturating_sums", lambda: True)

@@ -40,7 +40,7 @@ class WidthReport:
 def settle_width(target: TargetModel) -> WidthReport:
     """Probe, and where single rows alone have other bits, set the target's `min_rows` so that no pass has one."""
     report = probe_width(target)
-    if report.is_invariant or target.min_rows > 1:
+    if report.is_invariant:
         return report
     target.min_rows = 2
     paired = probe_width(target)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import platform
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from reader_edge_runtime.execution.cuda import gpu_name
+from reader_edge_runtime.execution.processor import processor_name
 from reader_edge_runtime.execution.provider import CUDA, INSTALLED_WHEEL, num_usable_cores
 from reader_edge_runtime.execution.target_model import TargetModel
 from reader_edge_runtime.execution.verify_cost import VerifyCost, measure_verify_cost
@@ -45,7 +45,7 @@ def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
     facts = [
         FORMAT_VERSION,
-        _processor(),
+        processor_name(),
         num_usable_cores(),
         threads,
         INSTALLED_WHEEL,
@@ -58,15 +58,6 @@ def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
         facts.append(gpu_name())
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = sorted({line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))})
-    return " ".join(named) if named else f"{platform.machine()} {platform.processor()}"
 
 
 def _read(path: Path, batch_size: int) -> VerifyCost | None:

@@ -5,6 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.processor import has_saturating_sums
 
 
 def installed_wheel() -> str:
@@ -39,19 +40,6 @@ LOG_SEVERITY = 3
 def num_usable_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def has_saturating_sums(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether ONNX Runtime's usual kernels add int8 products in 16 bits here, where two may not fit.
-
-    That is so on x86 with AVX2 and without VNNI. Looked up on Linux; elsewhere it is taken not to be so.
-    """
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return "avx2" in flags and not {"avx_vnni", "avx512_vnni"} & set(flags)
 
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

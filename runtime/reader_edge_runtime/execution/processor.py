@@ -1,0 +1,30 @@
+"""What Linux tells of the processor; elsewhere little is known of it."""
+
+import platform
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def processor_name(cpuinfo: Path = CPUINFO) -> str:
+    """The model's name on x86, the cores' part numbers on ARM."""
+    named = {*_values("model name", cpuinfo), *_values("CPU part", cpuinfo)}
+    return " ".join(sorted(named)) or f"{platform.machine()} {platform.processor()}"
+
+
+def has_saturating_sums(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether ONNX Runtime's usual kernels add int8 products in 16 bits here, where two may not fit.
+
+    That is so on x86 with AVX2 and without VNNI. Elsewhere than on Linux it is taken not to be so.
+    """
+    flags = {flag for value in _values("flags", cpuinfo)[:1] for flag in value.split()}
+    return "avx2" in flags and not flags & {"avx_vnni", "avx512_vnni"}
+
+
+def _values(name: str, cpuinfo: Path) -> list[str]:
+    """One of each core."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(name)]
