@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.prompt_lookup import Replay
-from reader_edge.replay import MAX_DEPTH, RecordedRequest
+from reader_edge.bench.replay import MAX_DEPTH, RecordedRequest
 from reader_edge_runtime import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.runtimes import Lookup
-from reader_edge.replay import RecordedRequest
+from reader_edge.bench.replay import RecordedRequest
 
 
 @dataclass(slots=True)

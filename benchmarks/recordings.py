@@ -9,7 +9,7 @@ from benchmarks.measuring import say
 from benchmarks.modelling import Modelled, modelled, replay_reader_edge
 from benchmarks.prompt_lookup import Replay, replay_lookup
 from benchmarks.runtimes import RUNTIMES
-from reader_edge.replay import RecordedRequest, read_recording
+from reader_edge.bench.replay import RecordedRequest, read_recording
 from reader_edge.tokenizer_source import load_tokenizer
 
 MEASURED_PARTS = ("0.5b-quantised", "0.5b-full")

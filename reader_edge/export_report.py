@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from reader_edge.sizes import readable_size
+from reader_edge.terminal.sizes import readable_size
 from reader_edge_export.options import ExportReport
 
 

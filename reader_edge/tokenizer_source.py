@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.package import TOKENIZER_NAME
-from reader_edge_runtime.tokenizer import Tokenizer
+from reader_edge_runtime.package.package import TOKENIZER_NAME
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 def load_tokenizer(name: str) -> Tokenizer:

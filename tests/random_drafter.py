@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.sampling import Sampler
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.package import Manifest
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.package.package import Manifest
 from tests.fake_target import FakeTarget
 
 

@@ -11,8 +11,8 @@ import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
-from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.native import native_library
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.native import native_library
 
 
 class ReaderEdgeWorker:

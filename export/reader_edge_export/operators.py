@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_runtime.execution.native import OPERATORS_PROPERTY
+from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY
 
 OPERATOR_DOMAIN = "reader_edge"
 

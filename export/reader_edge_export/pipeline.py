@@ -21,7 +21,7 @@ from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.source import Source, find_source
 from reader_edge_runtime.errors import InstallationError
-from reader_edge_runtime.package import (
+from reader_edge_runtime.package.package import (
     COMMIT_NAME,
     GRAPH_NAME,
     HALF_PRECISIONS,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.tracing import AttentionLayer
-    from reader_edge_runtime.execution.target_model import TargetModel
+    from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 
 _NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime")
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
@@ -206,7 +206,7 @@ class _Export:
     def _checked_target(self, package: ModelPackage) -> TargetModel:
         """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
         from reader_edge_export.widened import write_widened
-        from reader_edge_runtime.execution.target_model import TargetModel
+        from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 
         if self._options.precision != "bf16":
             return TargetModel.open(package)

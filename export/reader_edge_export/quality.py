@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError, ParityError
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
 MAX_TOKENS = 1024

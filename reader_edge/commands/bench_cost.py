@@ -10,7 +10,7 @@ from reader_edge.commands import options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from reader_edge_runtime.execution.verify_cost import VerifyCost
+    from reader_edge_runtime.measuring.verify_cost import VerifyCost
 
 
 @click.command()
@@ -25,12 +25,12 @@ def cost(
     model: str | None, batch: int, threads: int, no_native: bool, provider: str | None, redo: bool, as_json: bool
 ) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
-    from reader_edge.console import count_progress
     from reader_edge.model_source import find_package
-    from reader_edge_runtime.decoding.width_probe import settle_width
-    from reader_edge_runtime.execution.cost_cache import load_or_measure
-    from reader_edge_runtime.execution.open_target import open_target
-    from reader_edge_runtime.package import ModelPackage
+    from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.execution.registry import open_target
+    from reader_edge_runtime.measuring.cost_cache import load_or_measure
+    from reader_edge_runtime.measuring.width_probe import settle_width
+    from reader_edge_runtime.package.package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
     package.check_files()

@@ -44,12 +44,12 @@ def decode(
     Every answer starts with nothing learned from another, by the clock on the wall. Exit code 1 when the tokens differ.
     MODEL is what `run` takes.
     """
-    from reader_edge.console import count_progress
-    from reader_edge.decode_bench import bench_decode
-    from reader_edge.decode_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.decode import bench_decode
+    from reader_edge.bench.decode_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.plot import check_plot
     from reader_edge.model_source import load_engine
-    from reader_edge.plot import check_plot
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.terminal.console import count_progress
     from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 
     check_plot(plot)

@@ -97,10 +97,10 @@ def replay_command(
     if nodes:
         raise click.UsageError("With --model the measured pass times choose the nodes: leave --nodes out.")
 
-    from reader_edge.console import count_progress
-    from reader_edge.model_replay_report import ReplayPlan, print_model_json, print_model_table, replay_on_model
+    from reader_edge.bench.model_replay_report import ReplayPlan, print_model_json, print_model_table, replay_on_model
     from reader_edge.model_source import find_package
-    from reader_edge_runtime.package import ModelPackage
+    from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.package.package import ModelPackage
 
     plan = ReplayPlan(files, tokenizer, stretches or 24, max_tokens or 64, is_history_used, priors, datastores)
     package = ModelPackage.open(find_package(model))
@@ -122,7 +122,7 @@ def _replay_drafter(
     datastores: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    from reader_edge.replay_report import print_json, print_table, replay_files
+    from reader_edge.bench.replay_report import print_json, print_table, replay_files
 
     reports = replay_files(files, tokenizer, nodes, is_history_used, priors, datastores)
     if as_json:

@@ -9,7 +9,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    from reader_edge.sizes import parse_size
+    from reader_edge.terminal.sizes import parse_size
 
     size = parse_size(value)
     if size is None:
@@ -68,9 +68,9 @@ def build(
     """
     _check_out(out, force)
 
-    from reader_edge.console import print_table
-    from reader_edge.datastore_build import build_datastore
-    from reader_edge.datastore_report import build_table
+    from reader_edge.datastore.build import build_datastore
+    from reader_edge.datastore.report import build_table
+    from reader_edge.terminal.console import print_table
     from reader_edge.tokenizer_source import load_tokenizer
 
     report = build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory)
@@ -87,9 +87,9 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
     """Merge datastores of one tokenizer into one, and print its name."""
     _check_out(out, force)
 
-    from reader_edge.console import print_table
-    from reader_edge.datastore_build import merge_datastores
-    from reader_edge.datastore_report import build_table
+    from reader_edge.datastore.build import merge_datastores
+    from reader_edge.datastore.report import build_table
+    from reader_edge.terminal.console import print_table
 
     print_table(build_table(merge_datastores(files, out, max_memory)))
     click.echo(out)
@@ -100,9 +100,9 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(file: Path, as_json: bool) -> None:
     """Tell what a datastore is, and check it against its checksum."""
-    from reader_edge.console import byte_progress
-    from reader_edge.datastore_report import info_fields, info_lines
-    from reader_edge_runtime.drafting.datastore import Datastore
+    from reader_edge.datastore.report import info_fields, info_lines
+    from reader_edge.terminal.console import byte_progress
+    from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 
     opened = Datastore.open(file)
     with byte_progress("Checking the datastore") as on_progress:
@@ -123,9 +123,9 @@ def info(file: Path, as_json: bool) -> None:
 @click.option("-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Continuations at most.")
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first."""
-    from reader_edge.answer import accept_any_text
-    from reader_edge.console import stderr_console
-    from reader_edge.datastore_search import search_datastore
+    from reader_edge.chat.answer import accept_any_text
+    from reader_edge.datastore.search import search_datastore
+    from reader_edge.terminal.console import stderr_console
     from reader_edge.tokenizer_source import load_tokenizer
 
     found = search_datastore(file, text, load_tokenizer(tokenizer), num)

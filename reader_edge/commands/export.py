@@ -33,8 +33,8 @@ def export(
     force: bool,
 ) -> None:
     """Export MODEL, a Hugging Face folder or id, to a package at OUT, and print OUT."""
-    from reader_edge.console import print_table, stage_progress
     from reader_edge.export_report import export_table
+    from reader_edge.terminal.console import print_table, stage_progress
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.pipeline import export_model
 

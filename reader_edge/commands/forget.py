@@ -12,6 +12,6 @@ def forget(file: Path) -> None:
 
     A file of any other kind is left alone.
     """
-    from reader_edge_runtime.drafting.history_file import erase_history
+    from reader_edge_runtime.drafting.sources.history_file import erase_history
 
     erase_history(file)

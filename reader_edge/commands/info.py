@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from reader_edge_runtime.package import Manifest, ModelPackage
+    from reader_edge_runtime.package.package import Manifest, ModelPackage
 
 
 @click.command()
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(model: str | None, as_json: bool) -> None:
     """Tell what a package is, and check its files against their checksums."""
-    from reader_edge.console import byte_progress
     from reader_edge.model_source import find_package
-    from reader_edge_runtime.package import ModelPackage
+    from reader_edge.terminal.console import byte_progress
+    from reader_edge_runtime.package.package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
     with byte_progress("Checking the model") as on_progress:
@@ -42,7 +42,7 @@ def _fields(package: "ModelPackage") -> dict[str, object]:
 
 
 def _lines(manifest: "Manifest") -> list[tuple[str, str]]:
-    from reader_edge.sizes import readable_size
+    from reader_edge.terminal.sizes import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
     checks = [(f"  {name}", f"{value:.4g}") for name, value in manifest.checks.items()]

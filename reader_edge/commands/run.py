@@ -116,7 +116,7 @@ def run(
         _chat(engine, config, system, raw, stats)
         return
 
-    from reader_edge.answer import build_prompt
+    from reader_edge.chat.answer import build_prompt
 
     built = build_prompt(engine, text, system, raw)
     if compare:
@@ -141,17 +141,17 @@ def _prompt_text(prompt: str | None) -> str | None:
 
 
 def _chat(engine: "Engine", config: "GenerationConfig", system: str | None, raw: bool, stats: bool) -> None:
-    from reader_edge.answer import accept_any_text
-    from reader_edge.chat import Chat
+    from reader_edge.chat.answer import accept_any_text
+    from reader_edge.chat.chat import Chat
 
     accept_any_text()
     Chat(engine, config, system, raw, stats).run()
 
 
 def _print_text(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", stats: bool) -> None:
-    from reader_edge.answer import accept_any_text, print_answer
-    from reader_edge.answer_report import stats_table
-    from reader_edge.console import print_table
+    from reader_edge.chat.answer import accept_any_text, print_answer
+    from reader_edge.chat.answer_report import stats_table
+    from reader_edge.terminal.console import print_table
 
     accept_any_text()
     measured = print_answer(engine, prompt, config, [], ends_line=sys.stdout.isatty())
@@ -160,7 +160,7 @@ def _print_text(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", 
 
 
 def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") -> None:
-    from reader_edge.answer_report import stats_fields
+    from reader_edge.chat.answer_report import stats_fields
 
     result = engine.generate(prompt, config)
     fields = {
@@ -173,11 +173,11 @@ def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") 
 
 
 def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", stats: bool, as_json: bool) -> None:
-    from reader_edge.answer import accept_any_text
-    from reader_edge.answer_report import stats_table
-    from reader_edge.comparison import compare
-    from reader_edge.comparison_report import comparison_fields, comparison_table
-    from reader_edge.console import count_progress, print_table
+    from reader_edge.bench.comparison import compare
+    from reader_edge.bench.comparison_report import comparison_fields, comparison_table
+    from reader_edge.chat.answer import accept_any_text
+    from reader_edge.chat.answer_report import stats_table
+    from reader_edge.terminal.console import count_progress, print_table
 
     with count_progress("Preparing, then decoding both ways") as on_progress:
         comparison = compare(engine, prompt, config, on_progress=on_progress)

@@ -34,11 +34,11 @@ def verify(
     knows the answers and hides them among wrong branches; greedy and sampled, alone and in a batch. Exit code 1 when a
     token differs, or a bit where the package's attention is 'exact'.
     """
-    from reader_edge.console import count_progress, print_table
     from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-    from reader_edge.proof import prove
-    from reader_edge.proof_report import proof_fields, proof_table, proof_verdict
+    from reader_edge.proof.proof import prove
+    from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
+    from reader_edge.terminal.console import count_progress, print_table
     from reader_edge_runtime import EngineConfig
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)

@@ -25,7 +25,7 @@ class EngineConfig:
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
     is_near_tie_guarded: decide near ties of wide passes by single-token passes, where the width probe finds a
         difference; for greedy decoding.
-    is_probed: run the width probe at load (see `reader_edge_runtime.decoding.width_probe`). A package with exact
+    is_probed: run the width probe at load (see `reader_edge_runtime.measuring.width_probe`). A package with exact
         attention that it finds a difference in is decoded plainly, unless near ties are guarded.
     uses_native: take the native kernels of reader-edge-native where they are installed.
     """

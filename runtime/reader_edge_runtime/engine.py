@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.harvest import worthwhile_rows
-from reader_edge_runtime.decoding.near_ties import near_tie_margin
+from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
-from reader_edge_runtime.decoding.width_probe import WidthReport, settle_width
-from reader_edge_runtime.drafting.datastore import open_datastores
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
-from reader_edge_runtime.drafting.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.cost_cache import load_or_measure
-from reader_edge_runtime.execution.open_target import open_target
-from reader_edge_runtime.package import ModelPackage
+from reader_edge_runtime.execution.registry import open_target
+from reader_edge_runtime.measuring.cost_cache import load_or_measure
+from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
+from reader_edge_runtime.package.package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text_stream import TextStream
-from reader_edge_runtime.tokenizer import Message, Tokenizer
+from reader_edge_runtime.text.text_stream import TextStream
+from reader_edge_runtime.text.tokenizer import Message, Tokenizer
 
 Prompt = str | Sequence[Message]
 

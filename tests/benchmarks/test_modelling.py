@@ -7,7 +7,7 @@ import pytest
 from benchmarks.modelling import modelled, replay_reader_edge
 from benchmarks.prompt_lookup import Index, Replay, replay_lookup
 from benchmarks.runtimes import Lookup
-from reader_edge.replay import RecordedRequest
+from reader_edge.bench.replay import RecordedRequest
 
 LOOKUP = Lookup(max_ngram=2, min_ngram=1, num_tokens=3, takes_last=False)
 

@@ -13,14 +13,14 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProviderError
-from reader_edge_runtime.execution.commit_graph import CommitGraph
-from reader_edge_runtime.execution.device_cache import DeviceKVCache
-from reader_edge_runtime.execution.device_memory import DeviceArray
-from reader_edge_runtime.execution.device_target import DeviceTarget
-from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.provider import CPU
-from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.package import ModelPackage
+from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceKVCache
+from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.session import CPU
+from reader_edge_runtime.package.package import ModelPackage
 
 Exported = Callable[[str, str, str], Path]
 

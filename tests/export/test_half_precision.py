@@ -12,9 +12,9 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.package.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 Exported = Callable[[str, str, str], Path]

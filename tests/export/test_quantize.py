@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.quantize.int4 import BLOCK_SIZE, quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
-from reader_edge_runtime.decoding.width_probe import probe_width
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.kv_cache import KVCache
-from reader_edge_runtime.execution.target_model import TargetModel
-from reader_edge_runtime.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.measuring.width_probe import probe_width
+from reader_edge_runtime.package.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FloatArray = npt.NDArray[np.float32]
@@ -65,7 +65,7 @@ def test_logit_rows_choose_nodes_without_changing_their_bits(precision: str, exp
 def test_the_cache_is_updated_in_place(
     attention: str, exported: Exported, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader_edge_runtime.execution.provider.LOG_SEVERITY", 2)
+    monkeypatch.setattr("reader_edge_runtime.execution.onnxruntime.session.LOG_SEVERITY", 2)
     target = TargetModel.open(ModelPackage.open(exported("llama", "fp32", attention)), threads=1)
     cache = KVCache(target.manifest, 1, 32)
     target.forward(cache, 0, [DraftTree.chain(PROMPT[:9])], [[0]])

@@ -24,7 +24,7 @@ from reader_edge_runtime.errors import (
     TokenizerError,
     UnsupportedArchitectureError,
 )
-from reader_edge_runtime.package import MANIFEST_NAME, ModelPackage
+from reader_edge_runtime.package.package import MANIFEST_NAME, ModelPackage
 from tests.tiny_models import VOCAB_SIZE
 
 TinyModel = Callable[[str], Path]

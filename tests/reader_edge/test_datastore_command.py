@@ -12,10 +12,10 @@ from pyarrow import parquet
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from reader_edge.cli import main
-from reader_edge.corpus import read_pieces
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
-from reader_edge_runtime.drafting.datastore_check import check_structure
+from reader_edge.datastore.corpus import read_pieces
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.check import check_structure
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from tests.reader_edge.package_copy import PackageCopy
 
 Command = Callable[..., Result]
@@ -228,8 +228,8 @@ def test_record_separators_begin_documents(tmp_path: Path, text: str, documents:
 
 
 def test_long_texts_are_read_in_pieces_that_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.corpus._READ_BYTES", 7)
-    monkeypatch.setattr("reader_edge.corpus._PIECE", 16)
+    monkeypatch.setattr("reader_edge.datastore.corpus._READ_BYTES", 7)
+    monkeypatch.setattr("reader_edge.datastore.corpus._PIECE", 16)
     path = tmp_path / "corpus.txt"
     documents = ["é" * 100, "line of text\n" * 30, "word " * 50, "\N{GRINNING FACE}x" * 40]
     path.write_text("".join(f"\x1ename {number}\n{text}" for number, text in enumerate(documents)), encoding="utf-8")

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.width_probe import WidthReport
+from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPT = "# tar\n\n"

@@ -8,9 +8,8 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime import engine as engine_module
-from reader_edge_runtime.decoding.width_probe import WidthReport
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
     ConfigError,
     HistoryError,
@@ -20,6 +19,7 @@ from reader_edge_runtime.errors import (
     PromptError,
     TokenizerError,
 )
+from reader_edge_runtime.measuring.width_probe import WidthReport
 
 GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
 SAMPLED = replace(GREEDY, sampling=SamplingConfig(temperature=0.8, top_p=0.95, seed=5))
@@ -206,7 +206,7 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
     import json
     import shutil
 
-    from reader_edge_runtime.package import file_entry
+    from reader_edge_runtime.package.package import file_entry
 
     folder = tmp_path / "package"
     shutil.copytree(demo_folder, folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge.memory import resident_bytes
+from reader_edge.terminal.memory import resident_bytes
 from reader_edge_runtime import process_memory
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
 
@@ -20,7 +20,7 @@ NUM_BYTES = 64 << 20
 HOLES = """
 import contextlib, sys
 import numpy as np
-from reader_edge.memory import resident_bytes
+from reader_edge.terminal.memory import resident_bytes
 from reader_edge_runtime.process_memory import large_blocks_apart
 with large_blocks_apart() if sys.argv[1] == "apart" else contextlib.nullcontext():
     np.ones(16 << 20, np.uint8)

@@ -9,16 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.near_ties import is_near_tie
-from reader_edge_runtime.decoding.node_budget import NodeBudget
-from reader_edge_runtime.decoding.sampling import Sampler
+from reader_edge_runtime.decoding.acceptance.exact import Verification, verify
+from reader_edge_runtime.decoding.acceptance.recheck import is_near_tie
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
 from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
-from reader_edge_runtime.decoding.verification import Verification, verify
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NUM_BEFORE, Drafter
-from reader_edge_runtime.execution.target_model import ForwardResult, TargetModel
-from reader_edge_runtime.execution.verify_cost import MAX_WIDTH
+from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
 
 Float32Array = npt.NDArray[np.float32]
 _FIRST_CAPACITY = 256

@@ -5,11 +5,11 @@ from collections.abc import Sequence as TokenIds
 from typing import Literal
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.decoding.draft_guard import DraftGuard
-from reader_edge_runtime.decoding.sampling import Sampler
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.planning.draft_guard import DraftGuard
 from reader_edge_runtime.drafting.drafter import RequestDrafter
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.package import Manifest
+from reader_edge_runtime.package.package import Manifest
 from reader_edge_runtime.stats import GenerationStats
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]

@@ -1,6 +1,6 @@
 """Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
 
-from reader_edge_runtime.execution.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 
 
 class Slots:

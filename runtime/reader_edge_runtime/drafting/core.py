@@ -6,9 +6,6 @@ import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.count_store import CountStore, History
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.kernels import datastore, learning, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
@@ -25,9 +22,12 @@ from reader_edge_runtime.drafting.kernels.layout import (
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.kernels.request import Request, new_request
 from reader_edge_runtime.drafting.parameters import shipped_parameters
-from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
-from reader_edge_runtime.drafting.source import RequestSource, Source
-from reader_edge_runtime.drafting.successor_store import SuccessorStore
+from reader_edge_runtime.drafting.sources.count_store import CountStore, History
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.sources.proposals import NO_PROPOSALS, pack_proposals
+from reader_edge_runtime.drafting.sources.source import RequestSource, Source
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
 _MAX_NODES = 256
 _PROMPT_TAIL = 4

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.history_file import HistoryFile
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.source import Source
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.errors import HistoryError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reader_edge_runtime.drafting.count_store import CountStore
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER, SINGLE_MARK
 from reader_edge_runtime.drafting.kernels.rows import (
@@ -17,7 +16,8 @@ from reader_edge_runtime.drafting.kernels.rows import (
     ORDER_0_ROW,
 )
 from reader_edge_runtime.drafting.kernels.successors import BEFORE, NUM_AND_LEVEL, TOKEN, WAYS, set_of
-from reader_edge_runtime.drafting.successor_store import SuccessorStore, named_tokens
+from reader_edge_runtime.drafting.sources.count_store import CountStore
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore, named_tokens
 
 Successors = dict[int, tuple[int, int]]
 

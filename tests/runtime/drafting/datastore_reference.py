@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
-from reader_edge_runtime.drafting.datastore_header import DatastoreFacts
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 
 Documents = Sequence[Sequence[int]]
 

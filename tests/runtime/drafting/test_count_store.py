@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.count_store import CountStore, History
 from reader_edge_runtime.drafting.integrity import check_integrity, count_plainly
 from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 
 # Few tokens make long matches and many rows; many tokens make rows longer than a row may be.
 streams = st.one_of(

@@ -14,12 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting import suffix_sort
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.datastore_builder import DatastoreBuilder
-from reader_edge_runtime.drafting.datastore_check import check_structure
-from reader_edge_runtime.drafting.datastore_header import HEADER_BYTES, MAX_POSITIONS, DatastoreFacts, DatastoreHeader
-from reader_edge_runtime.drafting.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.sources.datastore import suffix_sort
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.check import check_structure
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.sources.datastore.header import (
+    HEADER_BYTES,
+    MAX_POSITIONS,
+    DatastoreFacts,
+    DatastoreHeader,
+)
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, WIDE, build
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.drafting.datastore import Datastore
-from reader_edge_runtime.drafting.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from tests.runtime.drafting.datastore_reference import build
 
 Answers = list[tuple[int, int, list[tuple[int, int]]]]

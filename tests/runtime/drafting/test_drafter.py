@@ -13,10 +13,10 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.integrity import check_integrity
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.proposals import pack_proposals
-from reader_edge_runtime.drafting.source import Proposal
+from reader_edge_runtime.drafting.sources.proposals import pack_proposals
+from reader_edge_runtime.drafting.sources.source import Proposal
 from reader_edge_runtime.errors import DraftError
-from reader_edge_runtime.execution.target_model import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from tests.fake_target import FakeTarget, make_manifest
 
 VOCAB_SIZE = 8
@@ -57,7 +57,7 @@ def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: 
 
 
 def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
-    from reader_edge_runtime.decoding.sampling import Sampler
+    from reader_edge_runtime.decoding.choosing.sampler import Sampler
 
     target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
     answers = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.history_file import HEADER_BYTES, HistoryFile, erase_history
+from reader_edge_runtime.drafting.sources.history_file import HEADER_BYTES, HistoryFile, erase_history
 from reader_edge_runtime.errors import HistoryError
 
 FINGERPRINT = bytes(range(32))

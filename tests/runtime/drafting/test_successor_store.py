@@ -19,7 +19,7 @@ from reader_edge_runtime.drafting.kernels.successors import (
     TOKEN_SHARE,
     class_of,
 )
-from reader_edge_runtime.drafting.successor_store import SuccessorStore
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
 Reference = dict[tuple[int, ...], dict[int, float]]
 

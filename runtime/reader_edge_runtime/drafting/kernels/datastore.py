@@ -13,9 +13,9 @@ the vocabulary.
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.drafting.datastore_header import KEY_STEP, MAX_FILES
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
 from reader_edge_runtime.drafting.kernels.jit import kernel, owning_kernel, part, small_part
+from reader_edge_runtime.drafting.sources.datastore.header import KEY_STEP, MAX_FILES
 
 UInt32Array = npt.NDArray[np.uint32]
 Files = tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]

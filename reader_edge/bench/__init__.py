@@ -1,0 +1,1 @@
+"""What `reader-edge bench` and `run --compare` do: measuring apart from reporting."""

@@ -1,0 +1,163 @@
+"""What `reader-edge bench decode` prints and draws."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from reader_edge.bench.comparison import Comparison
+from reader_edge.bench.decode import DecodeBench, Way
+from reader_edge.bench.plot import new_figure, save_plot
+from reader_edge.chat.answer_report import num_threads, width_sentence
+from reader_edge.terminal.sizes import readable_size
+from reader_edge_runtime import Engine
+
+_EXCERPT = 40
+
+
+def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
+    """The measurement and its circumstances, ready for JSON."""
+    manifest = engine.package.manifest
+    return {
+        "model": manifest.source_name,
+        "precision": manifest.precision,
+        "attention": manifest.attention,
+        "provider": engine.decoder.target.provider,
+        "threads": num_threads(engine),
+        "identical": bench.is_identical,
+        "speedup": bench.speedup,
+        "rounds": len(bench.comparisons[0].plain),
+        "plain": _way_fields(bench.plain),
+        "drafted": _way_fields(bench.drafted),
+        "prompts": [_prompt_fields(*each) for each in zip(bench.prompts, bench.comparisons, strict=True)],
+        "package_bytes": bench.package_bytes,
+        "kv_bytes": bench.kv_bytes,
+        "peak_bytes": bench.peak_bytes,
+    }
+
+
+def _way_fields(way: Way) -> dict[str, object]:
+    return {
+        "tokens_per_s": way.tokens_per_s,
+        "first_token_s": way.first_token_s,
+        "acceptance_length": way.stats.acceptance_length,
+        "step_s_by_part": way.parts_s,
+        "steps": way.stats.num_steps,
+        "steps_by_width": dict(sorted(way.stats.steps_by_width.items())),
+        "rested_steps": way.stats.num_rested_steps,
+    }
+
+
+def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
+    return {
+        "prompt": prompt,
+        "tokens": len(comparison.plain[0].token_ids),
+        "identical": comparison.is_identical,
+        "plain_tokens_per_s": comparison.plain_tokens_per_s,
+        "drafted_tokens_per_s": comparison.drafted_tokens_per_s,
+        "speedup": comparison.speedup,
+        "acceptance_length": comparison.drafted_stats.acceptance_length,
+    }
+
+
+def print_bench(engine: Engine, bench: DecodeBench) -> None:
+    """The same for eyes, on standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(_speed_table(bench))
+    console.print(_parts_table(bench))
+    for line in _lines(engine, bench):
+        console.print(line, soft_wrap=True)
+
+
+def _speed_table(bench: DecodeBench) -> Table:
+    rounds = len(bench.comparisons[0].plain)
+    table = Table(title=f"Tokens/s after the first token (median; rounds each way: {rounds})", title_justify="left")
+    table.add_column("prompt", no_wrap=True)
+    for name in ("tokens", "plain", "drafted", "speed-up", "acceptance length"):
+        table.add_column(name, justify="right")
+    table.add_column("tokens are")
+    for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
+        table.add_row(
+            escape(_excerpt(prompt)),
+            str(len(each.plain[0].token_ids)),
+            f"{each.plain_tokens_per_s:.1f}",
+            f"{each.drafted_tokens_per_s:.1f}",
+            f"{each.speedup:.2f}x",
+            f"{each.drafted_stats.acceptance_length:.2f}",
+            "identical" if each.is_identical else "DIFFERENT",
+        )
+    table.add_section()
+    table.add_row(
+        "all",
+        str(sum(len(each.plain[0].token_ids) for each in bench.comparisons)),
+        f"{bench.plain.tokens_per_s:.1f}",
+        f"{bench.drafted.tokens_per_s:.1f}",
+        f"{bench.speedup:.2f}x",
+        f"{bench.drafted.stats.acceptance_length:.2f}",
+        "identical" if bench.is_identical else "DIFFERENT",
+    )
+    return table
+
+
+def _excerpt(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + "…"
+
+
+def _label(prompt: str) -> str:
+    """An excerpt in letters that every plot's font has, and no formula."""
+    return _excerpt(prompt).encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+
+
+def _parts_table(bench: DecodeBench) -> Table:
+    table = Table(title="Milliseconds of a step, means", title_justify="left")
+    table.add_column("")
+    parts = list(bench.plain.parts_s)
+    for name in ("time to first token", *parts, "step", "per token"):
+        table.add_column(name, justify="right")
+    for name, way in (("plain", bench.plain), ("drafted", bench.drafted)):
+        step_s = sum(way.parts_s.values())
+        per_token_s = step_s / way.stats.acceptance_length if way.stats.num_steps else 0.0
+        seconds = (way.first_token_s, *way.parts_s.values(), step_s, per_token_s)
+        table.add_row(name, *(f"{1e3 * each:.3f}" for each in seconds))
+    return table
+
+
+def _lines(engine: Engine, bench: DecodeBench) -> list[str]:
+    rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
+    provider = f"{engine.decoder.target.provider}, {num_threads(engine)} threads"
+    return [
+        f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
+        f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
+        f"{provider}; width probe: {width_sentence(engine)}.",
+    ]
+
+
+def draw_bench(bench: DecodeBench, path: Path) -> None:
+    """Speeds by prompt, and a token's time by part, both ways."""
+    figure = new_figure(11, 1.6 + 0.3 * len(bench.prompts))
+    speeds, times = figure.subplots(1, 2)
+    places = range(len(bench.prompts))
+    plain = [each.plain_tokens_per_s for each in bench.comparisons]
+    drafted = [each.drafted_tokens_per_s for each in bench.comparisons]
+    speeds.barh([place - 0.2 for place in places], plain, 0.4, label="plain")
+    speeds.barh([place + 0.2 for place in places], drafted, 0.4, label="drafted")
+    speeds.set_yticks(list(places), [_label(prompt) for prompt in bench.prompts])
+    speeds.invert_yaxis()
+    speeds.set_xlabel("tokens/s after the first token")
+    speeds.set_title(f"{bench.speedup:.2f} times as fast over all")
+    speeds.legend()
+    ways = (bench.plain, bench.drafted)
+    left = [0.0, 0.0]
+    for part in bench.plain.parts_s:
+        widths = [1e3 * way.parts_s[part] / max(1.0, way.stats.acceptance_length) for way in ways]
+        times.barh(["plain", "drafted"], widths, 0.5, left=left, label=part)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    times.invert_yaxis()
+    times.set_xlabel("milliseconds of a token")
+    times.set_title("where the time goes")
+    times.legend()
+    save_plot(figure, path)

@@ -1,0 +1,1 @@
+"""Answers and conversations on a terminal."""

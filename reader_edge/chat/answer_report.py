@@ -1,0 +1,154 @@
+"""What `--stats` and `--json` tell about an answer."""
+
+from collections import Counter
+from dataclasses import fields
+
+from rich.table import Table
+
+from reader_edge_runtime import Engine, GenerationStats
+from reader_edge_runtime.execution.onnxruntime.session import num_usable_cores
+from reader_edge_runtime.stats import STEP_PARTS
+
+
+def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
+    """The statistics of an answer and the circumstances it was made in, ready for JSON."""
+    return {
+        **{field.name: _plain(getattr(stats, field.name)) for field in fields(stats)},
+        "acceptance_length": stats.acceptance_length,
+        "acceptance_rate": stats.acceptance_rate,
+        "perplexity": stats.perplexity,
+        "tokens_per_s": stats.tokens_per_s,
+        "provider": engine.decoder.target.provider,
+        "threads": num_threads(engine),
+        "is_native": engine.decoder.target.is_native,
+        "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
+    }
+
+
+def stats_table(engine: Engine, stats: GenerationStats) -> Table:
+    """The same for eyes."""
+    table = Table(title="Answer", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in _rows(engine, stats):
+        table.add_row(name, value)
+    return table
+
+
+def num_threads(engine: Engine) -> int:
+    """Threads that the model runs on."""
+    return engine.decoder.config.threads or num_usable_cores()
+
+
+def width_sentence(engine: Engine) -> str:
+    """What the width probe found at load."""
+    report = engine.width_report
+    if report is None or not report.num_rows:
+        return "not run"
+    if report.is_invariant:
+        paired = ", one node getting a second" if engine.decoder.target.min_rows > 1 else ""
+        return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
+    return (
+        f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
+        f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"
+    )
+
+
+def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
+    return [
+        ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
+        ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),
+        ("tokens/s", f"{stats.tokens_per_s:.1f}"),
+        ("perplexity", f"{stats.perplexity:.2f} (1 is certain of every token)"),
+        ("time to first token", _milliseconds(stats.prefill_s)),
+        ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
+        ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
+        ("accepted by source", _by_source(stats)),
+        ("accepted by depth", _by_depth(stats)),
+        ("calibration", _calibration(stats)),
+        ("tree sizes", _tree_sizes(stats)),
+        ("drafting", _drafting(engine, stats)),
+        ("pass times", _pass_times(engine, stats)),
+        ("time by part", _time_by_part(stats)),
+        ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
+        ("native kernels", "on" if engine.decoder.target.is_native else "off"),
+        ("width probe", width_sentence(engine)),
+        ("near-tie guard", _near_tie_guard(engine, stats)),
+    ]
+
+
+def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
+    margin = engine.decoder.near_tie_margin
+    if not engine.decoder.config.is_near_tie_guarded:
+        return "off"
+    return (
+        f"{stats.num_redecided_tokens} choices below a margin of {margin:.2g} decided anew" if margin else "not needed"
+    )
+
+
+def _tree_sizes(stats: GenerationStats) -> str:
+    """Which widths were chosen, and how often."""
+    return ", ".join(f"{width} x{count}" for width, count in sorted(stats.steps_by_width.items())) or "no steps"
+
+
+def _drafting(engine: Engine, stats: GenerationStats) -> str:
+    """When there were no drafts, or none worth a wider pass, and what that was decided by."""
+    if not engine.decoder.is_drafting:
+        return "off: wide passes give other bits here"
+    budget = engine.decoder.budget
+    times = budget.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
+    if budget.times.is_measured:
+        step_s = times[1] + budget.plain_s
+        parts.append(f"drafting adds {1e6 * budget.draft_s:.0f} µs to a step of {1e3 * step_s:.2f} ms")
+    return "; ".join(parts)
+
+
+def _pass_times(engine: Engine, stats: GenerationStats) -> str:
+    """The curve that the tree sizes come from."""
+    pass_times = engine.decoder.budget.times
+    times = pass_times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    curve = ", ".join(
+        f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)
+    )
+    if not pass_times.has(1):
+        return f"not measured; assumed relative to one node: {curve}"
+    return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}"
+
+
+def _plain(value: object) -> object:
+    return dict(sorted(value.items())) if isinstance(value, Counter) else value
+
+
+def _by_source(stats: GenerationStats) -> str:
+    parts = (
+        f"{source} {_share(stats.accepted_by_source[source], num_drafted)}"
+        for source, num_drafted in sorted(stats.drafted_by_source.items())
+    )
+    return ", ".join(parts) or "nothing drafted"
+
+
+def _by_depth(stats: GenerationStats) -> str:
+    return ", ".join(f"{depth}: {count}" for depth, count in sorted(stats.accepted_by_depth.items())) or "none"
+
+
+def _calibration(stats: GenerationStats) -> str:
+    """Predicted against observed acceptance, by the tenth that a draft token's predicted value falls in."""
+    parts = (
+        f"{stats.predicted_by_tenth[tenth] / 10 / num:.0f}% predicted: {_share(stats.accepted_by_tenth[tenth], num)}"
+        for tenth, num in sorted(stats.drafted_by_tenth.items())
+    )
+    return ", ".join(parts) or "nothing drafted"
+
+
+def _time_by_part(stats: GenerationStats) -> str:
+    parts = ("prefill_s", *STEP_PARTS)
+    return ", ".join(f"{part.removesuffix('_s')} {_milliseconds(getattr(stats, part))}" for part in parts)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({part / whole:.0%})" if whole else "0 of 0"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

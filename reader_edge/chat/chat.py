@@ -1,0 +1,86 @@
+"""The chat: a conversation on a terminal."""
+
+import sys
+
+import click
+
+from reader_edge.chat.answer import check_system, print_answer, system_messages
+from reader_edge.chat.answer_report import stats_table
+from reader_edge.terminal.console import print_table
+from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
+from reader_edge_runtime.engine import Prompt
+
+HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this."
+_MARK = "> "
+
+
+class Chat:
+    """One conversation. Without a chat template each line is a text of its own, to be continued."""
+
+    def __init__(
+        self, engine: Engine, config: GenerationConfig, system: str | None, is_raw: bool, shows_stats: bool
+    ) -> None:
+        check_system(engine, system, is_raw)
+        self._engine = engine
+        self._config = config
+        self._system = system
+        self._is_conversation = engine.tokenizer.has_chat_template and not is_raw
+        self._shows_stats = shows_stats
+        self._messages = system_messages(system)
+
+    def run(self) -> None:
+        """Read lines and answer them until the user leaves."""
+        _enable_line_editing()
+        kind = "Type a message" if self._is_conversation else "Type a text to continue (this is not a chat model)"
+        click.echo(f"{kind}. {HELP}", err=True)
+        while True:
+            try:
+                line = _read_line().strip()
+            except KeyboardInterrupt:
+                click.echo("\n/exit or Ctrl-D leaves.", err=True)
+                continue
+            except EOFError:
+                click.echo(err=True)
+                return
+            if line == "/exit":
+                return
+            self._obey(line)
+
+    def _obey(self, line: str) -> None:
+        if line == "/help":
+            click.echo(HELP, err=True)
+        elif line == "/reset":
+            self._messages = system_messages(self._system)
+            self._engine.forget()
+        elif line:
+            self._answer(line)
+
+    def _answer(self, text: str) -> None:
+        """Answer one line; errors are told, and the conversation goes on without it."""
+        question: Message = {"role": "user", "content": text}
+        prompt: Prompt = [*self._messages, question] if self._is_conversation else text
+        pieces: list[str] = []
+        try:
+            stats = print_answer(self._engine, prompt, self._config, pieces, ends_line=True)
+            if self._shows_stats:
+                print_table(stats_table(self._engine, stats))
+        except KeyboardInterrupt:
+            click.echo("Stopped.", err=True)
+        except ReaderEdgeError as error:
+            click.echo(f"Error: {error}", err=True)
+        if pieces:
+            self._messages += [question, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _enable_line_editing() -> None:
+    try:
+        import readline  # noqa: F401  (importing it gives input() editing and a history)
+    except ImportError:  # Windows, whose console edits lines itself
+        return
+
+
+def _read_line() -> str:
+    if sys.stdout.isatty():
+        return input(_MARK)
+    click.echo(_MARK, nl=False, err=True)  # standard output is for the answers
+    return input()

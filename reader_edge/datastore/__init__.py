@@ -1,0 +1,1 @@
+"""What `reader-edge datastore` does."""

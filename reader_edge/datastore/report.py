@@ -1,0 +1,67 @@
+"""What `datastore build`, `merge` and `info` tell."""
+
+from typing import Any
+
+from rich.table import Table
+
+from reader_edge.datastore.build import BuildReport
+from reader_edge.terminal.sizes import readable_size
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.header import DatastoreHeader
+
+_MAX_NAMES = 10
+
+
+def build_table(report: BuildReport) -> Table:
+    """Sizes, and where the time went."""
+    header = report.header
+    table = Table(title="Built", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("tokens", str(header.num_tokens))
+    table.add_row("documents", str(header.num_documents))
+    table.add_row(
+        "size", f"{readable_size(header.file_bytes)}, {header.file_bytes / header.num_tokens:.2f} bytes a token"
+    )
+    table.add_row("time", f"{sum(report.stage_seconds.values()):.1f} s")
+    for name, seconds in report.stage_seconds.items():
+        table.add_row(f"  {name}", f"{seconds:.1f} s")
+    return table
+
+
+def info_fields(datastore: Datastore) -> dict[str, Any]:
+    """Everything the file says of itself, its checksum verified."""
+    header = datastore.header
+    return {
+        "file": str(datastore.path),
+        "num_tokens": header.num_tokens,
+        "num_documents": header.num_documents,
+        "vocab_size": header.vocab_size,
+        "token_bytes": header.token_bytes,
+        "num_bytes": header.file_bytes,
+        "tokenizer_fingerprint": header.tokenizer_fingerprint,
+        "corpus": list(datastore.facts.corpus),
+        "num_corpus_files": datastore.facts.num_corpus_files,
+        "checksum_verified": True,
+    }
+
+
+def info_lines(datastore: Datastore) -> list[tuple[str, str]]:
+    """The same, for eyes."""
+    header, facts = datastore.header, datastore.facts
+    names = list(facts.corpus[:_MAX_NAMES])
+    if facts.num_corpus_files > len(names):
+        names.append(f"and {facts.num_corpus_files - len(names)} more")
+    return [
+        ("tokens", str(header.num_tokens)),
+        ("documents", str(header.num_documents)),
+        ("vocabulary", f"{header.vocab_size}, {header.token_bytes} bytes an id"),
+        ("size", _size(header)),
+        ("tokenizer", header.tokenizer_fingerprint),
+        ("corpus", ", ".join(names)),
+        ("checksum", "verified"),
+    ]
+
+
+def _size(header: DatastoreHeader) -> str:
+    return f"{readable_size(header.file_bytes)}, {header.file_bytes / header.num_tokens:.2f} bytes a token"

@@ -1,0 +1,1 @@
+"""What `reader-edge verify` does: plain against drafted decoding, bit by bit."""

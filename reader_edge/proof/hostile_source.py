@@ -1,0 +1,38 @@
+"""A source of drafts that means ill: what it says must change no token, and what cannot be a token must be refused."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reader_edge_runtime.drafting.sources.source import Proposal
+
+_MAX_PROPOSED = 24
+
+
+class HostileSource:
+    """Random trees of random tokens, siblings named twice and more, with claims from unlikely to sure.
+
+    token_ids: the ids it draws from; outside the vocabulary they must end in an error that names this source. The same
+    seed gives the same trees.
+    """
+
+    name = "hostile"
+
+    def __init__(self, token_ids: range, seed: int = 0) -> None:
+        self._token_ids = token_ids
+        self._random = np.random.Generator(np.random.Philox(seed))
+
+    def begin(self, prompt_token_ids: Sequence[int]) -> "HostileSource":
+        """Itself: it does not care about the text."""
+        return self
+
+    def propose(self, max_nodes: int, max_depth: int) -> Proposal:
+        """Few distinct tokens, so that siblings repeat and some trees are chains."""
+        num = int(self._random.integers(1, _MAX_PROPOSED + 1))
+        few = self._random.choice(self._token_ids, size=4).tolist()
+        parents = [int(self._random.integers(-1, i)) for i in range(num)]
+        token_ids = [few[i] for i in self._random.integers(4, size=num)]
+        return Proposal(token_ids, parents, self._random.random(num).tolist())
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Learn nothing."""

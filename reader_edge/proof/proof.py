@@ -1,0 +1,169 @@
+"""The proof that drafting changes nothing: every token, and the bits of every logit row a token was chosen from.
+
+The reference decodes plainly, one sequence alone, one token per pass. Against it runs every drafter, greedy and
+sampled, one sequence alone and several ragged ones together: every combination of sources, all of them beside a hostile
+one, and a drafter that knows the answers. Trees are verified whether they pay or not, in widths drawn at random.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from reader_edge.proof.any_width import AnyWidth
+from reader_edge.proof.hostile_source import HostileSource
+from reader_edge.proof.result import ProofReport, ProofRun
+from reader_edge.proof.stress_drafter import StressDrafter
+from reader_edge.proof.witness import PlainAnswer, Witness, digest, run_of
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
+from reader_edge_runtime.errors import DraftError
+
+CHOICES = ("greedy", "sampled")
+SOURCE_SETS = {
+    "context": frozenset[str](),
+    "context + history": frozenset({"history"}),
+    "context + datastore": frozenset({"datastore"}),
+    "context + logits": frozenset({"logits"}),
+    "context + history + datastore": frozenset({"history", "datastore"}),
+    "context + history + logits": frozenset({"history", "logits"}),
+    "context + datastore + logits": frozenset({"datastore", "logits"}),
+    "all sources": frozenset({"history", "datastore", "logits"}),
+    "all sources + hostile": frozenset({"history", "datastore", "logits", "hostile"}),
+}
+DRAFTERS = (*SOURCE_SETS, "stress")
+BATCH_SIZES = (1, 4)
+
+_REFUSED_TOKENS = 8
+
+
+def prove(
+    engine: Engine,
+    prompts: Sequence[str],
+    max_tokens: int = 144,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ProofReport:
+    """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
+
+    on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
+    """
+    encoded = [tuple(engine.encode_prompt(prompt)) for prompt in prompts]
+    prover = _Prover(engine, encoded, max_tokens, on_progress)
+    runs = tuple(run for choice in CHOICES for run in prover.runs(choice))
+    manifest = engine.package.manifest
+    return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
+
+
+class _Prover:
+    """The runs of one proof."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Sequence[tuple[int, ...]],
+        max_tokens: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._target = engine.decoder.target
+        self._fingerprint = engine.tokenizer.fingerprint()
+        self._engine_config = engine.decoder.config
+        self._near_tie_margin = engine.decoder.near_tie_margin
+        self._prompts = prompts
+        self._max_tokens = max_tokens
+        self._on_progress = on_progress
+        self._num_done = 0
+        self._num_answers = len(prompts) * len(CHOICES) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+
+    def runs(self, choice: str) -> list[ProofRun]:
+        """Plain answers first, then every drafter at every batch size against them."""
+        answers = []
+        for i, prompt in enumerate(self._prompts):
+            answers.append(self._plain_answer(prompt, self._config(choice, i)))
+            self._tell_progress()
+        runs = []
+        with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+            datastore = self._datastore(Path(folder) / "answers.ds", answers)
+            for name in DRAFTERS:
+                # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
+                drafter = self._drafter(name, answers, datastore)
+                runs += [self._compare(answers, name, drafter, choice, batch_size) for batch_size in BATCH_SIZES]
+        return runs
+
+    def refusal(self) -> str | None:
+        """See ProofReport."""
+        plain = self._plain_answer(self._prompts[0][:1], replace(self._config("greedy", 0), max_tokens=_REFUSED_TOKENS))
+        vocab_size = self._target.manifest.vocab_size
+        drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
+        decoder = Decoder(self._target, drafter, self._engine_config)
+        decoder.budget = AnyWidth()
+        sequence = decoder.submit(plain.prompt, plain.config)
+        try:
+            while sequence.finish_reason is None:
+                decoder.step()
+        except DraftError as error:
+            emitted = sequence.output_token_ids
+            is_named = repr(HostileSource.name) in str(error)
+            return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
+        return None
+
+    def _config(self, choice: str, prompt: int) -> GenerationConfig:
+        sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
+        sampling = sampled if choice == "sampled" else SamplingConfig()
+        return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
+
+    def _drafter(self, name: str, answers: Sequence[PlainAnswer], datastore: Datastore) -> Drafter:
+        vocab_size = self._target.manifest.vocab_size
+        if name == "stress":
+            return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
+        sources = SOURCE_SETS[name]
+        config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
+        hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
+        return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else []).wait()
+
+    def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
+        """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""
+        vocab_size = self._target.manifest.vocab_size
+        builder = DatastoreBuilder(self._fingerprint, vocab_size)
+        for answer in answers[::2]:
+            builder.add([*answer.prompt, *answer.token_ids])
+            builder.end_document()
+        builder.write(path, DatastoreFacts(("answers",), 0), lambda stage: None)
+        return Datastore.open(path, self._fingerprint, vocab_size)
+
+    def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> PlainAnswer:
+        alone = replace(self._engine_config, max_batch=1)
+        decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), alone)
+        digests: list[bytes] = []
+        decoder.on_logits = lambda _, row: digests.append(digest(row))
+        sequence = decoder.submit(prompt, replace(config, is_drafted=False))
+        while sequence.finish_reason is None:
+            decoder.step()
+        return PlainAnswer(prompt, config, sequence.output_token_ids, digests)
+
+    def _compare(
+        self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
+    ) -> ProofRun:
+        decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
+        decoder.budget = AnyWidth(seed=batch_size)
+        witnesses = {
+            decoder.submit(answer.prompt, answer.config): Witness(prompt, answer)
+            for prompt, answer in enumerate(answers)
+        }
+        decoder.near_tie_margin = self._near_tie_margin
+        decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
+        running = dict(witnesses)
+        while running:
+            decoder.step()
+            for sequence in [each for each in running if each.finish_reason is not None]:
+                running.pop(sequence).finish(sequence)
+                self._tell_progress()
+        return run_of(name, choice, batch_size, witnesses)
+
+    def _tell_progress(self) -> None:
+        self._num_done += 1
+        if self._on_progress is not None:
+            self._on_progress(self._num_done, self._num_answers)

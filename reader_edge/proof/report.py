@@ -1,0 +1,97 @@
+"""What `verify` tells."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.table import Table
+
+from reader_edge.proof.result import Divergence, ProofReport, ProofRun
+from reader_edge_runtime import Engine
+
+
+def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
+    """A proof, ready for JSON."""
+    return {
+        "tokens_compared": report.tokens_compared,
+        "divergences": report.num_divergences,
+        "logit_rows": report.logit_rows,
+        "logit_rows_equal": report.logit_rows_equal,
+        "logit_rows_bit_equal": report.logit_rows_bit_equal,
+        "refusal": report.refusal,
+        "is_promise_kept": report.is_promise_kept,
+        "provider": report.provider,
+        "attention": report.attention,
+        "precision": report.precision,
+        "runs": [{**asdict(run), "divergences": len(run.divergences)} for run in report.runs],
+        "first_divergences": [_divergence_fields(engine, *each) for each in report.first_divergences()],
+    }
+
+
+def proof_table(report: ProofReport) -> Table:
+    """One row a run."""
+    columns = ("drafter", "choice", "batch", "nodes", "acceptance length", "tokens", "divergences", "rows bit-equal")
+    title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention)"
+    table = Table(*columns, title=title, title_justify="left")
+    for run in report.runs:
+        table.add_row(
+            run.drafter,
+            run.choice,
+            str(run.batch_size),
+            str(sum(run.nodes_by_source.values())),
+            f"{run.acceptance_length:.2f}",
+            str(run.tokens_compared),
+            str(len(run.divergences)),
+            f"{run.logit_rows_equal} of {run.logit_rows}",
+        )
+    return table
+
+
+def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -> list[str]:
+    """The result in sentences."""
+    rows = f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal"
+    lines = [f"{report.tokens_compared} tokens compared, {report.num_divergences} divergences; {rows}."]
+    for run, divergence in report.first_divergences():
+        lines.append(_divergence_sentence(engine, run, divergence, prompts[divergence.prompt]))
+    if report.num_divergences:
+        lines.append("Drafting changes this model's output here.")
+    elif report.logit_rows_bit_equal:
+        lines.append("Drafting changes nothing here: every token, and every bit it was chosen from, is the same.")
+    else:
+        lines.append(
+            "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."
+        )
+    if report.num_divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
+        lines.append("This package promises the same bits, and this machine does not keep that: please report it.")
+    if report.refusal is None:
+        lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
+    else:
+        lines.append(f"A source of drafts that named token ids outside the vocabulary was stopped: {report.refusal}")
+    return lines
+
+
+def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) -> dict[str, object]:
+    return {
+        **asdict(divergence),
+        "plain_text": _text(engine, divergence.plain_token_id),
+        "drafted_text": _text(engine, divergence.drafted_token_id),
+        "drafter": run.drafter,
+        "choice": run.choice,
+        "batch_size": run.batch_size,
+    }
+
+
+def _divergence_sentence(engine: Engine, run: ProofRun, divergence: Divergence, prompt: str) -> str:
+    gap = "" if divergence.logit_gap is None else f", logit gap {divergence.logit_gap:.3g}"
+    return (
+        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {run.drafter}, {run.choice}, "
+        f"batch {run.batch_size}, token {divergence.position + 1}: {_token(engine, divergence.drafted_token_id)} "
+        f"instead of {_token(engine, divergence.plain_token_id)}{gap}."
+    )
+
+
+def _token(engine: Engine, token_id: int | None) -> str:
+    return "the end" if token_id is None else f"{token_id} {_text(engine, token_id)!r}"
+
+
+def _text(engine: Engine, token_id: int | None) -> str | None:
+    return None if token_id is None else engine.tokenizer.decode([token_id])

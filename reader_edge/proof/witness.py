@@ -1,0 +1,87 @@
+"""Watches drafted answers beside their plain ones, token by token and row by row."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge.proof.result import Divergence, ProofRun
+from reader_edge_runtime import GenerationConfig, GenerationStats
+from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """Tokens of a plain answer, and a digest of the logit row each was chosen from."""
+
+    prompt: tuple[int, ...]
+    config: GenerationConfig
+    token_ids: list[int]
+    digests: list[bytes]
+
+
+class Witness:
+    """Watches one drafted answer beside its plain one."""
+
+    def __init__(self, prompt: int, plain: PlainAnswer) -> None:
+        self.num_tokens = 0
+        self.num_rows = 0
+        self.num_rows_equal = 0
+        self.divergence: Divergence | None = None
+        self._prompt = prompt
+        self._plain = plain
+        self._row: Float32Array | None = None
+
+    def see_row(self, sequence: DecodingSequence, row: Float32Array) -> None:
+        """Compare the row that the next token is chosen from; the token before is known by now."""
+        self._see_last_token(sequence)
+        if self.divergence is None:
+            position = sequence.num_output_tokens
+            self.num_rows += 1
+            self.num_rows_equal += self._plain.digests[position : position + 1] == [digest(row)]
+            self._row = row.copy()
+
+    def finish(self, sequence: DecodingSequence) -> None:
+        """Compare the last token and the length."""
+        self._see_last_token(sequence)
+        position = sequence.num_output_tokens
+        if self.divergence is None and position < len(self._plain.token_ids):
+            self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
+
+    def _see_last_token(self, sequence: DecodingSequence) -> None:
+        position = sequence.num_output_tokens - 1
+        if position < 0 or self.divergence is not None:
+            return
+        drafted = sequence.token_ids[-1]
+        plain = self._plain.token_ids[position] if position < len(self._plain.token_ids) else None
+        self.num_tokens += 1
+        if drafted != plain:
+            gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
+            self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
+
+
+def run_of(name: str, choice: str, batch_size: int, witnesses: dict[DecodingSequence, Witness]) -> ProofRun:
+    """What the witnesses of one drafter, way of choosing and batch size saw."""
+    stats = GenerationStats()
+    for sequence in witnesses:
+        stats.add(sequence.stats)
+    watched = witnesses.values()
+    return ProofRun(
+        drafter=name,
+        choice=choice,
+        batch_size=batch_size,
+        tokens_compared=sum(each.num_tokens for each in watched),
+        logit_rows=sum(each.num_rows for each in watched),
+        logit_rows_equal=sum(each.num_rows_equal for each in watched),
+        acceptance_length=stats.acceptance_length,
+        nodes_by_source=dict(stats.drafted_by_source),
+        divergences=tuple(each.divergence for each in watched if each.divergence is not None),
+    )
+
+
+def digest(row: Float32Array) -> bytes:
+    """Tells any two different rows of logits apart."""
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()

@@ -1,0 +1,1 @@
+"""What a person sees beside the answer: progress, tables, sizes."""

@@ -1,0 +1,1 @@
+"""Which drafted tokens stay."""

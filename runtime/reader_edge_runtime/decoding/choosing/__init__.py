@@ -1,0 +1,1 @@
+"""How the target's logits become one token."""

@@ -1,0 +1,1 @@
+"""How many nodes each pass gets, and whether drafting pays."""

@@ -1,0 +1,1 @@
+"""Corpora on disk that drafts are looked up in."""

@@ -1,0 +1,180 @@
+"""Building datastores: documents as token ids in, a file out."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.header import (
+    HEADER_BYTES,
+    KEY_STEP,
+    MAX_VOCAB_SIZE,
+    DatastoreFacts,
+    DatastoreHeader,
+    token_bytes_for,
+)
+from reader_edge_runtime.drafting.sources.datastore.suffix_sort import (
+    max_sortable,
+    sort_bytes_per_position,
+    sort_suffixes,
+)
+from reader_edge_runtime.errors import DatastoreError
+
+OnStage = Callable[[str], None]
+
+_CHUNK = 1 << 22
+
+
+class DatastoreBuilder:
+    """Documents of one tokenizer, collected until `write`."""
+
+    def __init__(self, tokenizer_fingerprint: str, vocab_size: int) -> None:
+        if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+            raise DatastoreError(f"A vocabulary of {vocab_size} tokens is outside 1 to {MAX_VOCAB_SIZE}.")
+        self._fingerprint = tokenizer_fingerprint
+        self._vocab_size = vocab_size
+        self._token_bytes = token_bytes_for(vocab_size)
+        self._type = np.dtype(f"<u{self._token_bytes}")
+        self._stream = bytearray()
+        self._num_documents = 0
+        self._is_inside = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._stream) // self._token_bytes - self._num_documents
+
+    @property
+    def num_documents(self) -> int:
+        return self._num_documents
+
+    def memory_bytes(self, num_more: int = 0) -> int:
+        """Memory that `write` takes at its peak, with what is held already; after num_more further tokens."""
+        num_positions = len(self._stream) // self._token_bytes + 1 + num_more
+        return num_positions * (self._token_bytes + sort_bytes_per_position(self._token_bytes))
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """Continue the current document. Raises DatastoreError."""
+        if not len(token_ids):
+            return
+        ids = np.asarray(token_ids, np.int64)
+        if ids.min() < 0 or ids.max() >= self._vocab_size:
+            raise DatastoreError(f"Token id {ids[(ids < 0) | (ids >= self._vocab_size)][0]} is outside the vocabulary.")
+        self._append(ids.astype(self._type).tobytes())
+        self._is_inside = True
+
+    def end_document(self) -> None:
+        """End the current document; one without tokens is none."""
+        if self._is_inside:
+            self._stream += b"\xff" * self._token_bytes
+            self._num_documents += 1
+            self._is_inside = False
+
+    def add_datastore(self, datastore: Datastore) -> None:
+        """Add the documents of a built one. Raises DatastoreError when its body is broken."""
+        header = datastore.header
+        if (header.tokenizer_fingerprint, header.vocab_size) != (self._fingerprint, self._vocab_size):
+            raise DatastoreError(f"'{datastore.path}' was built with another tokenizer than the others.")
+        datastore.check_body()
+        tokens = datastore.tokens
+        is_end = tokens == np.iinfo(tokens.dtype).max
+        if not is_end[-1] or is_end.sum() != header.num_documents or tokens[~is_end].max() >= self._vocab_size:
+            raise DatastoreError(f"'{datastore.path}' is not sound: do not trust this file, build it again.")
+        self.end_document()
+        self._append(tokens.tobytes())
+        self._num_documents += header.num_documents
+
+    def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
+        """Sort and write; the file appears whole or not at all, in place of one that may be there.
+
+        Raises DatastoreError when there is no token.
+        """
+        self.end_document()
+        if not self.num_tokens:
+            raise DatastoreError("The corpus holds no token: give files with text.")
+        stream = np.frombuffer(self._stream, self._type)
+        on_stage("sorting")
+        # Suffixes that begin at an end mark are the last ones: nothing begins with it.
+        suffixes = sort_suffixes(stream)[: self.num_tokens]
+        on_stage("writing")
+        packed_facts = facts.pack()
+        header = DatastoreHeader(
+            self._vocab_size, self.num_tokens, self._num_documents, len(packed_facts), self._fingerprint, "00" * 32
+        )
+        with new_file(path) as file:
+            body = _Body(file)
+            body.write(packed_facts, HEADER_BYTES)
+            body.write(stream, header.tokens_at)
+            body.write(suffixes, header.suffixes_at)
+            body.write(_keys(stream, suffixes), header.keys_at)
+            header = DatastoreHeader(
+                self._vocab_size,
+                self.num_tokens,
+                self._num_documents,
+                len(packed_facts),
+                self._fingerprint,
+                body.hexdigest(),
+            )
+            file.seek(0)
+            file.write(header.pack())
+        return header
+
+    def _append(self, data: bytes) -> None:
+        limit = max_sortable(self._token_bytes)
+        if (len(self._stream) + len(data)) // self._token_bytes >= limit:
+            raise DatastoreError(
+                f"The corpus has more than {limit} tokens, the most that one datastore can hold: "
+                "build several and name them all."
+            )
+        self._stream += data
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name when it is complete, and leaves nothing when it does not get there."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class _Body:
+    """Writes the parts behind the header, each at its offset, and hashes all bytes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._offset = HEADER_BYTES
+        file.write(bytes(HEADER_BYTES))
+
+    def write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
+        self._append(bytes(offset - self._offset))
+        for start in range(0, len(data), _CHUNK):
+            self._append(data[start : start + _CHUNK])
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+    def _append(self, data: bytes | npt.NDArray[Any]) -> None:
+        view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
+        self._file.write(view)
+        self._digest.update(view)
+        self._offset += view.nbytes
+
+
+def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """First two tokens of every KEY_STEP-th suffix, (K, 2)."""
+    starts = suffixes[::KEY_STEP].astype(np.int64)
+    keys = np.stack([stream[starts], stream[starts + 1]], axis=1).astype(np.uint32)
+    keys[keys == np.iinfo(stream.dtype).max] = 0xFFFFFFFF
+    return keys

@@ -1,0 +1,113 @@
+"""Datastore: a corpus that drafts are looked up in, one read-only file in memory-mapped form."""
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.drafting.sources.datastore.header import (
+    HEADER_BYTES,
+    MAX_FILES,
+    DatastoreFacts,
+    DatastoreHeader,
+    parse_facts,
+    parse_header,
+)
+from reader_edge_runtime.errors import DatastoreError
+
+_CHUNK_BYTES = 1 << 24
+
+
+class Datastore:
+    """An opened datastore file. Its header is checked, its body is not: look-ups bear with whatever it holds."""
+
+    def __init__(self, path: Path, header: DatastoreHeader, words: npt.NDArray[np.uint32]) -> None:
+        self.path = path
+        self.header = header
+        self.words = words
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], tokenizer_fingerprint: str | None = None, vocab_size: int | None = None
+    ) -> "Datastore":
+        """Map a file. None: any tokenizer, any vocabulary will do.
+
+        vocab_size: that of the model, whose ids all tokens must be. Raises DatastoreError.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise DatastoreError(f"No datastore at '{path}': give a file written by 'reader-edge datastore build'.")
+        try:
+            with path.open("rb") as file:
+                header = parse_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
+                mapped = mmap.mmap(file.fileno(), header.file_bytes, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DatastoreError(f"'{path}' cannot be read as a datastore: {reason}.") from None
+        if tokenizer_fingerprint is not None and header.tokenizer_fingerprint != tokenizer_fingerprint:
+            raise DatastoreError(
+                f"'{path}' was built with another tokenizer: build it again with --tokenizer and this model."
+            )
+        if vocab_size is not None and header.vocab_size > vocab_size:
+            raise DatastoreError(
+                f"'{path}' has token ids up to {header.vocab_size - 1}, the model up to {vocab_size - 1}: "
+                "build it again with --tokenizer and this model."
+            )
+        return cls(path, header, np.frombuffer(mapped, np.uint32))
+
+    @property
+    def facts(self) -> DatastoreFacts:
+        """Where the text came from. Raises DatastoreError when the file's facts are broken."""
+        return parse_facts(self._bytes[HEADER_BYTES : HEADER_BYTES + self.header.facts_bytes].tobytes(), self.path)
+
+    @property
+    def tokens(self) -> npt.NDArray[Any]:
+        """The documents' token ids, uint16 or uint32; each document is followed by the type's highest value."""
+        token_type = np.uint16 if self.header.token_bytes == 2 else np.uint32
+        return np.frombuffer(self._bytes, token_type, self.header.num_positions, self.header.tokens_at)
+
+    @property
+    def suffixes(self) -> npt.NDArray[np.uint32]:
+        """Positions of all tokens in the order of what follows them."""
+        start = self.header.suffixes_at // 4
+        return self.words[start : start + self.header.num_tokens]
+
+    @property
+    def keys(self) -> npt.NDArray[np.uint32]:
+        """First two tokens of every KEY_STEP-th suffix."""
+        return self.words[self.header.keys_at // 4 :].reshape(-1, 2)
+
+    def check_body(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compare the body with its checksum.
+
+        on_progress: called with bytes checked and bytes in all. Raises DatastoreError.
+        """
+        digest = hashlib.sha256()
+        body = self._bytes[HEADER_BYTES:].data
+        for start in range(0, len(body), _CHUNK_BYTES):
+            digest.update(body[start : start + _CHUNK_BYTES])
+            if on_progress is not None:
+                on_progress(min(start + _CHUNK_BYTES, len(body)), len(body))
+        if digest.hexdigest() != self.header.body_sha256:
+            raise DatastoreError(f"'{self.path}' differs from its checksum: copy or build it again.")
+
+    @property
+    def _bytes(self) -> npt.NDArray[np.uint8]:
+        return self.words.view(np.uint8)
+
+
+def open_datastores(
+    paths: Sequence[str | os.PathLike[str]], tokenizer_fingerprint: str, vocab_size: int
+) -> list[Datastore]:
+    """Map files that are used together, all of one model's tokenizer. Raises DatastoreError."""
+    if len(paths) > MAX_FILES:
+        raise DatastoreError(
+            f"{len(paths)} datastores are given, {MAX_FILES} can be used at once: "
+            "merge some with 'reader-edge datastore merge'."
+        )
+    return [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]

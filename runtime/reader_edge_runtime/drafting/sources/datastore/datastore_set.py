@@ -1,0 +1,106 @@
+"""DatastoreSet: several datastores looked up as if they were one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reader_edge_runtime.drafting.kernels import datastore as kernels
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES
+from reader_edge_runtime.errors import DatastoreError
+
+_CHUNK = 1 << 20
+_NO_FILE = np.frombuffer(b"", np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class DatastoreMatch:
+    """Where a run of tokens occurs: see the state in `kernels.datastore`."""
+
+    state: Int32Array
+
+    @property
+    def length(self) -> int:
+        """Tokens matched; 0: none occurs."""
+        return int(self.state[0])
+
+    @property
+    def num_occurrences(self) -> int:
+        return int((self.state[2::2] - self.state[1::2]).sum())
+
+
+class DatastoreSet:
+    """Opened datastores of one tokenizer; answers as their merge would.
+
+    files, layouts: what the kernels in `kernels.datastore` read.
+    """
+
+    def __init__(self, datastores: Sequence[Datastore]) -> None:
+        if len(datastores) > MAX_FILES:
+            raise DatastoreError(
+                f"{len(datastores)} datastores are given, {MAX_FILES} can be used at once: "
+                "merge some with 'reader-edge datastore merge'."
+            )
+        for datastore in datastores[1:]:
+            if datastore.header.tokenizer_fingerprint != datastores[0].header.tokenizer_fingerprint:
+                raise DatastoreError(
+                    f"'{datastores[0].path}' and '{datastore.path}' were built with different tokenizers: "
+                    "build one of them again."
+                )
+        self._datastores = list(datastores)
+        words = [datastore.words for datastore in datastores]
+        words += [_NO_FILE] * (MAX_FILES - len(words))
+        self.files: kernels.Files = (words[0], words[1], words[2], words[3])
+        self.layouts = np.zeros((len(datastores), kernels.LAYOUT), np.int64)
+        for datastore, layout in zip(datastores, self.layouts, strict=True):
+            _fill_layout(datastore, layout)
+
+    def find(self, token_ids: Sequence[int], max_length: int) -> DatastoreMatch:
+        """The longest end of token_ids, of at most max_length tokens, that occurs."""
+        state = np.zeros(kernels.STATE, np.int32)
+        kernels.find(self.files, self.layouts, np.array(token_ids, np.int32), max_length, state)
+        return DatastoreMatch(state)
+
+    def narrow(self, match: DatastoreMatch, token_id: int) -> DatastoreMatch:
+        """The match continued by a token; its length is 0 where that does not occur."""
+        state = np.zeros(kernels.STATE, np.int32)
+        kernels.narrow(self.files, self.layouts, match.state, token_id, state)
+        return DatastoreMatch(state)
+
+    def successors(self, match: DatastoreMatch, max_children: int) -> list[tuple[int, int]]:
+        """(token id, count) of what followed a match, most frequent first; see `kernels.datastore.successors`.
+
+        Frequent ones and near counts of many occurrences, in microseconds; `count_successors` has them all.
+        """
+        token_ids = np.empty(kernels.MAX_GATHERED, np.int32)
+        counts = np.empty(kernels.MAX_GATHERED, np.int32)
+        num = kernels.successors(self.files, self.layouts, match.state, max_children, token_ids, counts)
+        return list(zip(token_ids[:num].tolist(), counts[:num].tolist(), strict=True))
+
+    def count_successors(self, match: DatastoreMatch) -> list[tuple[int, int]]:
+        """(token id, count) of all that followed a match, most frequent (then lowest id) first."""
+        totals = np.zeros(max((datastore.header.vocab_size for datastore in self._datastores), default=0), np.int64)
+        for number, datastore in enumerate(self._datastores):
+            lo, hi = match.state[1 + 2 * number : 3 + 2 * number].tolist()
+            header = datastore.header
+            for start in range(lo, hi, _CHUNK):
+                positions = datastore.suffixes[start : min(start + _CHUNK, hi)].astype(np.int64) + match.length
+                token_ids = datastore.tokens[positions[positions < header.num_positions]]
+                token_ids = token_ids[token_ids < header.vocab_size]  # no document ends
+                totals[: header.vocab_size] += np.bincount(token_ids, minlength=header.vocab_size)
+        found = np.flatnonzero(totals)
+        order = np.argsort(-totals[found], kind="stable")
+        return [(int(token_id), int(totals[token_id])) for token_id in found[order]]
+
+
+def _fill_layout(datastore: Datastore, layout: Int64Array) -> None:
+    header = datastore.header
+    layout[kernels.TOKENS] = header.tokens_at // 4
+    layout[kernels.NUM_POSITIONS] = header.num_positions
+    layout[kernels.IS_WIDE] = header.token_bytes == 4
+    layout[kernels.SUFFIXES] = header.suffixes_at // 4
+    layout[kernels.NUM_SUFFIXES] = header.num_tokens
+    layout[kernels.KEYS] = header.keys_at // 4
+    layout[kernels.VOCAB_SIZE] = header.vocab_size

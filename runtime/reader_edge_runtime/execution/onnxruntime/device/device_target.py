@@ -1,0 +1,183 @@
+"""The target model on a device: everything bound once, passes padded to buckets, captured and replayed.
+
+Ids, positions, masks and the KV cache are tensors at fixed addresses, written in place. Of a pass, only the best
+successors come back; logits stay until somebody asks for them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
+from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph, slot_view
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceKVCache
+from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, Array, DeviceArray
+from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
+from reader_edge_runtime.execution.onnxruntime.host.host_target import Float32Array, ForwardResult, TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.placement import load_placed
+from reader_edge_runtime.execution.onnxruntime.session import CPU, CUDA, NOT_CAPTURED, run_options, session_options
+from reader_edge_runtime.package.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
+
+_PREFILL_CHUNK = 256
+
+_PROVIDERS = {"cpu": CPU, "cuda": CUDA}
+
+Sizes = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class _BoundPass:
+    """A pass of fixed sizes: its tensors, their binding, and the id that its capture is replayed by."""
+
+    inputs: dict[str, DeviceArray]
+    outputs: dict[str, DeviceArray]
+    binding: ort.IOBinding
+    graph_id: int
+    options: ort.RunOptions
+
+    def capture(self, graph_id: int) -> None:
+        """Let the next run, and all that follow, go by a captured graph."""
+        self.graph_id = graph_id
+        self.options = run_options(graph_id)
+
+
+class DeviceTarget(TargetModel):
+    """TargetModel's contract with all tensors on `device`, "cuda" or, to test the same code, "cpu"."""
+
+    def __init__(
+        self, session: ort.InferenceSession, manifest: Manifest, device: str, commit_graph: CommitGraph
+    ) -> None:
+        super().__init__(session, manifest)
+        self.device = device
+        self._commit_graph = commit_graph
+        self._passes: dict[tuple[int, Sizes], _BoundPass] = {}
+        self._pass_outputs: dict[tuple[int, int], dict[str, DeviceArray]] = {}
+        self._next_graph_id = 1
+        self._bound_memory: DeviceArray | None = None
+
+    @classmethod
+    def open_on(cls, package: ModelPackage, device: str, threads: int = 0) -> "DeviceTarget":
+        """Load the package's graphs on a device and check that every node runs there. Raises ProviderError."""
+        if COMMIT_NAME not in package.manifest.files:
+            raise ProviderError(
+                f"'{package.folder}' is made for the CPU ({package.manifest.precision}, "
+                f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
+            )
+        provider = _PROVIDERS[device]
+        session = load_placed(package.path(GRAPH_NAME), session_options(threads), provider)
+        check_contract(session, package.manifest)
+        commit_graph = CommitGraph(package.path(COMMIT_NAME), device, provider)
+        return cls(session, package.manifest, device, commit_graph)
+
+    @property
+    def num_captured(self) -> int:
+        """Passes captured for replay so far, those of caches that are gone included."""
+        return self._next_graph_id - 1
+
+    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
+        return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
+
+    def prefill_chunk(self, past: int) -> int:
+        return _PREFILL_CHUNK
+
+    def forward(
+        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
+    ) -> ForwardResult:
+        assert isinstance(cache, DeviceKVCache)
+        inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
+        num_rows = inputs["logit_rows"].shape[1]
+        sizes = _padded_sizes(inputs, cache.memory.shape[3])
+        bound = self._bound_pass(cache, first_slot, sizes)
+        for name, array in inputs.items():
+            bound.inputs[name].write(_padded(name, array, bound.inputs[name].shape))
+        self.session.run_with_iobinding(bound.binding, bound.options)
+        top_ids, top_logits = (bound.outputs[name].read()[:, :num_rows] for name in ("top_ids", "top_logits"))
+
+        def reader(name: str) -> Callable[[], Float32Array]:
+            return lambda: bound.outputs[name].read()[:, :num_rows]
+
+        return ForwardResult(top_ids, top_logits, reader("logits"), reader("log_sum_exp"))
+
+    def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
+        """Tensors and binding of a pass, forgotten when the cache moves.
+
+        A size that comes again is captured: that takes three runs more, which a size seen once would not repay.
+        """
+        if self._bound_memory is not cache.memory:
+            self._release_passes()
+            self._bound_memory = cache.memory  # held, so that no other cache takes the address of a bound one
+        bound = self._passes.get((first_slot, sizes))
+        if bound is None:
+            bound = self._bind(cache, first_slot, sizes)
+            if sizes[1] <= MAX_CAPTURED:
+                self._passes[first_slot, sizes] = bound
+        elif bound.graph_id == NOT_CAPTURED:
+            bound.capture(self._next_graph_id)
+            self._next_graph_id += 1
+        return bound
+
+    def _bind(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
+        num_trees, num_nodes, num_visible, num_rows = sizes
+        shapes = {
+            "input_ids": ("int64", (num_trees, num_nodes)),
+            "position_ids": ("int64", (num_trees, num_nodes)),
+            "tree_mask": ("float32", (num_trees, 1, num_nodes, num_visible)),
+            "write_pos": ("int64", (num_trees,)),
+            "logit_rows": ("int64", (num_trees, num_rows)),
+        }
+        if self.manifest.sliding_window is not None:
+            shapes["tree_mask_sliding"] = shapes["tree_mask"]
+        inputs = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
+        outputs = self._outputs(num_trees, num_rows)
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value.value)
+        for name, value in outputs.items():
+            binding.bind_ortvalue_output(name, value.value)
+        kv = (self.device, 0, ELEMENT_TYPES[self.manifest.kv_dtype])
+        names = zip(self.manifest.past_names(), self.manifest.present_names(), strict=True)
+        for index, (past, present) in enumerate(names):
+            view = slot_view(cache.memory, index, first_slot, num_trees)
+            binding.bind_input(past, *kv, *view)
+            binding.bind_output(present, *kv, *view)
+        return _BoundPass(inputs, outputs, binding, NOT_CAPTURED, run_options())
+
+    def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
+        """Shared by the passes with as many rows: a result is valid until the next pass."""
+        if (num_trees, num_rows) not in self._pass_outputs:
+            rows = (num_trees, num_rows)
+            shapes = {
+                "logits": ("float32", (*rows, self.manifest.vocab_size)),
+                "top_ids": ("int64", (*rows, self.manifest.top_k)),
+                "top_logits": ("float32", (*rows, self.manifest.top_k)),
+                "log_sum_exp": ("float32", rows),
+            }
+            self._pass_outputs[rows] = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
+        return self._pass_outputs[num_trees, num_rows]
+
+    def _release_passes(self) -> None:
+        for bound in self._passes.values():
+            if bound.graph_id != NOT_CAPTURED:
+                self.session.release_captured_graph(bound.graph_id)
+        self._passes.clear()
+
+
+def _padded_sizes(inputs: dict[str, npt.NDArray[np.generic]], capacity: int) -> Sizes:
+    """B, and N, M and R as padded to their buckets."""
+    num_trees, num_nodes = inputs["input_ids"].shape
+    padded_nodes = tree_bucket(num_nodes)
+    num_visible = inputs["tree_mask"].shape[-1] + padded_nodes - num_nodes
+    return num_trees, padded_nodes, visible_bucket(num_visible, capacity), tree_bucket(inputs["logit_rows"].shape[1])
+
+
+def _padded(name: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """An input at its bucket's size: padding nodes are token 0, padding rows ask for node 0, nothing more is seen."""
+    padded = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
+    padded[tuple(slice(size) for size in array.shape)] = array
+    return padded

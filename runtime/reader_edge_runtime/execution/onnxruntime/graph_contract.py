@@ -1,0 +1,37 @@
+"""Whether a graph has the inputs and outputs that its manifest promises."""
+
+import onnxruntime as ort
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.package.package import COMMIT_NAME, Manifest
+
+
+def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
+    """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
+    kv_shape = [manifest.num_kv_heads, manifest.head_dim]
+    inputs = {node.name: node for node in session.get_inputs()}
+    wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}
+    if manifest.sliding_window is not None:
+        wanted.add("tree_mask_sliding")
+    if set(inputs) != wanted:
+        odd = ", ".join(sorted(set(inputs) ^ wanted)[:3])
+        raise ProviderError(f"The graph's inputs differ from the manifest ({odd}): export the model again.")
+    for name in manifest.past_names():
+        shape = inputs[name].shape
+        if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
+            raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
+    outputs = {node.name: node for node in session.get_outputs()}
+    promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
+    if COMMIT_NAME in manifest.files:
+        promised.add("log_sum_exp")
+    if set(outputs) != promised:
+        odd = ", ".join(sorted(set(outputs) ^ promised)[:3])
+        raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
+    if outputs["logits"].shape[-1] != manifest.vocab_size:
+        raise ProviderError(
+            f"The graph has {outputs['logits'].shape[-1]} logits, the manifest {manifest.vocab_size}: export again."
+        )
+    if outputs["top_ids"].shape[-1] != manifest.top_k:
+        raise ProviderError(
+            f"The graph has {outputs['top_ids'].shape[-1]} top successors, the manifest {manifest.top_k}: export again."
+        )

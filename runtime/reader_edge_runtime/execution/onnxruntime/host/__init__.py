@@ -1,0 +1,1 @@
+"""The CPU provider: tensors in the process's own memory."""

@@ -1,0 +1,101 @@
+"""Which ONNX Runtime is installed, and sessions on it."""
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.onnxruntime.processor import has_saturating_sums
+
+
+def installed_wheel() -> str:
+    """Name and version of the one installed ONNX Runtime wheel.
+
+    Both wheels own the same folder and break each other silently, hence InstallationError with neither or both.
+    """
+    versions = {}
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if not versions:
+        raise InstallationError("ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').")
+    if len(versions) > 1:
+        raise InstallationError(
+            "onnxruntime and onnxruntime-gpu are both installed and break each other: "
+            "pip uninstall both, then pip install 'reader-edge[cpu]' or 'reader-edge[gpu]'."
+        )
+    return " ".join(next(iter(versions.items())))
+
+
+INSTALLED_WHEEL = installed_wheel()
+
+import onnxruntime as ort  # noqa: E402  (only after the check above, whose sentence beats an AttributeError)
+
+# ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
+LOG_SEVERITY = 3
+
+
+def num_usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
+
+
+def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
+    """Load a graph on the CPU provider with `threads` threads (0: the usable cores).
+
+    library: operators whose kernels take the place of the graph's own definitions.
+    """
+    options = session_options(threads)
+    if has_saturating_sums():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    return load_session(graph, options, CPU)
+
+
+def session_options(threads: int) -> ort.SessionOptions:
+    """Options that all sessions share."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or num_usable_cores()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = LOG_SEVERITY
+    return options
+
+
+def run_options(graph_id: int = NOT_CAPTURED) -> ort.RunOptions:
+    """Options of a run that a device captures under an id, and replays whenever the id comes again."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    return options
+
+
+def shrinking_options() -> ort.RunOptions:
+    """Options of a run after which ONNX Runtime gives back the memory on the CPU that it does not hold tensors in."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
+def load_session(
+    graph: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
+) -> ort.InferenceSession:
+    """Load a graph on one provider. Raises ProviderError, also where ONNX Runtime takes another one instead."""
+    try:
+        session = ort.InferenceSession(str(graph), options, providers=[(provider, provider_options or {})])
+    except Exception as error:  # onnxruntime raises a dozen unrelated classes here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ProviderError(f"ONNX Runtime cannot load '{graph}': {reason}") from error
+    if session.get_providers()[0] != provider:
+        raise ProviderError(
+            f"ONNX Runtime would run '{graph}' on {session.get_providers()[0]} instead of {provider}: "
+            "use --provider cpu, or see its log for what is missing."
+        )
+    return session

@@ -1,0 +1,106 @@
+"""Measured costs, kept in the user's cache directory for the machine and package they were measured with."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.processor import processor_name
+from reader_edge_runtime.execution.onnxruntime.session import CUDA, INSTALLED_WHEEL, num_usable_cores
+from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
+
+FORMAT_VERSION = 2
+
+_MAX_FILE_BYTES = 1 << 20
+_MAX_POINTS = 1024
+
+
+def load_or_measure(
+    target: TargetModel,
+    threads: int,
+    batch_size: int,
+    is_redone: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> VerifyCost:
+    """The cost of a model's passes on this machine: from the cache, else measured (a few seconds) and kept.
+
+    A cache that cannot be written is no error: the next start measures again.
+    """
+    path = cost_path(target, threads, batch_size)
+    cost = None if is_redone else _read(path, batch_size)
+    if cost is None:
+        cost = measure_verify_cost(target, batch_size, on_progress=on_progress)
+        _write(path, cost)
+    return cost
+
+
+def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
+    """Where the cost of this machine, package, provider, thread count and batch size is kept."""
+    facts = [
+        FORMAT_VERSION,
+        processor_name(),
+        num_usable_cores(),
+        threads,
+        INSTALLED_WHEEL,
+        target.provider,
+        target.is_native,
+        target.min_rows,
+        {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
+    ]
+    if target.provider == CUDA:
+        facts.append(gpu_name())
+    fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
+
+
+def _read(path: Path, batch_size: int) -> VerifyCost | None:
+    """The cost in a file; None where it is absent or not what this version writes."""
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            return None
+        return _parse(json.loads(path.read_bytes()), batch_size)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
+    pasts, widths = _ascending(fields["pasts"]), _ascending(fields["widths"])
+    seconds = np.array(fields["seconds"], np.float64)
+    if seconds.shape != (len(pasts), len(widths)) or not (seconds > 0).all() or not np.isfinite(seconds).all():
+        raise ValueError("seconds do not fit the grid")
+    row_s = float(str(fields["row_s"]))
+    if not (row_s >= 0 and np.isfinite(row_s)):
+        raise ValueError("row_s is no time")
+    return VerifyCost(batch_size, pasts, widths, seconds, row_s)
+
+
+def _ascending(values: object) -> tuple[int, ...]:
+    if not isinstance(values, list) or not 0 < len(values) <= _MAX_POINTS:
+        raise ValueError("no grid")
+    if not all(isinstance(value, int) and value > 0 for value in values) or sorted(set(values)) != values:
+        raise ValueError("grid points do not ascend")
+    return tuple(values)
+
+
+def _write(path: Path, cost: VerifyCost) -> None:
+    fields = {
+        "pasts": list(cost.pasts),
+        "widths": list(cost.widths),
+        "seconds": cost.seconds.tolist(),
+        "row_s": cost.row_s,
+    }
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.write_text(json.dumps(fields), encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

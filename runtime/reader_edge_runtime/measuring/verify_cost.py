@@ -1,0 +1,127 @@
+"""The cost of verification: how long a pass over B trees of n nodes takes on this machine.
+
+T(B, n, past) is piecewise and not convex, so it is measured, never modelled: passes over a grid of widths, in rounds
+that interleave all widths, and of each cell the least, because a busy neighbour only ever adds time. What it added in
+every round is bounded by other cells: a wider pass takes no less, and two narrower ones do the same work.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+
+Float64Array = npt.NDArray[np.float64]
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+PASTS = (64, 512, 2048)
+MAX_WIDTH = WIDTHS[-1]
+MAX_ROWS = 64  # of a batch's pass: B * N
+
+_MIN_ROUNDS = 3
+_MAX_ROUNDS = 12
+_ROW_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCost:
+    """Measured pass times of one batch size.
+
+    pasts: P committed lengths, ascending. widths: W tree sizes, ascending, the first 1.
+    seconds: float64 (P, W). row_s: seconds that the logits of one more row take; 0 where they were not measured.
+    """
+
+    batch_size: int
+    pasts: tuple[int, ...]
+    widths: tuple[int, ...]
+    seconds: Float64Array
+    row_s: float = 0.0
+
+    def pass_seconds(self, past: float) -> Float64Array:
+        """Seconds of a pass over trees of n nodes at a past length, for n = 0 .. the widest; float64 (n + 1,).
+
+        Between measured points the times are interpolated; beyond the longest past they grow as between the last two.
+        Entry 0 is infinite: there is no pass without nodes.
+        """
+        at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
+        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
+        times[0] = np.inf
+        return times
+
+
+def measure_verify_cost(
+    target: TargetModel,
+    batch_size: int = 1,
+    max_seconds: float = 4.0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> VerifyCost:
+    """Time passes over the grid, within about `max_seconds` but at least three rounds.
+
+    on_progress: told cells timed and cells in all.
+    """
+    max_past = target.manifest.max_context - MAX_WIDTH
+    pasts = tuple(past for past in PASTS if past <= max_past) or (max(1, max_past),)
+    widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
+    widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
+    cells = [(past, width) for past in pasts for width in widths]
+    cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
+    for past, width in cells[:: len(widths)] + cells[-1:]:
+        _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    while len(rounds) < _MIN_ROUNDS or (len(rounds) < _MAX_ROUNDS and time.perf_counter() - start < max_seconds):
+        rounds.append([_pass_seconds(target, cache, batch_size, *cell) for cell in cells])
+        if on_progress is not None:
+            on_progress(len(rounds), _MAX_ROUNDS)
+    seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
+    bounds = np.stack([bounded(row, widths) for row in seconds])
+    row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1])
+    target.release_memory()  # drafts are seldom as wide
+    return VerifyCost(batch_size, pasts, widths, bounds, row_s)
+
+
+def _row_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
+    """What a row of logits adds: passes with all their rows against passes with one, in turn."""
+    if width == 1:
+        return 0.0
+    rounds = [
+        [_pass_seconds(target, cache, batch_size, past, width, num_rows) for num_rows in (width, 1)]
+        for _ in range(_ROW_ROUNDS)
+    ]
+    all_rows, one_row = np.min(rounds, axis=0)
+    return max(0.0, float(all_rows - one_row)) / (batch_size * (width - 1))
+
+
+def _pass_seconds(
+    target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int, num_rows: int | None = None
+) -> float:
+    """One pass over bushy trees, every second node branches off the root, as drafts do; all rows of logits or some."""
+    cache.lengths[:] = [past] * batch_size
+    tree = DraftTree.root(0)
+    for node in range(1, width):
+        tree.add(0, (node - 1) * (node % 2), "")
+    start = time.perf_counter()
+    target.forward(cache, 0, [tree] * batch_size, [range(num_rows or width)] * batch_size)
+    return time.perf_counter() - start
+
+
+def bounded(seconds: Float64Array, widths: Sequence[int]) -> Float64Array:
+    """Times (W,) of ascending widths, none above a wider one's, or above those of two that are as wide together."""
+    times: Float64Array = np.minimum.accumulate(seconds[::-1])[::-1]
+    for i, width in enumerate(widths):
+        for j in range(i):
+            rest = np.searchsorted(widths, width - widths[j])
+            times[i] = min(times[i], times[j] + times[rest])
+    return times
+
+
+def _interpolated(past: float, pasts: Sequence[int], column: Float64Array) -> float:
+    if past <= pasts[-1] or len(pasts) == 1:
+        return float(np.interp(past, pasts, column))
+    slope = (column[-1] - column[-2]) / (pasts[-1] - pasts[-2])
+    return float(column[-1] + max(slope, 0.0) * (past - pasts[-1]))

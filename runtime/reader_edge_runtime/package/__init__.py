@@ -1,0 +1,1 @@
+"""The model package on disk: shared truth of export and runtime."""

@@ -1,0 +1,100 @@
+"""`reader-edge bench decode`: what it tells, draws and refuses."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.bench.comparison import Comparison
+from reader_edge.bench.decode import bench_decode
+from reader_edge.cli import main
+from reader_edge.terminal.memory import peak_bytes, resident_bytes
+from reader_edge_runtime import Engine, GenerationConfig
+
+PROMPTS = ["# tar\n\n", "1 2 3 1 2 3 1 2"]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    return path
+
+
+def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) -> None:
+    told: list[tuple[int, int]] = []
+    config = GenerationConfig(max_tokens=24, ignores_eos=True)
+    bench = bench_decode(engine, PROMPTS, config, 2, lambda done, total: told.append((done, total)))
+    assert told == [(done, 8) for done in range(1, 9)]
+    assert bench.is_identical
+    assert bench.plain.stats.num_decoded_tokens == bench.drafted.stats.num_decoded_tokens == 2 * 2 * 23
+    for way, answers in ((bench.plain, [c.plain for c in bench.comparisons]), (bench.drafted, None)):
+        assert all(seconds > 0 for seconds in way.parts_s.values())
+        if answers is not None:
+            wall_s = sum(answer.decode_s for rounds in answers for answer in rounds)
+            assert sum(way.parts_s.values()) * way.stats.num_steps == pytest.approx(wall_s)
+    assert bench.speedup == pytest.approx(bench.drafted.tokens_per_s / bench.plain.tokens_per_s)
+    assert bench.peak_bytes > bench.package_bytes > 8e6
+    assert bench.kv_bytes == engine.decoder.cache.num_bytes
+
+
+def test_json_and_a_plot(runner: CliRunner, prompts: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "speed.svg"
+    arguments = ["bench", "decode", "--prompts", str(prompts), "-n", "8", "--rounds", "1", "--plot", str(plot)]
+    result = runner.invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    fields = json.loads(result.stdout)
+    assert fields["identical"] is True
+    assert [each["prompt"] for each in fields["prompts"]] == PROMPTS
+    assert all(each["tokens"] == 8 for each in fields["prompts"])
+    parts = {"draft", "forward", "verify", "commit", "learn", "other"}
+    assert set(fields["plain"]["step_s_by_part"]) == set(fields["drafted"]["step_s_by_part"]) == parts
+    assert fields["plain"]["acceptance_length"] == 1
+    assert "<svg" in plot.read_text()
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_the_table_tells_speeds_parts_and_memory(runner: CliRunner, prompts: Path) -> None:
+    result = runner.invoke(main, ["bench", "decode", "--prompts", str(prompts), "-n", "8", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+    for text in ("# tar", "acceptance length", "identical", "time to first token", "commit", "Peak memory"):
+        assert text in result.stdout
+
+
+def test_different_tokens_exit_1(runner: CliRunner, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comparison, "is_identical", property(lambda _: False))
+    result = runner.invoke(main, ["bench", "decode", "--prompts", str(prompts), "-n", "4", "--rounds", "1"])
+    assert result.exit_code == 1
+    assert "DIFFERENT" in result.stdout
+    assert "emitted different tokens" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("plot", "sentence"),
+    [("speed.gif", "names no kind of plot"), ("no/such/speed.png", "There is no folder")],
+)
+def test_a_plot_that_cannot_be_written_is_told_before_the_work(
+    runner: CliRunner, tmp_path: Path, plot: str, sentence: str
+) -> None:
+    result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / plot)])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+
+
+def test_without_matplotlib_a_plot_is_one_sentence(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge.bench.plot.find_spec", lambda name: None)
+    assert importlib.util.find_spec("matplotlib") is not None
+    result = runner.invoke(main, ["bench", "decode", "--plot", str(tmp_path / "speed.png")])
+    assert result.exit_code == 1
+    assert result.stderr == "Error: Plots need matplotlib: pip install 'reader-edge[plot]'.\n"
+
+
+def test_memory_is_seen_to_grow() -> None:
+    before, held = resident_bytes(), bytearray(b"x" * 50_000_000)
+    after = resident_bytes()
+    assert after - before > 0.9 * len(held)
+    assert peak_bytes() >= after

@@ -1,0 +1,168 @@
+"""The chat: what is said, remembered and forgotten, and what Ctrl-C and Ctrl-D do."""
+
+import builtins
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from reader_edge.chat.chat import Chat
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.errors import PromptError
+from tests.reader_edge.package_copy import PackageCopy
+
+CONFIG = GenerationConfig(max_tokens=8, ignores_eos=True)
+Say = Callable[..., None]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Make the user type lines (or press Ctrl-C, as a KeyboardInterrupt), then Ctrl-D."""
+
+    def type_lines(*lines: str | type[KeyboardInterrupt]) -> None:
+        typed = iter(lines)
+
+        def read(mark: str = "") -> str:
+            line = next(typed, None)
+            if line is None:
+                raise EOFError
+            if not isinstance(line, str):
+                raise line
+            return line
+
+        monkeypatch.setattr(builtins, "input", read)
+
+    return type_lines
+
+
+@pytest.fixture
+def chat_engine(chat_package: PackageCopy) -> Engine:
+    return Engine.load(chat_package.folder, EngineConfig(is_probed=False))
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every prompt an engine is given."""
+    seen: list[object] = []
+    encode = Engine.encode_prompt
+
+    def watch(self: Engine, prompt: str) -> list[int]:
+        seen.append(prompt)
+        return encode(self, prompt)
+
+    monkeypatch.setattr(Engine, "encode_prompt", watch)
+    return seen
+
+
+def _chat(engine: Engine, system: str | None = None, is_raw: bool = False, shows_stats: bool = False) -> None:
+    Chat(engine, CONFIG, system, is_raw, shows_stats).run()
+
+
+def _answers(engine: Engine, prompts: Iterable[str]) -> str:
+    """What a chat shows: every answer ends its line."""
+    texts = [engine.generate(prompt, CONFIG).text for prompt in prompts]
+    return "".join(text if text.endswith("\n") else text + "\n" for text in texts)
+
+
+def test_answers_go_to_standard_output_and_talk_to_standard_error(
+    engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say("# tar", "", "# git")
+    _chat(engine)
+    captured = capsys.readouterr()
+    assert captured.out == _answers(engine, ["# tar", "# git"])
+    assert "Ctrl-D leaves" in captured.err
+    assert captured.err.endswith("> \n")
+
+
+def test_without_a_chat_template_each_line_stands_alone(engine: Engine, say: Say, prompts: list[object]) -> None:
+    say("# tar", "# git")
+    _chat(engine)
+    assert prompts == ["# tar", "# git"]
+
+
+def test_a_conversation_grows_and_reset_forgets_all_but_the_system_message(
+    chat_engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    say("one", "two", "/reset", "three")
+    _chat(chat_engine, system="Be brief.")
+    first_answer = capsys.readouterr().out.split("\n")[0]
+    system = {"role": "system", "content": "Be brief."}
+    one, two, three = ({"role": "user", "content": text} for text in ("one", "two", "three"))
+    first, second, third = prompts
+    assert first == [system, one]
+    assert isinstance(second, list)
+    assert [second[0], second[1], second[3]] == [system, one, two]
+    assert second[2]["content"].startswith(first_answer)
+    assert third == [system, three]
+
+
+def test_exit_leaves_at_once(engine: Engine, say: Say, prompts: list[object]) -> None:
+    say("/exit", "# tar")
+    _chat(engine)
+    assert prompts == []
+
+
+def test_help_is_told_beside_the_answers(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    say("/help")
+    _chat(engine)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("/reset forgets the conversation") == 2
+
+
+def test_ctrl_c_while_typing_does_not_leave(engine: Engine, say: Say, prompts: list[object]) -> None:
+    say(KeyboardInterrupt, "# tar")
+    _chat(engine)
+    assert prompts == ["# tar"]
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(
+    chat_engine: Engine,
+    say: Say,
+    prompts: list[object],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    step, num_steps = Decoder.step, 0
+
+    def interrupted_step(self: Decoder) -> object:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 3:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Decoder, "step", interrupted_step)
+    say("one", "two")
+    _chat(chat_engine)
+    captured = capsys.readouterr()
+    assert "Stopped.\n" in captured.err
+    assert isinstance(prompts[1], list)
+    assert [message["role"] for message in prompts[1]] == ["user", "assistant", "user"]
+    assert not chat_engine.decoder.running
+
+
+def test_an_error_is_told_and_the_chat_goes_on(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    say("1 2 3 4 5 6 7 8 9 " * 1000, "# tar")
+    _chat(engine)
+    captured = capsys.readouterr()
+    assert "Error: The prompt has " in captured.err
+    assert captured.out == _answers(engine, ["# tar"])
+
+
+def test_statistics_follow_each_answer(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    say("# tar", "# git")
+    _chat(engine, shows_stats=True)
+    assert capsys.readouterr().err.count("acceptance length") == 2
+
+
+def test_raw_skips_the_chat_template(chat_engine: Engine, say: Say, prompts: list[object]) -> None:
+    say("one")
+    _chat(chat_engine, is_raw=True)
+    assert prompts == ["one"]
+
+
+def test_a_system_message_without_a_chat_template_is_refused(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="leave -s out"):
+        _chat(engine, system="Be brief.")

@@ -1,0 +1,168 @@
+"""The proof: it passes where drafting changes nothing, and catches what does."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+
+from reader_edge.proof.hostile_source import HostileSource
+from reader_edge.proof.proof import BATCH_SIZES, CHOICES, DRAFTERS, SOURCE_SETS, prove
+from reader_edge.proof.result import ProofReport
+from reader_edge_runtime import Engine
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.source import Proposal
+from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from tests.reader_edge.package_copy import PackageCopy
+
+PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
+MAX_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def report(shared_engine: Engine) -> ProofReport:
+    return prove(shared_engine, PROMPTS, MAX_TOKENS)
+
+
+def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
+    num_tokens = len(PROMPTS) * MAX_TOKENS
+    assert [(run.choice, run.drafter, run.batch_size) for run in report.runs] == list(
+        product(CHOICES, DRAFTERS, BATCH_SIZES)
+    )
+    assert all(run.tokens_compared == run.logit_rows == num_tokens for run in report.runs)
+    assert report.num_divergences == 0
+    assert report.logit_rows_bit_equal
+    assert report.is_promise_kept
+    assert (report.provider, report.attention) == ("CPUExecutionProvider", "exact")
+
+
+def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
+    runs = {(run.drafter, run.batch_size): run for run in report.runs}
+    assert runs["stress", 1].acceptance_length > 3
+    assert runs["stress", 4].acceptance_length > 3
+    assert runs["context + history", 4].acceptance_length > 3
+    assert runs["context + datastore", 1].acceptance_length > runs["context", 1].acceptance_length + 1
+    for drafter, sources in SOURCE_SETS.items():
+        verified = runs[drafter, 1].nodes_by_source.keys() | runs[drafter, 4].nodes_by_source.keys()
+        assert sources <= verified <= sources | {"context"}
+
+
+def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport) -> None:
+    assert report.refusal is not None
+    assert "'hostile'" in report.refusal
+    assert "the vocabulary has 6144" in report.refusal
+
+
+def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostileSource, "propose", lambda *_: Proposal([], [], []))
+    report = prove(engine, PROMPTS[:1], 2)
+    assert report.refusal is None
+    assert report.num_divergences == 0
+    assert not report.is_promise_kept
+
+
+def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
+    drafter = engine.decoder.drafter
+    engine.generate(PROMPTS[0])
+    prove(engine, PROMPTS[:1], 4)
+    assert engine.decoder.drafter is drafter
+    assert engine.generate(PROMPTS[0]).stats.num_reused_tokens > 0
+
+
+def test_progress_counts_every_answer(engine: Engine) -> None:
+    told: list[tuple[int, int]] = []
+    prove(engine, PROMPTS, 2, lambda done, total: told.append((done, total)))
+    num_answers = len(PROMPTS) * len(CHOICES) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+    assert told == [(done, num_answers) for done in range(1, num_answers + 1)]
+
+
+def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = DraftTree.ancestors_and_depths
+    monkeypatch.setattr(
+        DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
+    )
+    report = prove(engine, PROMPTS, MAX_TOKENS)
+    assert report.num_divergences > 0
+    assert not report.logit_rows_bit_equal
+    for run, divergence in report.first_divergences():
+        assert run.drafter == "stress" or run.acceptance_length > 1
+        assert divergence.plain_token_id != divergence.drafted_token_id
+        assert divergence.logit_gap is not None
+        if run.choice == "greedy":
+            assert divergence.logit_gap > 0
+
+
+def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(cache: KVCache, slot: int, path: list[int]) -> None:
+        cache.lengths[slot] += len(path)
+
+    monkeypatch.setattr(KVCache, "commit", commit)
+    assert prove(engine, PROMPTS, MAX_TOKENS).num_divergences > 0
+
+
+def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let logits depend on the width of a pass, as kernels do that are not invariant."""
+    forward = TargetModel.forward
+
+    def noisy_forward(
+        target: TargetModel,
+        cache: KVCache,
+        first_slot: int,
+        trees: Sequence[DraftTree],
+        logit_rows: Sequence[Sequence[int]],
+    ) -> ForwardResult:
+        result = forward(target, cache, first_slot, trees, logit_rows)
+        if max(map(len, trees)) > 1:
+            noise = np.sin(np.arange(result.logits.shape[-1], dtype=np.float32))
+            np.add(result.logits, scale * noise, out=result.logits)
+        return result
+
+    monkeypatch.setattr(TargetModel, "forward", noisy_forward)
+
+
+def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _noisy(1e-5, monkeypatch)
+    report = prove(engine, PROMPTS[:1], 8)
+    assert not report.logit_rows_bit_equal
+    assert report.num_divergences == 0
+    assert not report.is_promise_kept
+
+
+def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    _noisy(20, monkeypatch)
+    report = prove(engine, PROMPTS[:2], MAX_TOKENS)
+    for run in report.runs:
+        firsts = [divergence.position + 1 for divergence in run.divergences]
+        assert run.tokens_compared == sum(firsts) + MAX_TOKENS * (2 - len(firsts))
+        assert run.logit_rows == run.tokens_compared
+    first = {divergence.prompt: divergence.position for _, divergence in report.first_divergences()}
+    for run in report.runs:
+        assert all(first[each.prompt] <= each.position for each in run.divergences)
+
+
+def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Decoder.step
+
+    def hasty_step(decoder: Decoder) -> object:
+        advanced = step(decoder)
+        for sequence in list(decoder.running):
+            if sequence.config.is_drafted and sequence.num_output_tokens > 4:
+                decoder.cancel(sequence)
+        return advanced
+
+    monkeypatch.setattr(Decoder, "step", hasty_step)
+    report = prove(engine, PROMPTS[:1], max_tokens=40)
+    assert report.num_divergences == len(report.runs)
+    assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
+
+
+def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
+    package.change_manifest(max_context=32)
+    report = prove(Engine.load(package.folder), ["# tar", "1 2 3 4 5 6 7 8"], 100)
+    assert report.num_divergences == 0
+    assert report.logit_rows_bit_equal
+    assert report.runs[0].tokens_compared < 64

@@ -1,0 +1,121 @@
+"""`reader-edge verify`: what it tells, and its exit code."""
+
+import json
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+from reader_edge.proof.proof import BATCH_SIZES, CHOICES, DRAFTERS
+from reader_edge_runtime.draft_tree import DraftTree
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def test_the_demo_package_passes(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["verify", "-n", "4"])
+    assert result.exit_code == 0
+    num_tokens = 4 * len(read_prompts(VERIFY_PROMPTS)) * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
+    assert f"{num_tokens} tokens compared, 0 divergences" in result.stdout
+    for drafter in DRAFTERS:
+        assert drafter in result.stderr
+    assert "was stopped: " in result.stdout
+
+
+def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("# tar\n\n# git\n")
+    fields = json.loads(runner.invoke(main, ["verify", "-n", "4", "--prompts", str(prompts), "--json"]).stdout)
+    num_tokens = 2 * 4 * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
+    assert fields["tokens_compared"] == fields["logit_rows"] == fields["logit_rows_equal"] == num_tokens
+    assert fields["divergences"] == 0
+    assert fields["logit_rows_bit_equal"] is True
+    assert fields["first_divergences"] == []
+    assert {"provider", "attention", "precision"} <= set(fields)
+    assert sum(run["tokens_compared"] for run in fields["runs"]) == num_tokens
+    assert "'hostile'" in fields["refusal"]
+
+
+def test_the_default_compares_20_000_tokens() -> None:
+    option = next(each for each in main.commands["verify"].params if each.name == "max_tokens")
+    num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
+    assert isinstance(option.default, int)
+    assert num_answers * option.default >= 20_000
+
+
+def test_a_wrong_tree_mask_is_caught_and_exits_1(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    right = DraftTree.ancestors_and_depths
+    monkeypatch.setattr(
+        DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
+    )
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "# tar\\n\\n"}\n')
+    arguments = ["verify", "-n", "32", "--prompts", str(prompts)]
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == 1
+    assert "Prompt 1 (# tar)" in result.stdout
+    assert "logit gap" in result.stdout
+    assert "Drafting changes this model's output here." in result.stdout
+    result = runner.invoke(main, [*arguments, "--json"])
+    assert result.exit_code == 1
+    first = json.loads(result.stdout)["first_divergences"][0]
+    assert {"position", "plain_token_id", "drafted_token_id", "plain_text", "drafted_text", "logit_gap"} <= set(first)
+
+
+@pytest.mark.parametrize(
+    ("attention", "exit_code", "sentence"),
+    [("fast", 0, "Every token is the same, but not every bit"), ("exact", 1, "promises the same bits")],
+)
+def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_only(
+    runner: CliRunner,
+    package: PackageCopy,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    attention: str,
+    exit_code: int,
+    sentence: str,
+) -> None:
+    package.change_manifest(attention=attention)
+    numbers = count()
+    # as if all bits differed
+    monkeypatch.setattr("reader_edge.proof.witness.digest", lambda row: b"%d" % next(numbers))
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("# tar\n")
+    result = runner.invoke(main, ["verify", str(package.folder), "-n", "4", "--prompts", str(prompts)])
+    assert result.exit_code == exit_code
+    assert "0 divergences" in result.stdout
+    assert sentence in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("empty.txt", "\n \n", "holds no prompt"),
+        ("bad.jsonl", '{"prompt": "# tar"}\n{"text": "# git"}\n', "Line 2 of "),
+        ("broken.jsonl", "{", "Line 1 of "),
+    ],
+)
+def test_a_bad_prompt_file_is_one_sentence(
+    runner: CliRunner, tmp_path: Path, name: str, text: str, sentence: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    result = runner.invoke(main, ["verify", "--prompts", str(path)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert sentence in result.stderr
+
+
+def test_a_prompt_file_that_is_no_text_is_one_sentence(runner: CliRunner, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xff")
+    assert "is not UTF-8 text" in runner.invoke(main, ["verify", "--prompts", str(path)]).stderr
+
+
+def test_a_missing_prompt_file_exits_2(runner: CliRunner) -> None:
+    assert runner.invoke(main, ["verify", "--prompts", "missing.txt"]).exit_code == 2

@@ -1,0 +1,157 @@
+"""The decoder against a target without weights: drafting never changes a token, the cache is always right."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.stats import STEP_PARTS
+from tests.fake_target import FakeTarget, make_manifest
+from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    vocab_size=st.integers(2, 6),
+    num_nodes=st.integers(1, 24),
+    temperature=st.sampled_from([0.0, 0.7, 1.5]),
+    penalty=st.sampled_from([1.0, 1.3]),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    max_tokens=st.integers(1, 40),
+)
+def test_random_trees_in_ragged_batches_change_no_token(
+    seed: int,
+    vocab_size: int,
+    num_nodes: int,
+    temperature: float,
+    penalty: float,
+    lengths: list[int],
+    max_tokens: int,
+) -> None:
+    manifest = make_manifest(vocab_size, max_context=64)
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(vocab_size, size=n).tolist() for n in lengths]
+    sampling = SamplingConfig(temperature=temperature, repetition_penalty=penalty, seed=seed)
+    configs = [GenerationConfig(max_tokens=max_tokens + i, sampling=sampling) for i in range(len(prompts))]
+    decoder = make_decoder(manifest, RandomDrafter(vocab_size, num_nodes, seed))
+    wanted = [reference(manifest, *each) for each in zip(prompts, configs, strict=True)]
+    assert decode(decoder, prompts, configs) == wanted
+    # A second round meets warm slots, and must not notice.
+    assert decode(decoder, prompts[::-1], configs[::-1]) == wanted[::-1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_retrieval_drafts_change_no_token_and_are_accepted(temperature: float) -> None:
+    manifest = make_manifest(8)
+    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
+    config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=temperature, seed=3))
+    for prompt in ([1, 2, 3], [4, 5, 6, 7]):
+        sequence = decoder.submit(prompt, config)
+        while sequence.finish_reason is None:
+            decoder.step()
+        assert sequence.output_token_ids == reference(manifest, prompt, config)
+        assert sequence.stats.num_accepted_tokens > 0
+        assert sequence.stats.num_accepted_tokens + sequence.stats.num_steps + 1 == sequence.stats.num_tokens
+        assert sum(sequence.stats.accepted_by_source.values()) == sequence.stats.num_accepted_tokens
+        assert sum(sequence.stats.accepted_by_depth.values()) == sequence.stats.num_accepted_tokens
+
+
+def test_a_step_s_parts_are_all_of_it() -> None:
+    decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
+    sequence = decoder.submit([1, 2, 3], GenerationConfig(max_tokens=50))
+    while sequence.finish_reason is None:
+        decoder.step()
+    parts = [getattr(sequence.stats, part) for part in STEP_PARTS]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) == pytest.approx(sequence.stats.decode_s)
+
+
+class EndlessSampler(Sampler):
+    """Says one token whatever the logits are."""
+
+    def choose(self, logits: npt.NDArray[np.float32], position: int) -> int:
+        return 5
+
+
+def test_a_sampler_of_the_caller_s_decides_what_is_accepted() -> None:
+    decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
+    sequence = decoder.submit(
+        [1, 2, 3], GenerationConfig(max_tokens=40), sampler=EndlessSampler(SamplingConfig(), 8, ())
+    )
+    while sequence.finish_reason is None:
+        decoder.step()
+    assert sequence.output_token_ids == [5] * 40
+    assert sequence.stats.num_steps < 20
+
+
+def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
+    decoder = make_decoder(make_manifest(8), RandomDrafter(8, 1, 0))
+    text = [1, 2, 3, 4, 5, 6, 7] * 60
+    decoder.skip_prefill(text)
+    assert decoder.cache.lengths == [len(text)]
+    assert (decoder.cache.slab[:, 0, :, : len(text)] != 0).all()  # pages of their own, not the shared one of zeros
+    sequence = decoder.submit([8 - 1, *text], GenerationConfig(max_tokens=1))
+    decoder.step()
+    assert sequence.stats.num_reused_tokens == 0
+    decoder.skip_prefill(text)
+    sequence = decoder.submit([*text, 0], GenerationConfig(max_tokens=1))
+    with pytest.raises(AssertionError, match="rows out of place"):  # the made-up rows are what the pass sees
+        decoder.step()
+    assert sequence.stats.num_reused_tokens == len(text)
+
+
+def test_fewer_passes_than_tokens_when_text_repeats() -> None:
+    manifest = make_manifest(8)
+    target = FakeTarget(manifest, order=1)  # a function of one token soon runs in a circle
+    decoder = Decoder(cast(TargetModel, target), RetrievalDrafter(DraftConfig()).wait(), EngineConfig())
+    decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=100)])
+    assert target.num_passes < 40
+
+
+def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None:
+    class Slow(RandomDrafter):
+        is_ready = False
+
+        def begin(self, prompt_token_ids: Sequence[int]) -> "Slow":
+            return self
+
+        def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+            raise AssertionError("asked for a draft")
+
+    manifest = make_manifest(8)
+    decoder = make_decoder(manifest, Slow(8, 5, seed=1))
+    sequence = decoder.submit([1, 2], GenerationConfig(max_tokens=12))
+    while sequence.finish_reason is None:
+        decoder.step()
+    assert sequence.output_token_ids == reference(manifest, [1, 2], sequence.config)
+    assert sequence.stats.num_vain_drafts == sequence.stats.num_rested_steps == 0
+
+
+@pytest.mark.parametrize("is_drafted", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_scored_answer_sums_the_log_probabilities_of_its_tokens(is_drafted: bool, temperature: float) -> None:
+    target = FakeTarget(make_manifest())
+    drafter = cast(Drafter, RandomDrafter(32, 8, seed=3))
+    decoder = Decoder(cast(TargetModel, target), drafter, EngineConfig())
+    sampling = SamplingConfig(temperature=temperature)
+    config = GenerationConfig(max_tokens=20, sampling=sampling, is_drafted=is_drafted, is_scored=True)
+    sequence = decoder.submit([3, 1, 4], config)
+    while sequence.finish_reason is None:
+        decoder.step()
+    expected = 0.0
+    for end in range(3, len(sequence.token_ids)):
+        logits = target.logits_after(sequence.token_ids[:end])
+        expected += float(logits[sequence.token_ids[end]] - np.log(np.exp(logits).sum()))
+    assert sequence.stats.log_probability == pytest.approx(expected, rel=1e-5)
+    assert sequence.stats.perplexity == pytest.approx(np.exp(-expected / 20), rel=1e-5)

@@ -1,0 +1,84 @@
+"""Pass times: measured where they were, corrected by what passes take."""
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.measuring.verify_cost import VerifyCost, bounded
+
+WIDTHS = (1, 2, 4, 8, 16)
+
+
+def measured(batch_size: int = 1) -> PassTimes:
+    """10 ms a pass and 1 ms for each further node, twice that at ten times the length."""
+    row = np.array([0.01 + 0.001 * (width - 1) for width in WIDTHS])
+    times = PassTimes(max_width=16)
+    times.add(VerifyCost(batch_size, (10, 1000), WIDTHS, np.stack([row, 2 * row])))
+    return times
+
+
+def test_times_grow_with_width_length_and_batch() -> None:
+    times = measured()
+    short, long = times.seconds(1, 10), times.seconds(1, 1000)
+    assert short[0] == np.inf
+    assert short[4] == pytest.approx(0.013, rel=0.1)
+    assert short[3] == pytest.approx((short[2] + short[4]) / 2)
+    assert long[4] == pytest.approx(2 * short[4], rel=0.15)
+    assert short[1] < times.seconds(4, 10)[1] < 4 * short[1]
+    assert times.has(1)
+    assert not times.has(4)
+
+
+def test_what_a_width_takes_corrects_it_and_its_neighbours() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(60):
+        times.learn(1, 8, 10, 2 * before[8])
+        times.learn(1, 1, 10, before[1])
+    after = times.seconds(1, 10)
+    assert after[8] == pytest.approx(2 * before[8], rel=0.15)
+    assert after[6] == pytest.approx(2 * before[6], rel=0.15)
+    assert after[1] == pytest.approx(before[1], rel=0.15)
+
+
+def test_a_slower_machine_slows_widths_that_were_not_seen() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(60):
+        times.learn(1, 1, 10, 3 * before[1])
+    after = times.seconds(1, 10)
+    assert after[1] == pytest.approx(3 * before[1], rel=0.05)
+    assert after[16] == pytest.approx(3 * before[16], rel=0.05)
+
+
+def test_a_wrong_shape_is_forgotten_when_only_plain_passes_come() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(30):
+        times.learn(1, 8, 10, 2 * before[8])
+    for _ in range(2000):
+        times.learn(1, 1, 10, before[1])
+    assert times.seconds(1, 10)[8] == pytest.approx(before[8], rel=0.05)
+
+
+def test_one_outlier_moves_little() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(30):
+        times.learn(1, 4, 10, before[4])
+    times.learn(1, 4, 10, 100 * before[4])
+    assert times.seconds(1, 10)[4] < 1.1 * before[4]
+
+
+def test_without_a_measurement_nothing_is_corrected() -> None:
+    times = PassTimes(max_width=4)
+    before = times.seconds(2, 10)
+    times.learn(2, 1, 10, 5.0)
+    assert times.seconds(2, 10) == before
+    assert before[1] == 1
+    assert before[1:] == sorted(before[1:])
+
+
+def test_what_a_neighbour_added_is_bounded_by_other_widths() -> None:
+    noisy = np.array([9.0, 2.0, 50.0, 4.0, 60.0])  # of 1, 2, 4, 8 and 16 nodes
+    assert bounded(noisy, WIDTHS).tolist() == [2.0, 2.0, 4.0, 4.0, 8.0]

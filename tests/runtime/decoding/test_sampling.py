@@ -1,0 +1,237 @@
+"""Sampling: the processed distribution, one number per position, and drafted draws from the exact distribution."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import SamplingConfig
+from reader_edge_runtime.decoding.acceptance.exact import verify
+from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ConfigError
+from tests.fake_target import FakeTarget, make_manifest
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+VOCAB_SIZE = 6
+NUM_DRAWS = 24_000
+# One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
+TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
+
+
+def softmax(values: Float64Array) -> Float64Array:
+    exp: Float64Array = np.exp(values - values.max())
+    exp /= exp.sum()
+    return exp
+
+
+def chi_square_p_value(counts: npt.NDArray[np.int64], probabilities: Float64Array) -> float:
+    """Upper tail of the chi-square distribution, by Wilson and Hilferty's cube-root normal approximation."""
+    from math import erfc, sqrt
+
+    possible = probabilities > 0
+    assert counts[~possible].sum() == 0, "a token of probability zero was drawn"
+    expected = probabilities[possible] * counts.sum()
+    assert expected.min() >= 5, "too few draws for the test to hold"
+    statistic = float(((counts[possible] - expected) ** 2 / expected).sum())
+    freedom = int(possible.sum()) - 1
+    normal = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom))
+    return 0.5 * erfc(normal / sqrt(2))
+
+
+def tree_logits(target: FakeTarget) -> Float32Array:
+    """Logits of each node of TREE, after the tokens on its own path."""
+    paths: list[list[int]] = []
+    for token_id, parent in zip(TREE.token_ids, TREE.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token_id])
+    return np.stack([target.logits_after(path) for path in paths])
+
+
+def count_pairs(
+    draw_pair: Callable[[int], tuple[int, int]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How often each first token, and each pair of tokens, was drawn."""
+    firsts, pairs = np.zeros(VOCAB_SIZE, np.int64), np.zeros((VOCAB_SIZE, VOCAB_SIZE), np.int64)
+    for seed in range(NUM_DRAWS):
+        first, second = draw_pair(seed)
+        firsts[first] += 1
+        pairs[first, second] += 1
+    return firsts, pairs.ravel()
+
+
+def exact_pairs(target: FakeTarget, config: SamplingConfig) -> tuple[Float64Array, Float64Array]:
+    sampler = Sampler(config, VOCAB_SIZE, [])
+    first = sampler.probabilities(target.logits_after([0]))
+    seconds = [sampler.probabilities(target.logits_after([0, token_id])) for token_id in range(VOCAB_SIZE)]
+    return first, (first[:, None] * np.stack(seconds)).ravel()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=1.0),
+        SamplingConfig(temperature=0.7, top_k=5),
+        SamplingConfig(temperature=1.4, top_p=0.9, min_p=0.02),
+    ],
+    ids=["temperature", "top_k", "top_p and min_p"],
+)
+def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) -> None:
+    target = FakeTarget(make_manifest(VOCAB_SIZE), sharpness=0.6)
+    logits = tree_logits(target)
+
+    def draw_pair(seed: int) -> tuple[int, int]:
+        sampler = Sampler(replace(config, seed=seed), VOCAB_SIZE, [])
+        emitted: list[int] = []
+        while len(emitted) < 2:
+            if not emitted:
+                found = verify(TREE, lambda node: sampler.choose(logits[node], 1 + len(emitted)), collect(emitted))
+                assert found.token_ids == emitted
+            else:
+                row = target.logits_after([0, *emitted])
+                emitted.append(sampler.choose(row, 1 + len(emitted)))
+        return emitted[0], emitted[1]
+
+    firsts, pairs = count_pairs(draw_pair)
+    exact_firsts, exact_joint = exact_pairs(target, config)
+    assert chi_square_p_value(firsts, exact_firsts) > 0.001
+    assert chi_square_p_value(pairs, exact_joint) > 0.001
+
+
+def collect(emitted: list[int]) -> Callable[[int], bool]:
+    def is_last(token_id: int) -> bool:
+        emitted.append(token_id)
+        return False
+
+    return is_last
+
+
+def test_control_one_draw_per_candidate_row_fails_the_same_test() -> None:
+    """The rule some tree decoders use: an own draw for each candidate path, the longest agreeing path wins."""
+    target = FakeTarget(make_manifest(VOCAB_SIZE), sharpness=0.6)
+    logits = tree_logits(target)
+    sampler = Sampler(SamplingConfig(temperature=1.0), VOCAB_SIZE, [])
+    first_probabilities = sampler.probabilities(logits[0])
+    random = np.random.default_rng(0)
+    children = [TREE.token_ids[node] for node in range(len(TREE)) if TREE.parents[node] == 0]
+
+    def draw_first(seed: int) -> tuple[int, int]:
+        draws = [int(random.choice(VOCAB_SIZE, p=first_probabilities)) for _ in children]
+        accepted = [token_id for token_id, draw in zip(children, draws, strict=True) if token_id == draw]
+        return (accepted[0] if accepted else draws[0]), 0
+
+    firsts, _ = count_pairs(draw_first)
+    assert chi_square_p_value(firsts, first_probabilities) < 1e-9
+
+
+def test_one_number_per_seed_and_position_and_they_are_uniform() -> None:
+    draws = np.array([random_unit(seed, position) for seed in range(60) for position in range(60)])
+    assert len(np.unique(draws)) == draws.size
+    assert 0 <= draws.min() < 0.01
+    assert 0.99 < draws.max() < 1
+    assert abs(draws.mean() - 0.5) < 0.02
+    assert random_unit(7, 11) == random_unit(7, 11)
+    assert random_unit(2**64 - 1, 2**40) < 1
+
+
+@given(
+    logits=st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=12),
+    top_k=st.integers(0, 14),
+    top_p=st.floats(0.05, 1),
+    min_p=st.floats(0, 1),
+    temperature=st.floats(0.1, 3),
+)
+def test_probabilities_equal_a_plain_reference(
+    logits: list[float], top_k: int, top_p: float, min_p: float, temperature: float
+) -> None:
+    config = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    values = np.array(logits, np.float32)
+    found = Sampler(config, len(logits), []).probabilities(values)
+
+    wanted = softmax(values.astype(np.float64) / temperature)
+    if 0 < top_k < len(logits):
+        wanted[wanted < sorted(wanted)[-top_k]] = 0
+        wanted /= wanted.sum()
+    if top_p < 1:
+        mass = 0.0
+        for token_id in sorted(range(len(logits)), key=lambda i: (-wanted[i], i)):
+            kept = mass < top_p
+            mass += wanted[token_id]
+            if not kept:
+                wanted[token_id] = 0
+    wanted[wanted < min_p * wanted.max()] = 0
+    wanted /= wanted.sum()
+    assert found.sum() == pytest.approx(1)
+    np.testing.assert_allclose(found, wanted, atol=1e-6 if _has_no_tie(wanted) else 1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SamplingConfig(temperature=0.8),
+        SamplingConfig(temperature=0.8, top_p=0.9),
+        SamplingConfig(temperature=30.0, top_p=0.9),
+        SamplingConfig(temperature=0.8, top_k=50),
+        SamplingConfig(temperature=0.8, top_k=1999),
+        SamplingConfig(temperature=0.8, min_p=0.05),
+        SamplingConfig(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
+    ],
+    ids=str,
+)
+def test_a_large_vocabulary_is_drawn_from_as_its_probabilities_say(config: SamplingConfig) -> None:
+    """Shortcuts past unlikely tokens lead where the whole distribution does."""
+    random = np.random.default_rng(0)
+    for position in range(40):
+        logits = (3 * random.standard_normal(2000)).astype(np.float32)
+        sampler = Sampler(replace(config, seed=5), 2000, [])
+        cumulative = np.cumsum(sampler.probabilities(logits))
+        wanted = int(np.searchsorted(cumulative, random_unit(5, position) * cumulative[-1], side="right"))
+        assert sampler.choose(logits, position) == wanted
+
+
+def _has_no_tie(probabilities: Float64Array) -> bool:
+    """Equal or nearly equal values may be cut on either side of a limit by rounding."""
+    kept = np.sort(probabilities[probabilities > 0])
+    return bool((np.diff(kept) > 1e-6).all())
+
+
+def test_greedy_takes_the_lowest_id_of_equals() -> None:
+    assert Sampler(SamplingConfig(), 4, []).choose(np.array([0, 3, 3, 1], np.float32), 0) == 1
+
+
+def test_repetition_penalty_counts_prompt_and_answer_and_bias_is_added() -> None:
+    config = SamplingConfig(repetition_penalty=2.0, logit_bias={3: 0.5})
+    sampler = Sampler(config, 4, prompt_token_ids=[0])
+    logits = np.array([4.0, 3.0, -1.0, 1.0], np.float32)
+    assert sampler.choose(logits, 1) == 1  # token 0 counts 2 after the penalty
+    assert sampler.choose(logits, 2) == 0  # now token 1 counts 1.5, token 3 1.5, token 0 still 2
+    assert sampler.choose(np.array([-4.0, -3.0, -5.5, -9.0], np.float32), 3) == 2  # seen ones became -8 and -6
+
+
+def test_bias_on_an_unknown_token_is_refused() -> None:
+    with pytest.raises(ConfigError, match="99"):
+        Sampler(SamplingConfig(logit_bias={99: 1.0}), 4, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("repetition_penalty", 0.0),
+        ("seed", -1),
+        ("seed", 2**64),
+    ],
+)
+def test_option_outside_its_range_is_one_sentence_with_the_value(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} is .*\.$"):
+        SamplingConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,205 @@
+"""Asking for CUDA: what is missing is one sentence, and nothing falls back silently."""
+
+import ctypes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime import Engine, EngineConfig
+from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution import registry
+from reader_edge_runtime.execution.onnxruntime import placement
+from reader_edge_runtime.execution.onnxruntime import session as provider
+from reader_edge_runtime.execution.onnxruntime.device import cuda
+from reader_edge_runtime.execution.onnxruntime.device.buckets import (
+    TREE_SIZES,
+    padding_rows,
+    tree_bucket,
+    visible_bucket,
+)
+from reader_edge_runtime.package.package import GRAPH_NAME, ModelPackage
+
+
+class Driver:
+    """An NVIDIA driver as it looks through ctypes."""
+
+    def __init__(self, status: int = 0, devices: int = 1, version: int = 13000, architecture: tuple[int, int] = (8, 9)):
+        self._status = status
+        self.cuDeviceGetCount = lambda out: self._give(out, devices)
+        self.cuDriverGetVersion = lambda out: self._give(out, version)
+        self.cuDeviceGetName = lambda out, size, device: setattr(out, "value", b"NVIDIA Example 1")
+        self.cuDeviceGetAttribute = lambda out, which, device: self._give(out, architecture[which - 75])
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return self._status
+
+    @staticmethod
+    def _give(out: Any, value: int) -> int:
+        out._obj.value = value
+        return 0
+
+
+@pytest.fixture
+def cuda_wheel(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The GPU wheel, its libraries found."""
+    loaded: list[bool] = []
+    fake = SimpleNamespace(
+        get_available_providers=lambda: [provider.CUDA, provider.CPU], preload_dlls=lambda: loaded.append(True)
+    )
+    monkeypatch.setattr(cuda, "ort", fake)
+    monkeypatch.setattr(cuda, "INSTALLED_WHEEL", "onnxruntime-gpu 1.31.1")
+    return monkeypatch
+
+
+def _libraries(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, missing: str = "") -> None:
+    def load(name: str) -> object:
+        if name == "libcuda.so.1":
+            return driver
+        return None if name == missing else ctypes.pythonapi
+
+    monkeypatch.setattr(cuda, "_load", load)
+
+
+def test_the_cpu_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "ort", SimpleNamespace(get_available_providers=lambda: [provider.CPU]))
+    monkeypatch.setattr(cuda, "INSTALLED_WHEEL", "onnxruntime 1.31.1")
+    assert cuda.cuda_obstacle() == (
+        "The installed wheel, onnxruntime 1.31.1, has no CUDA: "
+        "pip uninstall onnxruntime, then pip install 'reader-edge[gpu]'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "missing", "words"),
+    [
+        (None, "", "no NVIDIA driver here"),
+        (Driver(status=100), "", r"finds no GPU \(status 100\)"),
+        (Driver(devices=0), "", "finds no GPU"),
+        (Driver(version=12040), "", r"supports CUDA 12\.4, onnxruntime-gpu 1\.31\.1 needs CUDA 13"),
+        (Driver(architecture=(7, 0)), "", r"compute capability 7\.0, .* is built for 7\.5, 8\.0"),
+        (Driver(architecture=(11, 0)), "", r"compute capability 11\.0"),
+        (Driver(), "libcublas.so.13", r"libcublas\.so\.13 is missing"),
+        (Driver(), "libcudnn.so.9", r"libcudnn\.so\.9 is missing"),
+    ],
+)
+def test_what_is_missing_is_one_sentence(
+    driver: Driver | None, missing: str, words: str, cuda_wheel: pytest.MonkeyPatch, demo_folder: Path
+) -> None:
+    _libraries(cuda_wheel, driver, missing)
+    with pytest.raises(ProviderError, match=words) as caught:
+        Engine.load(demo_folder, EngineConfig(provider="cuda"))
+    assert str(caught.value).count("\n") == 0
+    assert str(caught.value).endswith(".")
+
+
+def test_nothing_is_missing_on_a_good_machine(cuda_wheel: pytest.MonkeyPatch) -> None:
+    _libraries(cuda_wheel, Driver())
+    assert cuda.cuda_obstacle() is None
+
+
+def test_a_gpu_and_its_driver_have_a_name(cuda_wheel: pytest.MonkeyPatch) -> None:
+    _libraries(cuda_wheel, Driver())
+    assert cuda.gpu_name() == "NVIDIA Example 1, driver for CUDA 13000"
+    for driver in (None, Driver(status=100)):
+        _libraries(cuda_wheel, driver)
+        assert cuda.gpu_name() == ""
+
+
+@pytest.mark.parametrize(("architecture", "fits"), [((7, 5), True), ((8, 7), True), ((9, 0), True), ((6, 1), False)])
+def test_kernels_run_on_their_own_major_version(architecture: tuple[int, int], fits: bool) -> None:
+    assert cuda.is_built_for(architecture) == fits
+
+
+def test_a_package_for_the_cpu_is_not_run_on_cuda(cuda_wheel: pytest.MonkeyPatch, demo_folder: Path) -> None:
+    _libraries(cuda_wheel, Driver())
+    package = ModelPackage.open(demo_folder)
+    assert registry.open_target(package, 1).provider == provider.CPU
+    with pytest.raises(ProviderError, match="made for the CPU"):
+        registry.open_target(package, 1, "cuda")
+
+
+def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes another one with a warning only, where a library is missing."""
+    monkeypatch.setattr("onnxruntime.InferenceSession.get_providers", lambda self: ["OtherExecutionProvider"])
+    with pytest.raises(ProviderError, match="on OtherExecutionProvider instead of CPUExecutionProvider"):
+        provider.open_session(demo_folder / GRAPH_NAME, 1)
+
+
+def test_an_unknown_provider_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'cpu' or 'cuda'"):
+        EngineConfig(provider="tpu")
+
+
+def test_nodes_on_another_provider_are_named(demo_folder: Path) -> None:
+    session = placement.load_placed(demo_folder / GRAPH_NAME, provider.session_options(1), provider.CPU)
+    assert placement.misplaced_nodes(session, provider.CPU) == []
+    with pytest.raises(ProviderError, match=r"does not run \d+ nodes of this graph \(.*Gather"):
+        placement.check_placement(session, provider.CUDA)
+
+
+class Session:
+    """A session as far as its placement: (provider, operator, name) of each node."""
+
+    def __init__(self, *nodes: tuple[str, str, str]) -> None:
+        self._nodes = nodes
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        nodes = [(ep_name, SimpleNamespace(op_type=op, name=name)) for ep_name, op, name in self._nodes]
+        return [SimpleNamespace(ep_name=ep_name, get_nodes=lambda node=node: [node]) for ep_name, node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (
+            [(provider.CUDA, "MatMul", "product"), (provider.CPU, "Concat", "sizes")],
+            r"^CUDAExecutionProvider does not run 1 nodes of this graph \(Concat sizes\)",
+        ),
+        (
+            [(provider.CUDA, "MatMul", "product"), (provider.CUDA, "Shape", "size_of_mask")],
+            r"^CUDAExecutionProvider would copy between host and device, .* 1 nodes .* \(Shape size_of_mask\)",
+        ),
+    ],
+)
+def test_a_copy_between_host_and_device_is_refused_with_a_name(
+    nodes: list[tuple[str, str, str]], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime itself refuses to capture a graph with Memcpy nodes, in these words, and names none."""
+
+    def load(graph: Path, options: object, name: str, settings: dict[str, str] | None = None) -> Session:
+        if settings is not None and settings["enable_cuda_graph"] == "1":
+            raise ProviderError(
+                "ONNX Runtime cannot load 'g': This session cannot use the graph capture feature as requested by the "
+                f"user  as all compute graph nodes have not been partitioned to the {name}"
+            )
+        return Session(*nodes)
+
+    monkeypatch.setattr(placement, "load_session", load)
+    with pytest.raises(ProviderError, match=words):
+        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
+
+
+def test_other_refusals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: object) -> Session:
+        raise ProviderError("ONNX Runtime cannot load 'g': no memory")
+
+    monkeypatch.setattr(placement, "load_session", load)
+    with pytest.raises(ProviderError, match="no memory"):
+        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
+
+
+def test_buckets_hold_what_they_are_for() -> None:
+    assert [tree_bucket(size) for size in (1, 2, 3, 33, 64, 65, 256)] == [1, 2, 4, 64, 64, 128, 256]
+    assert set(map(tree_bucket, range(1, 65))) == set(TREE_SIZES)
+    visible = [visible_bucket(num, 1 << 20) for num in range(1, 9000)]
+    assert all(size >= num for num, size in enumerate(visible, start=1))
+    assert all(size % 8 == 0 for size in visible)
+    assert len(set(visible)) == 16, "few sizes to capture"
+    assert all(size <= 1.5 * max(num, 64) for num, size in enumerate(visible, start=1))
+    for length in (1, 100, 4096):  # a padded tree behind a full slot still fits
+        rows = padding_rows(length)
+        assert rows % 8 == 0
+        assert all(length - size + tree_bucket(size) <= rows for size in range(1, 65))
+        assert visible_bucket(length + 32, rows) <= rows

@@ -1,0 +1,226 @@
+"""The execution wing: the cache is updated in place, the graph is held to its contract, imports stay lean."""
+
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.onnxruntime import session as provider
+from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.package.package import WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.process_memory import FilePages
+
+# A pass at each of 1000 pasts; prints the bytes that they leave behind.
+EVER_NEW_LENGTHS = """
+import sys
+from pathlib import Path
+from reader_edge.terminal.memory import resident_bytes
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.onnxruntime import session as provider
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.package.package import GRAPH_NAME, ModelPackage
+package = ModelPackage.open(sys.argv[1])
+target = TargetModel.open(package)
+if sys.argv[2] == "as it comes":
+    session = provider.load_session(package.path(GRAPH_NAME), provider.session_options(0), provider.CPU)
+    target = TargetModel(session, package.manifest)
+cache = target.new_cache(1, 1200)
+def run_passes(pasts):
+    for past in pasts:
+        cache.lengths[0] = past
+        target.forward(cache, 0, [DraftTree.root(5)], [[0]])
+run_passes(range(1150, 1170))
+before = resident_bytes()
+run_passes(range(100, 1100))
+print(resident_bytes() - before)
+"""
+IN_PLACE = "in-place optimization not activated"
+
+
+def test_kv_cache_is_updated_in_place_without_a_warning(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
+    engine = Engine.load(demo_folder)
+    engine.generate_batch(["# tar", "# git commit and more"], GenerationConfig(max_tokens=20))
+    assert IN_PLACE not in capfd.readouterr().err
+
+
+def test_control_a_copied_kv_cache_does_warn(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = KVCache(target.manifest, 1, 16)
+    inputs = dict(target.build_inputs([0], [DraftTree.chain([1])], [[0]]))
+    for index, name in enumerate(target.manifest.past_names()):
+        inputs[name] = cache.layer_view(index, 0, 1)
+    target.session.run(None, inputs)
+    assert IN_PLACE in capfd.readouterr().err
+
+
+def test_decoding_opens_no_network_connection(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert engine.generate("# tar", GenerationConfig(max_tokens=10)).text
+
+
+def test_import_loads_no_training_framework_and_no_command_line() -> None:
+    code = "import sys, reader_edge_runtime; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert not {"torch", "transformers", "optimum", "onnx", "click", "rich"} & set(done.stdout.split())
+
+
+def test_graph_that_differs_from_the_manifest_is_refused(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    for change in ({"num_layers": 2}, {"head_dim": 32}, {"vocab_size": 5}, {"sliding_window": 16}):
+        wrong = ModelPackage(package.folder, replace(package.manifest, **change))  # type: ignore[arg-type]
+        with pytest.raises(ProviderError, match="export"):
+            TargetModel.open(wrong)
+
+
+def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ProviderError, match="cannot load"):
+        provider.open_session(tmp_path / "model.onnx", 1)
+
+
+@pytest.mark.parametrize(
+    ("installed", "sentence"),
+    [(set(), "is missing"), ({"onnxruntime", "onnxruntime-gpu"}, "both installed")],
+)
+def test_neither_or_both_wheels_is_one_sentence(
+    installed: set[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(InstallationError, match=sentence):
+        provider.installed_wheel()
+
+
+def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
+    assert provider.num_usable_cores() >= 1
+    engine = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False))
+    assert engine.decoder.target.session.get_session_options().intra_op_num_threads == 1
+
+
+def test_precise_kernels_are_asked_for_where_sums_saturate(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That they help is shown by scripts/check_processor (docs/processors.md)."""
+    monkeypatch.setattr(provider, "has_saturating_sums", lambda: True)
+    options = TargetModel.open(ModelPackage.open(demo_folder), uses_native=False).session.get_session_options()
+    assert options.get_session_config_entry("session.x64quantprecision") == "1"
+
+
+def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
+    """A ragged batch pads the shorter tree and sees more rows than it needs; its logits stay the same bits."""
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = KVCache(target.manifest, 2, 64)
+    for slot, prompt in enumerate(([5, 6, 7], list(range(20, 50)))):
+        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        cache.commit(slot, list(range(len(prompt))))
+    small = DraftTree([8, 9, 10], [-1, 0, 0], [""] * 3)
+    large = DraftTree([8, 9, 10, 11, 12, 13], [-1, 0, 0, 1, 2, 4], [""] * 6)
+    alone = target.forward(cache, 0, [small], [range(3)]).logits[0].copy()
+    together = target.forward(cache, 0, [small, large], [range(3), range(6)]).logits[0, :3]
+    assert alone.tobytes() == together.tobytes()
+
+
+def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Path) -> None:
+    """Sizes come and go and come again, in two slots, over a cache that moves; logits outgrow theirs, or are let go."""
+    target = TargetModel.open(ModelPackage.open(demo_folder))
+    cache = target.new_cache(2, 32)
+    cache.lengths[:] = [5, 9]
+    results = []
+    for number, (slot, width) in enumerate([(0, 1), (0, 3), (0, 1), (1, 1), (1, 3), (0, 3), (0, 64), (0, 1), (1, 1)]):
+        if number == 6:
+            cache.reserve(2, 128)
+        if number == 4:
+            target.release_memory()
+        trees = [DraftTree.chain(list(range(number, number + width)))]
+        result = target.forward(cache, slot, trees, [range(width)])
+        fresh = TargetModel(target.session, target.manifest)
+        expected = fresh.forward(cache, slot, trees, [range(width)])
+        assert result.logits.tobytes() == expected.logits.tobytes()
+        results.append((result, expected))
+    for result, expected in results:
+        assert result.top_ids.tobytes() == expected.top_ids.tobytes()
+        assert result.top_logits.tobytes() == expected.top_logits.tobytes()
+
+
+def test_prompts_come_in_chunks_that_shrink_where_a_graph_holds_all_scores(demo_folder: Path) -> None:
+    package = ModelPackage.open(demo_folder)
+    pure = TargetModel.open(package, uses_native=False)
+    chunks = [pure.prefill_chunk(past) for past in (0, 1000, 4000)]
+    assert chunks == sorted(chunks, reverse=True)
+    assert chunks[0] > chunks[-1] >= 16
+    native = TargetModel(pure.session, pure.manifest, is_native=True)
+    assert native.prefill_chunk(4000) == native.prefill_chunk(0) > chunks[0]
+
+
+def test_prefill_takes_the_models_chunks_unless_it_is_told(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch, held_out_texts: list[str]
+) -> None:
+    widths = []
+    forward = TargetModel.forward
+
+    def recorded(self: TargetModel, cache: KVCache, slot: int, trees: list[DraftTree], rows: object) -> ForwardResult:
+        widths.append(len(trees[0]))
+        return forward(self, cache, slot, trees, cast(list[list[int]], rows))
+
+    monkeypatch.setattr(TargetModel, "forward", recorded)
+    monkeypatch.setattr(TargetModel, "prefill_chunk", lambda self, past: 30 if past < 60 else 20)
+    for chunk, expected in ((0, [30, 30, 20, 20]), (70, [70, 30])):
+        engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_probed=False, is_calibrated=False))
+        prompt = engine.encode_prompt(held_out_texts[1])[:100]
+        widths.clear()
+        sequence = engine.decoder.submit(prompt, GenerationConfig(max_tokens=1, is_drafted=False))
+        while sequence.finish_reason is None:
+            engine.decoder.step()
+        assert widths == expected
+
+
+def left_behind(demo_folder: Path, session: str) -> int:
+    command = [sys.executable, "-c", EVER_NEW_LENGTHS, str(demo_folder), session]
+    return int(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def test_passes_at_ever_new_lengths_leave_nothing_behind(demo_folder: Path) -> None:
+    assert left_behind(demo_folder, "ours") < 4 << 20
+
+
+def test_control_else_how_memory_was_shared_out_is_kept_for_each(demo_folder: Path) -> None:
+    assert left_behind(demo_folder, "as it comes") > 8 << 20
+
+
+def test_rows_of_the_vocabulary_are_given_back_every_few_tokens(demo_folder: Path) -> None:
+    class Pages(FilePages):
+        num_forgotten = 0
+
+        def forget(self) -> None:
+            self.num_forgotten += 1
+
+    opened = TargetModel.open(ModelPackage.open(demo_folder))
+    pages = Pages(demo_folder / WEIGHTS_NAME)
+    target = TargetModel(opened.session, opened.manifest, weights=pages)
+    cache = target.new_cache(1, 256)
+    for num_tokens, expected in ((20, 0), (20, 1), (100, 2), (1, 2)):
+        target.forward(cache, 0, [DraftTree.chain(list(range(num_tokens)))], [[0]])
+        assert pages.num_forgotten == expected

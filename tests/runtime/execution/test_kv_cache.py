@@ -1,0 +1,84 @@
+"""The KV cache: commits keep the walked path, and nothing else moves or is lost."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from tests.fake_target import make_manifest
+
+MANIFEST = make_manifest(max_context=64)
+
+
+def filled(num_slots: int, capacity: int) -> KVCache:
+    cache = KVCache(MANIFEST, num_slots, capacity)
+    cache.slab[:] = np.arange(cache.slab.size, dtype=np.float32).reshape(cache.slab.shape)
+    return cache
+
+
+@given(length=st.integers(0, 20), path=st.sets(st.integers(1, 11), max_size=8))
+def test_commit_keeps_the_rows_of_the_path_in_order(length: int, path: set[int]) -> None:
+    cache = filled(2, 32)
+    cache.lengths[1] = length
+    before = cache.slab.copy()
+    nodes = [0, *sorted(path)]
+    cache.commit(1, nodes)
+    assert cache.lengths == [0, length + len(nodes)]
+    np.testing.assert_array_equal(cache.slab[:, 1, :, :length], before[:, 1, :, :length])
+    for i, node in enumerate(nodes):
+        np.testing.assert_array_equal(cache.slab[:, 1, :, length + i], before[:, 1, :, length + node])
+    np.testing.assert_array_equal(cache.slab[:, 0], before[:, 0])
+
+
+def test_commit_of_the_spine_moves_nothing() -> None:
+    cache = filled(1, 32)
+    before = cache.slab.copy()
+    cache.commit(0, [0, 1, 2, 3])
+    np.testing.assert_array_equal(cache.slab, before)
+    assert cache.lengths == [4]
+
+
+def test_growth_is_geometric_bounded_and_keeps_committed_rows() -> None:
+    cache = filled(2, 8)
+    cache.lengths[:] = [5, 8]
+    before = cache.slab.copy()
+    cache.reserve(2, 9)
+    assert (cache.num_slots, cache.capacity) == (2, 16)
+    cache.reserve(3, 60)
+    assert (cache.num_slots, cache.capacity) == (3, 60)
+    np.testing.assert_array_equal(cache.slab[:, 0, :, :5], before[:, 0, :, :5])
+    np.testing.assert_array_equal(cache.slab[:, 1, :, :8], before[:, 1, :, :8])
+    assert not cache.slab[:, 2].any()
+    with pytest.raises(ConfigError, match="65"):
+        cache.reserve(1, 65)
+
+
+def test_swap_exchanges_contents_and_lengths() -> None:
+    cache = filled(3, 8)
+    cache.lengths[:] = [2, 0, 7]
+    before = cache.slab.copy()
+    cache.swap(0, 2)
+    assert cache.lengths == [7, 0, 2]
+    np.testing.assert_array_equal(cache.slab[:, 0, :, :7], before[:, 2, :, :7])
+    np.testing.assert_array_equal(cache.slab[:, 2, :, :2], before[:, 0, :, :2])
+    np.testing.assert_array_equal(cache.slab[:, 1], before[:, 1])
+
+
+def test_layer_views_of_a_slot_range_share_the_slab() -> None:
+    cache = KVCache(MANIFEST, 4, 8)
+    view = cache.layer_view(1, 1, 2)
+    assert view.shape == (2, 1, 8, 2)
+    assert view.flags.c_contiguous
+    view[0, 0, 3] = 7
+    assert (cache.slab[1, 1, 0, 3] == 7).all()
+
+
+def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*args: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "zeros", no_memory)
+    with pytest.raises(ConfigError, match="GB"):
+        KVCache(MANIFEST, 4, 8)

@@ -1,0 +1,34 @@
+"""What is known of the processor: its name, and whether int8 sums saturate on it."""
+
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.execution.onnxruntime.processor import has_saturating_sums, processor_name
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("flags : fpu sse4_2 avx avx2 fma", True),
+        ("flags : fpu avx2 avx512f", True),
+        ("flags : fpu avx2 avx_vnni", False),
+        ("flags : fpu avx2 avx512f avx512_vnni", False),
+        ("flags : fpu sse4_2", False),
+        ("Features : fp asimd asimddp", False),
+    ],
+)
+def test_where_int8_sums_saturate(tmp_path: Path, cpuinfo: str, expected: bool) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor : 0\nmodel name : some\n{cpuinfo}\n")
+    assert has_saturating_sums(path) is expected
+    assert not has_saturating_sums(tmp_path / "missing")
+
+
+def test_the_name_tells_kinds_of_cores_apart(tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text("processor : 0\nmodel name\t: Some CPU @ 2 GHz\nprocessor : 1\nmodel name\t: Some CPU @ 2 GHz\n")
+    assert processor_name(path) == "Some CPU @ 2 GHz"
+    path.write_text("processor : 0\nCPU part\t: 0xd05\nprocessor : 1\nCPU part\t: 0xd0a\n")
+    assert processor_name(path) == "0xd05 0xd0a"
+    assert processor_name(tmp_path / "missing")

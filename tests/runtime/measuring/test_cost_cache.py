@@ -1,0 +1,103 @@
+"""Measured costs: plausible, kept for this machine and package alone, and re-measured when the file is no good."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.session import CUDA
+from reader_edge_runtime.measuring import cost_cache
+from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
+from reader_edge_runtime.package.package import ModelPackage
+
+
+@pytest.fixture(scope="module")
+def target(demo_folder: Path) -> TargetModel:
+    return TargetModel.open(ModelPackage.open(demo_folder))
+
+
+@pytest.fixture
+def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Batch sizes measured, by a stand-in that takes no time; the cache is a folder of the test."""
+    measured: list[int] = []
+
+    def measure(target: TargetModel, batch_size: int, on_progress: object = None) -> VerifyCost:
+        measured.append(batch_size)
+        return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]), row_s=0.25)
+
+    monkeypatch.setattr(cost_cache, "measure_verify_cost", measure)
+    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
+    return measured
+
+
+def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) -> None:
+    cost = measure_verify_cost(target, max_seconds=0.0)
+    assert cost.widths[0] == 1
+    assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
+    assert (cost.seconds > 0).all()
+    assert 0 <= cost.row_s < cost.seconds[0, 0]
+
+
+def test_second_load_reads_what_the_first_measured(target: TargetModel, num_measured: list[int]) -> None:
+    first = cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    second = cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    assert num_measured == [4]
+    assert (first.batch_size, first.pasts, first.widths) == (second.batch_size, second.pasts, second.widths)
+    np.testing.assert_array_equal(first.seconds, second.seconds)
+    assert first.row_s == second.row_s == 0.25
+    cost_cache.load_or_measure(target, threads=2, batch_size=4, is_redone=True)
+    assert num_measured == [4, 4]
+
+
+def test_another_thread_count_or_batch_size_is_measured_anew(target: TargetModel, num_measured: list[int]) -> None:
+    cost_cache.load_or_measure(target, threads=1, batch_size=1)
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    cost_cache.load_or_measure(target, threads=2, batch_size=4)
+    assert num_measured == [1, 1, 4]
+
+
+def test_another_gpu_is_measured_anew(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = cost_cache.cost_path(target, 1, 1)
+    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "one GPU")
+    assert cost_cache.cost_path(target, 1, 1) == on_cpu
+    monkeypatch.setattr(TargetModel, "provider", CUDA)
+    on_one = cost_cache.cost_path(target, 1, 1)
+    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "another GPU")
+    assert len({on_cpu, on_one, cost_cache.cost_path(target, 1, 1)}) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"pasts": 1, "widths": [1], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1, 1], "seconds": [[1, 1]]}',
+        '{"pasts": [10], "widths": [1, 2], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[-1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[NaN]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [["x"]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": -1}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": NaN}',
+        " " * ((1 << 20) + 1),
+    ],
+)
+def test_unusable_file_is_measured_anew(content: str, target: TargetModel, num_measured: list[int]) -> None:
+    path = cost_cache.cost_path(target, threads=2, batch_size=1)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    assert num_measured == [1]
+
+
+def test_cache_that_cannot_be_written_is_no_error(
+    target: TargetModel, num_measured: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: blocked / name)
+    assert cost_cache.load_or_measure(target, threads=2, batch_size=1)

@@ -1,0 +1,123 @@
+"""Packages are hostile until checked: every way a manifest or file can be wrong is one sentence."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
+from reader_edge_runtime.package.package import MANIFEST_NAME, ModelPackage, file_entry, write_manifest
+from tests.fake_target import make_manifest
+
+Fields = dict[str, Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"graph" * 100)
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    files = {path.name: file_entry(path) for path in folder.iterdir()}
+    write_manifest(folder, replace(make_manifest(), files=files))
+    return folder
+
+
+def edit(folder: Path, change: Callable[[Fields], object]) -> None:
+    path = folder / MANIFEST_NAME
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
+
+
+def test_written_manifest_is_read_back_equal(folder: Path) -> None:
+    package = ModelPackage.open(folder)
+    files = {name: file_entry(folder / name) for name in ("model.onnx", "tokenizer.json")}
+    assert package.manifest == replace(make_manifest(), files=files)
+    seen: list[tuple[int, int]] = []
+    package.check_files(lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (502, 502)
+    assert not list(folder.glob("*.partial"))
+
+
+def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match="No model package"):
+        ModelPackage.open(tmp_path / "absent")
+    with pytest.raises(ManifestError, match="holds no"):
+        ModelPackage.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda f: f.update(format_version=2), "upgrade reader-edge"),
+        (lambda f: f.update(format_version=0), "export it again"),
+        (lambda f: f.update(format="other"), "not a reader-edge manifest"),
+        (lambda f: f.update(num_layers=0), "num_layers"),
+        (lambda f: f.update(num_layers=1 << 40), "num_layers"),
+        (lambda f: f.update(num_layers=True), "num_layers"),
+        (lambda f: f.update(head_dim="64"), "head_dim"),
+        (lambda f: f.pop("vocab_size"), "vocab_size"),
+        (lambda f: f.update(sliding_window=-1), "sliding_window"),
+        (lambda f: f.update(precision="fp8"), "precision"),
+        (lambda f: f.update(attention="magic"), "attention"),
+        (lambda f: f.update(eos_token_ids=[1.5]), "eos_token_ids"),
+        (lambda f: f.update(checks={"kl": "low"}), "checks"),
+        (lambda f: f.update(files=[]), "files"),
+        (lambda f: f["files"].pop("tokenizer.json"), "lists no tokenizer.json"),
+        (lambda f: f["files"]["model.onnx"].update(num_bytes=-1), "size of model.onnx"),
+        (lambda f: f["files"]["model.onnx"].update(sha256="zz"), "checksum of model.onnx"),
+        (lambda f: f["files"].update({"../evil": {"num_bytes": 1, "sha256": "0" * 64}}), "not a plain file name"),
+        (lambda f: f["files"].update({"/etc/passwd": {"num_bytes": 1, "sha256": "0" * 64}}), "not a plain file name"),
+        (lambda f: f["files"].update({"a/b": {"num_bytes": 1, "sha256": "0" * 64}}), "not a plain file name"),
+    ],
+)
+def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Fields], object], sentence: str) -> None:
+    edit(folder, change)
+    with pytest.raises(ManifestError, match=sentence) as caught:
+        ModelPackage.open(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": ' + b"[" * 100_000])
+def test_manifest_that_is_no_json_object_is_refused(folder: Path, content: bytes) -> None:
+    (folder / MANIFEST_NAME).write_bytes(content)
+    with pytest.raises(ManifestError):
+        ModelPackage.open(folder)
+
+
+def test_huge_manifest_is_refused_before_it_is_read(folder: Path) -> None:
+    (folder / MANIFEST_NAME).write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(ManifestError, match="1048577 bytes"):
+        ModelPackage.open(folder)
+
+
+def test_truncated_flipped_and_missing_files_are_named(folder: Path) -> None:
+    package = ModelPackage.open(folder)
+    graph = folder / "model.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1])
+    with pytest.raises(IntegrityError, match=r"model\.onnx' has 499 bytes instead of 500"):
+        package.check_files()
+    graph.write_bytes(content[:250] + bytes([content[250] ^ 1]) + content[251:])
+    with pytest.raises(IntegrityError, match="differs from its checksum"):
+        package.check_files()
+    graph.unlink()
+    with pytest.raises(IntegrityError, match="missing"):
+        package.check_files()
+
+
+def test_link_that_leads_outside_is_refused(folder: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (folder / "model.onnx").rename(outside)
+    (folder / "model.onnx").symlink_to(outside)
+    with pytest.raises(ManifestError, match="leads outside"):
+        ModelPackage.open(folder).check_files()
+
+
+def test_unlisted_file_has_no_path(folder: Path) -> None:
+    with pytest.raises(PackageError, match=r"lists no chat_template\.jinja"):
+        ModelPackage.open(folder).path("chat_template.jinja")
