@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_runtime.package.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage, file_entry, write_manifest
+from reader_edge_runtime.package.checksums import file_entry
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
 
 
 def repeat_layer(package: ModelPackage, out: Path, num_layers: int, vocab_size: int) -> ModelPackage:

@@ -12,7 +12,7 @@ from platformdirs import user_cache_path
 from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.package.package import FORMAT_VERSION, MANIFEST_NAME
+from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 

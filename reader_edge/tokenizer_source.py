@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.package.package import TOKENIZER_NAME
+from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
-from reader_edge_runtime.package.package import FileEntry, Manifest
+from reader_edge_runtime.package.manifest import FileEntry, Manifest
 
 
 def make_manifest(vocab_size: int = 32, max_context: int = 512, eos_token_ids: tuple[int, ...] = ()) -> Manifest:

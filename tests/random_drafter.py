@@ -12,7 +12,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.package.package import Manifest
+from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from reader_edge_runtime.package.package import Manifest
+from reader_edge_runtime.package.manifest import Manifest
 
 _DATA_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 _OPSET, _IR_VERSION = 24, 11

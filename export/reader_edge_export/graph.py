@@ -20,7 +20,7 @@ from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_fp32, store_half, store_int4, store_int8
 from reader_edge_export.sizes import fold_sizes
-from reader_edge_runtime.package.package import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAME
 
 TOP_K = 8
 

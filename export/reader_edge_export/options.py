@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.package.package import ATTENTIONS, HALF_PRECISIONS, PRECISIONS
+from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.package import MANIFEST_NAME
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -15,7 +15,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 
 # fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
 MAX_RELATIVE_ERROR = 1e-4

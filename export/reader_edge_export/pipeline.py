@@ -21,16 +21,10 @@ from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.source import Source, find_source
 from reader_edge_runtime.errors import InstallationError
-from reader_edge_runtime.package.package import (
-    COMMIT_NAME,
-    GRAPH_NAME,
-    HALF_PRECISIONS,
-    FileEntry,
-    Manifest,
-    ModelPackage,
-    file_entry,
-    write_manifest,
-)
+from reader_edge_runtime.package.checksums import file_entry
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, FileEntry, Manifest
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

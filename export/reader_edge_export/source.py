@@ -9,7 +9,7 @@ from typing import Any
 
 from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_runtime.errors import ExportError, TokenizerError
-from reader_edge_runtime.package.package import sha256_of
+from reader_edge_runtime.package.checksums import sha256_of
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model"]
@@ -30,8 +30,9 @@ class Source:
 
     @property
     def short_name(self) -> str:
-        """The hub id, or a local folder's own name without the way to it."""
-        return Path(self.name).resolve().name if Path(self.name).exists() else self.name
+        """The hub id, or the own name of a local folder; characters that cannot be shown become "?"."""
+        name = Path(self.name).resolve().name if Path(self.name).exists() else self.name
+        return "".join(char if char.isprintable() else "?" for char in name)
 
     @property
     def architecture(self) -> str:

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reader_edge_export.source import Source, read_json
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.package.package import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 
 
 def load_tokenizer(source: Source, vocab_size: int) -> PreTrainedTokenizerFast:

@@ -1,4 +1,4 @@
-"""Trace a model with Optimum so that its ONNX graph follows the contract of `reader_edge_runtime.package.package`.
+"""Trace a model with Optimum so that its ONNX graph follows the contract of `reader_edge_runtime.package.manifest`.
 
 A survey pass first asks every attention layer what it wants; the trace then has one marker op per layer.
 """

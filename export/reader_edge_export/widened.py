@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_runtime.package.package import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 
 
 def write_widened(graph: Path, folder: Path) -> None:

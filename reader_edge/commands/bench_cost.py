@@ -30,7 +30,7 @@ def cost(
     from reader_edge_runtime.execution.registry import open_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
     from reader_edge_runtime.measuring.width_probe import settle_width
-    from reader_edge_runtime.package.package import ModelPackage
+    from reader_edge_runtime.package.model_package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
     package.check_files()

@@ -100,7 +100,7 @@ def replay_command(
     from reader_edge.bench.model_replay_report import ReplayPlan, print_model_json, print_model_table, replay_on_model
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
-    from reader_edge_runtime.package.package import ModelPackage
+    from reader_edge_runtime.package.model_package import ModelPackage
 
     plan = ReplayPlan(files, tokenizer, stretches or 24, max_tokens or 64, is_history_used, priors, datastores)
     package = ModelPackage.open(find_package(model))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from reader_edge_runtime.package.package import Manifest, ModelPackage
+    from reader_edge_runtime.package.manifest import Manifest
+    from reader_edge_runtime.package.model_package import ModelPackage
 
 
 @click.command()
@@ -17,7 +18,7 @@ def info(model: str | None, as_json: bool) -> None:
     """Tell what a package is, and check its files against their checksums."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import byte_progress
-    from reader_edge_runtime.package.package import ModelPackage
+    from reader_edge_runtime.package.model_package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
     with byte_progress("Checking the model") as on_progress:

@@ -18,7 +18,7 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.registry import open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Message, Tokenizer

@@ -20,7 +20,7 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.package.package import ATTENTIONS, GRAPH_NAME, MASKED
+from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, MASKED
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
 
 WINDOWED = {"gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "smollm3"}

@@ -20,7 +20,7 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.session import CPU
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 
 Exported = Callable[[str, str, str], Path]
 

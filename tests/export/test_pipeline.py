@@ -18,7 +18,8 @@ from reader_edge_runtime.errors import (
     ExportError,
     InstallationError,
 )
-from reader_edge_runtime.package.package import GRAPH_NAME, MANIFEST_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE, build_tiny_model
 
 TinyModel = Callable[[str], Path]

@@ -17,7 +17,8 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.measuring.width_probe import probe_width
-from reader_edge_runtime.package.package import GRAPH_NAME, WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FloatArray = npt.NDArray[np.float32]

@@ -24,7 +24,8 @@ from reader_edge_runtime.errors import (
     TokenizerError,
     UnsupportedArchitectureError,
 )
-from reader_edge_runtime.package.package import MANIFEST_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE
 
 TinyModel = Callable[[str], Path]

@@ -11,7 +11,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 TOKENS = [5, 9, 13, 21, 34]

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from reader_edge_runtime.package.package import MANIFEST_NAME
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

@@ -9,7 +9,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.draft_guard import DraftGuard
 from reader_edge_runtime.drafting.drafter import RequestDrafter
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.package.package import Manifest
+from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]

@@ -4,7 +4,8 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.package.package import COMMIT_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import COMMIT_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 
 
 def open_target(

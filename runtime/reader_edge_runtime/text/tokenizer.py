@@ -10,7 +10,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.package.package import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 
 Message = Mapping[str, str]
 

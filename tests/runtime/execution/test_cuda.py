@@ -19,7 +19,8 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import (
     tree_bucket,
     visible_bucket,
 )
-from reader_edge_runtime.package.package import GRAPH_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 
 
 class Driver:

@@ -16,7 +16,8 @@ from reader_edge_runtime.errors import InstallationError, ProviderError
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
-from reader_edge_runtime.package.package import WEIGHTS_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages
 
 # A pass at each of 1000 pasts; prints the bytes that they leave behind.
@@ -27,7 +28,8 @@ from reader_edge.terminal.memory import resident_bytes
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.package.package import GRAPH_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 package = ModelPackage.open(sys.argv[1])
 target = TargetModel.open(package)
 if sys.argv[2] == "as it comes":

@@ -18,7 +18,8 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetMod
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.cost_cache import cost_path
-from reader_edge_runtime.package.package import GRAPH_NAME, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 

@@ -14,7 +14,7 @@ from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_export.operators import OPERATOR_DOMAIN, rotary_heads, row_linear, swiglu
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.package.package import MASKED
+from reader_edge_runtime.package.manifest import MASKED
 
 Float32Array = npt.NDArray[np.float32]
 Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]

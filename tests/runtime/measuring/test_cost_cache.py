@@ -9,7 +9,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetMod
 from reader_edge_runtime.execution.onnxruntime.session import CUDA
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.measuring.width_probe import probe_width, settle_width
-from reader_edge_runtime.package.package import ModelPackage
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import FakeTarget, make_manifest
 
 PROMPTS = [(3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7)]

@@ -11,7 +11,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.package.package import ModelPackage, file_entry, write_manifest
+from reader_edge_runtime.package.checksums import file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import StreamDecoder, Tokenizer
 from tests.fake_target import make_manifest

@@ -3,7 +3,7 @@
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.package.package import COMMIT_NAME, Manifest
+from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:

@@ -7,7 +7,7 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_row
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import Int64Array, KVCache
-from reader_edge_runtime.package.package import Manifest
+from reader_edge_runtime.package.manifest import Manifest
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096

@@ -22,7 +22,8 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import Float32Ar
 from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.placement import load_placed
 from reader_edge_runtime.execution.onnxruntime.session import CPU, CUDA, NOT_CAPTURED, run_options, session_options
-from reader_edge_runtime.package.package import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest, ModelPackage
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
 
 _PREFILL_CHUNK = 256
 

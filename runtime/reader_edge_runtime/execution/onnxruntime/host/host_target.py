@@ -15,7 +15,8 @@ from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.onnxruntime.native import has_native_operators, native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, shrinking_options
-from reader_edge_runtime.package.package import GRAPH_NAME, MASKED, WEIGHTS_NAME, Manifest, ModelPackage
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MASKED, WEIGHTS_NAME, Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
 
 Float32Array = npt.NDArray[np.float32]
@@ -64,7 +65,7 @@ class ForwardResult:
 
 
 class TargetModel:
-    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package.package`.
+    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package.manifest`.
 
     is_native: native kernels run parts of the graph.
     min_rows: B * N at least, filled up with nodes nobody looks at: kernels for a single row may give other bits.

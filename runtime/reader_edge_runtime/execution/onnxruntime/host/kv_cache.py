@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.package.package import Manifest
+from reader_edge_runtime.package.manifest import Manifest
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -1,0 +1,61 @@
+"""The model package on disk: a folder with an ONNX graph, a tokenizer and a manifest that vouches for both."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
+from reader_edge_runtime.package.checksums import sha256_of
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.manifest_file import read_manifest
+
+
+class ModelPackage:
+    """An opened package: its folder and its checked manifest."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "ModelPackage":
+        """Read and check the manifest; the files are checked by `check_files`.
+
+        Raises PackageError (no such folder) or ManifestError.
+        """
+        folder = Path(folder)
+        return cls(folder, read_manifest(folder))
+
+    def path(self, name: str) -> Path:
+        """Path of a file the manifest lists, inside the package's folder."""
+        if name not in self.manifest.files:
+            raise PackageError(f"The package '{self.folder}' lists no {name}: export the model again.")
+        path = (self.folder / name).resolve()
+        if path.parent != self.folder.resolve():
+            raise ManifestError(f"{name} in '{self.folder}' leads outside its folder: do not trust this package.")
+        return path
+
+    def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Compare every file's size, then its checksum, with the manifest.
+
+        on_progress: called with bytes checked and bytes in all. Raises IntegrityError.
+        """
+        for name, entry in self.manifest.files.items():
+            path = self.path(name)
+            if not path.is_file():
+                raise IntegrityError(f"'{path}' is missing: export or copy the package again.")
+            num_bytes = path.stat().st_size
+            if num_bytes != entry.num_bytes:
+                raise IntegrityError(
+                    f"'{path}' has {num_bytes} bytes instead of {entry.num_bytes}: export or copy the package again."
+                )
+        num_total = sum(entry.num_bytes for entry in self.manifest.files.values())
+        num_done = 0
+        for name, entry in self.manifest.files.items():
+            if sha256_of(self.path(name)) != entry.sha256:
+                raise IntegrityError(
+                    f"'{self.path(name)}' differs from its checksum: export or copy the package again."
+                )
+            num_done += entry.num_bytes
+            if on_progress is not None:
+                on_progress(num_done, num_total)
