@@ -19,7 +19,9 @@ ROOT = Path(__file__).parent.parent
 # A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The user's own cache stays out of the tests, in this process and in those that tests start.
+# The user's own cache stays out of the tests, in this process and in those that tests start. Compiled kernels alone are
+# kept for the next run: compiling them takes half a minute, and their folder's name tells their version.
+os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "kernels")
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
