@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reader_edge_runtime.atomic_file import clear_leftovers, leftovers, temporary_name
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 
@@ -29,10 +30,10 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
 
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
-    check_target(out, force)
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    partial = temporary_name(out)
     try:
-        shutil.rmtree(partial, ignore_errors=True)
+        _recover(out)
+        check_target(out, force)
         partial.mkdir(parents=True)
         yield partial
         check_target(out, force)
@@ -47,11 +48,21 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _recover(out: Path) -> None:
+    """Clear what killed exports to `out` left behind; the package that one had just moved away comes back."""
+    clear_leftovers(out)
+    for old in leftovers(out, "old"):
+        if out.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(out)
+
+
 def _put_in_place(partial: Path, out: Path) -> None:
     if not out.exists():
         partial.rename(out)
         return
-    old = out.with_name(f"{out.name}.old-{os.getpid()}")
+    old = temporary_name(out, "old")
     out.rename(old)
     try:
         partial.rename(out)

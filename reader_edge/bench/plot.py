@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
 if TYPE_CHECKING:
@@ -35,11 +36,6 @@ def save_plot(figure: "Figure", path: Path) -> None:
     """Write a figure in the format its name says; the same figure gives the same bytes."""
     import matplotlib
 
-    partial = path.with_name(f".{path.name}.partial")
     undated: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "reader-edge"}):
-            figure.savefig(partial, format=path.suffix[1:], metadata=undated.get(path.suffix))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "reader-edge"}), new_file(path) as file:
+        figure.savefig(file, format=path.suffix[1:], metadata=undated.get(path.suffix))

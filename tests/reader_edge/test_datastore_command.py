@@ -1,6 +1,7 @@
 """`reader-edge datastore`: built from texts, told, searched and merged."""
 
 import json
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_build_prints_the_file_it_wrote(command: Command, corpus: Path, tmp_path
     assert result.stdout == f"{out}\n"
     assert "bytes a token" in result.stderr
     check_structure(Datastore.open(out))
-    assert not list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_info_tells_what_the_file_is(command: Command, built: Path) -> None:
@@ -198,6 +199,21 @@ def test_an_interrupt_leaves_nothing(
     result = command("build", corpus, "-o", tmp_path / "new.ds")
     assert result.exit_code == 130
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_takes_only_a_part_is_one_sentence_and_leaves_nothing(
+    command: Command, corpus: Path, built: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(built.read_bytes()) // 2, hard))
+    try:
+        results = [command("build", corpus, "-o", tmp_path / "new.ds"), command("merge", built, "-o", built, "--force")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for result, name in zip(results, ("new.ds", "corpus.ds"), strict=True):
+        assert f"'{tmp_path / name}' cannot be written (File too large): free some space" in failed(result)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def texts(path: Path, file_format: str | None = None, field: str = "text") -> list[str]:

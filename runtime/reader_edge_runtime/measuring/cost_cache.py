@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from platformdirs import user_cache_path
 
+from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from reader_edge_runtime.execution.onnxruntime.processor import processor_name
@@ -96,11 +96,6 @@ def _write(path: Path, cost: VerifyCost) -> None:
         "seconds": cost.seconds.tolist(),
         "row_s": cost.row_s,
     }
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(json.dumps(fields), encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(path, json.dumps(fields).encode())

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
 from reader_edge_runtime.package.manifest import (
     ATTENTIONS,
@@ -30,10 +31,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
-    partial = folder / (MANIFEST_NAME + ".partial")
     fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **asdict(manifest)}
-    partial.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(folder / MANIFEST_NAME)
+    write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import HistoryError
 
 MAGIC = b"\x89redghi\n"
@@ -83,12 +84,7 @@ class HistoryFile:
             file.write(record)
 
     def _rewrite(self, records: list[bytes]) -> None:
-        partial = self.path.with_name(self.path.name + ".partial")
-        try:
-            partial.write_bytes(self._header + b"".join(records))
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_file(self.path, self._header + b"".join(records))
 
     def _content(self) -> npt.NDArray[np.uint8]:
         """The file as bytes, mapped; empty where there is none yet."""

@@ -1,15 +1,15 @@
 """Building datastores: documents as token ids in, a file out."""
 
-import contextlib
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import (
     HEADER_BYTES,
@@ -92,7 +92,7 @@ class DatastoreBuilder:
     def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
         """Sort and write; the file appears whole or not at all, in place of one that may be there.
 
-        Raises DatastoreError when there is no token.
+        Raises DatastoreError when there is no token, or no room for the file.
         """
         self.end_document()
         if not self.num_tokens:
@@ -102,26 +102,28 @@ class DatastoreBuilder:
         # Suffixes that begin at an end mark are the last ones: nothing begins with it.
         suffixes = sort_suffixes(stream)[: self.num_tokens]
         on_stage("writing")
-        packed_facts = facts.pack()
+        try:
+            with new_file(path, is_durable=True) as file:
+                return self._write_parts(file, facts.pack(), stream, suffixes)
+        except OSError as error:
+            raise DatastoreError(
+                f"'{path}' cannot be written ({error.strerror or error}): free some space, or name another file."
+            ) from error
+
+    def _write_parts(
+        self, file: BinaryIO, facts: bytes, stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]
+    ) -> DatastoreHeader:
         header = DatastoreHeader(
-            self._vocab_size, self.num_tokens, self._num_documents, len(packed_facts), self._fingerprint, "00" * 32
+            self._vocab_size, self.num_tokens, self._num_documents, len(facts), self._fingerprint, "00" * 32
         )
-        with new_file(path) as file:
-            body = _Body(file)
-            body.write(packed_facts, HEADER_BYTES)
-            body.write(stream, header.tokens_at)
-            body.write(suffixes, header.suffixes_at)
-            body.write(_keys(stream, suffixes), header.keys_at)
-            header = DatastoreHeader(
-                self._vocab_size,
-                self.num_tokens,
-                self._num_documents,
-                len(packed_facts),
-                self._fingerprint,
-                body.hexdigest(),
-            )
-            file.seek(0)
-            file.write(header.pack())
+        body = _Body(file)
+        body.write(facts, HEADER_BYTES)
+        body.write(stream, header.tokens_at)
+        body.write(suffixes, header.suffixes_at)
+        body.write(_keys(stream, suffixes), header.keys_at)
+        header = replace(header, body_sha256=body.hexdigest())
+        file.seek(0)
+        file.write(header.pack())
         return header
 
     def _append(self, data: bytes) -> None:
@@ -132,20 +134,6 @@ class DatastoreBuilder:
                 "build several and name them all."
             )
         self._stream += data
-
-
-@contextlib.contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is complete, and leaves nothing when it does not get there."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class _Body:

@@ -1,0 +1,111 @@
+"""Files and folders that appear whole or not at all: made under a temporary name beside the target, then renamed.
+
+A temporary name is `.NAME.partial-PID-THREAD`. What a killed process left under one is removed by the next write to
+the same target, once that process is gone.
+"""
+
+import errno
+import os
+import re
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+NEW_FILE_MODE = 0o666  # less the umask
+
+
+@contextmanager
+def new_file(path: Path, mode: int = NEW_FILE_MODE, is_durable: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes the name `path` when the block ends well, and vanishes when it does not.
+
+    mode: permissions of a new file, less the umask; a file that is replaced passes its own on. A symbolic link stays
+    one: what it points to is replaced. is_durable: on the disk before the block is left, whatever happens to the power.
+    Raises OSError, which names `path`, also where `path` is a device or a folder.
+    """
+    target = Path(os.path.realpath(path))
+    partial = temporary_name(target)
+    try:
+        old_mode = _regular_file_mode(target)
+        clear_leftovers(target)
+        file_id = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode if old_mode is None else 0o600)
+        with open(file_id, "wb") as file:
+            yield file
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if old_mode is not None:
+            partial.chmod(old_mode)
+        partial.replace(target)
+        if is_durable:
+            _sync_folder(target.parent)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # a failed write has no name, the others a temporary one
+        raise
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` in place of a file, or make it. Raises OSError."""
+    with new_file(path) as file:
+        file.write(data)
+
+
+def temporary_name(target: Path, kind: str = "partial") -> Path:
+    """A name beside `target` that only the calling thread uses."""
+    return target.with_name(f".{target.name}.{kind}-{os.getpid()}-{threading.get_native_id()}")
+
+
+def leftovers(target: Path, kind: str = "partial") -> list[Path]:
+    """What killed processes left behind under temporary names of `target`, and this thread before it got its ids."""
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-([1-9][0-9]{{0,9}})-[0-9]+")
+    own_name = temporary_name(target, kind).name
+    names = os.listdir(target.parent) if target.parent.exists() else []
+    matches = [match for name in names if (match := pattern.fullmatch(name))]
+    return [target.with_name(each[0]) for each in matches if each[0] == own_name or not _is_living(int(each[1]))]
+
+
+def clear_leftovers(target: Path) -> None:
+    """Remove the partial files and folders of `target` whose writers are gone; what resists stays."""
+    for path in leftovers(target):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _is_living(process_id: int) -> bool:
+    if os.name == "nt":  # where signal 0 is no question but Ctrl-C
+        return True
+    try:
+        os.kill(process_id, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def _regular_file_mode(path: Path) -> int | None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return stat.S_IMODE(mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(PermissionError):  # Windows opens no folder
+        folder_id = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(folder_id)
+        finally:
+            os.close(folder_id)

@@ -1,0 +1,139 @@
+"""Files appear whole or not at all, with the right mode, and killed writers leave nothing that stays."""
+
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.atomic_file import new_file, temporary_name, write_file
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def dead_process_id() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"first", b"second"):
+        with new_file(path, is_durable=True) as file:
+            file.write(content)
+            file.flush()
+            assert not path.exists() or path.read_bytes() == b"first"
+        assert path.read_bytes() == content
+        assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    with pytest.raises(ZeroDivisionError), new_file(path) as file:
+        file.write(bytes(1 // (file.write(b"half") - 4)))
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_names_the_file_even_where_the_system_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match="No space left") as raised, new_file(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(path)
+    with pytest.raises(OSError, match="file/below") as raised:
+        write_file(path / "below", b"")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_one_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with new_file(path, 0o600):
+        pass
+    assert mode_of(path) == 0o600
+    path.chmod(0o640)
+    write_file(path, b"new")
+    assert mode_of(path) == 0o640
+
+
+def test_a_link_stays_one_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    write_file(tmp_path / "folder" / "target", b"old")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "folder" / "target")
+    write_file(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "folder" / "target").read_bytes() == b"new"
+    assert os.listdir(tmp_path / "folder") == ["target"]
+
+
+def test_devices_and_folders_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "pipe", tmp_path / "folder"):
+        with pytest.raises(OSError, match="Not a regular file"):
+            write_file(path, b"")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def _write_until_killed(path: str, has_begun: "multiprocessing.synchronize.Event") -> None:
+    with new_file(Path(path)) as file:
+        file.write(b"half")
+        file.flush()
+        has_begun.set()
+        threading.Event().wait()
+
+
+def test_what_a_killed_writer_left_is_cleared_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    has_begun = context.Event()
+    path = tmp_path / "file"
+    writer = context.Process(target=_write_until_killed, args=(str(path), has_begun))
+    writer.start()
+    assert has_begun.wait(60)
+    (partial,) = tmp_path.iterdir()
+    write_file(path, b"mine")
+    assert sorted(tmp_path.iterdir()) == [partial, path]
+    writer.kill()
+    writer.join()
+    write_file(path, b"mine again")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_temporary_names_of_the_same_target_are_cleared(tmp_path: Path) -> None:
+    dead = dead_process_id()
+    others = [".other.partial-{}-1", ".file.partial-{}", "file.partial-{}-1", ".file.old-{}-1", ".file.partial-{}-1x"]
+    for name in others:
+        (tmp_path / name.format(dead)).touch()
+    (tmp_path / f".file.partial-{dead}-1").touch()
+    (tmp_path / f".file.partial-{dead}-2").mkdir()
+    (tmp_path / f".file.partial-{9 * 10**9}-1").touch()
+    write_file(tmp_path / "file", b"")
+    assert sorted(os.listdir(tmp_path)) == sorted(["file", *(name.format(dead) for name in others)])
+
+
+def test_a_thread_takes_over_the_name_of_one_that_died_with_its_ids(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    temporary_name(path).write_bytes(b"of a process with the same ids in a container that was restarted")
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_threads_that_write_the_same_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    contents = [bytes([number]) * 100_000 for number in range(8)]
+    threads = [threading.Thread(target=write_file, args=(path, content)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in contents
+    assert os.listdir(tmp_path) == ["file"]
