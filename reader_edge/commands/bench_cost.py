@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
-@options.threads
-@options.no_native
-@options.provider
+@options.machine
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
 @options.as_json
-def cost(
-    model: str | None, batch: int, threads: int, no_native: bool, provider: str | None, redo: bool, as_json: bool
-) -> None:
+@options.grouped(engine_options=options.EngineOptions)
+def cost(model: str | None, batch: int, engine_options: options.EngineOptions, redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
@@ -34,10 +31,11 @@ def cost(
 
     package = ModelPackage.open(find_package(model))
     package.check_files()
-    target = open_target(package, threads, provider, uses_native=not no_native)
+    config = engine_options.config()
+    target = open_target(package, config.threads, config.provider, config.uses_native)
     settle_width(target)
     with count_progress("Measuring passes") as on_progress:
-        measured = load_or_measure(target, threads, batch, is_redone=redo, on_progress=on_progress)
+        measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:
         fields = {
             "batch_size": measured.batch_size,

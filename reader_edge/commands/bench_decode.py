@@ -17,25 +17,18 @@ from reader_edge.commands import options
 @options.top_p
 @options.seed
 @options.datastores
-@options.threads
-@options.no_native
-@options.provider
+@options.machine
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
 )
 @options.as_json
+@options.grouped(generation=options.GenerationOptions, engine_options=options.EngineOptions)
 def decode(
     model: str | None,
     prompts: Path | None,
-    max_tokens: int,
+    generation: options.GenerationOptions,
     rounds: int,
-    temperature: float,
-    top_p: float,
-    seed: int,
-    datastores: tuple[str, ...],
-    threads: int,
-    no_native: bool,
-    provider: str | None,
+    engine_options: options.EngineOptions,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -47,17 +40,13 @@ def decode(
     from reader_edge.bench.decode import bench_decode
     from reader_edge.bench.decode_report import bench_fields, draw_bench, print_bench
     from reader_edge.bench.plot import check_plot
-    from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.terminal.console import count_progress
-    from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
 
     check_plot(plot)
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    sampling = SamplingConfig(temperature=temperature, top_p=top_p, seed=seed)
-    config = GenerationConfig(max_tokens=max_tokens, sampling=sampling)
-    engine_config = EngineConfig(threads=threads, uses_native=not no_native, provider=provider)
-    engine = load_engine(model, engine_config, None, datastores)
+    config = generation.config()
+    engine = engine_options.load(model)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, texts, config, rounds, on_progress)
     if as_json:
@@ -67,6 +56,4 @@ def decode(
     if plot is not None:
         draw_bench(bench, plot)
     if not bench.is_identical:
-        raise click.ClickException(
-            "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
-        )
+        raise click.ClickException(options.DIFFERENT_TOKENS)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,40 @@ from reader_edge.commands import options
 if TYPE_CHECKING:
     from reader_edge_runtime import Engine, GenerationConfig
     from reader_edge_runtime.engine import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. dash: "-" where standard input is to be read. raw: without the chat template."""
+
+    dash: str | None
+    prompt: str | None
+    system: str | None
+    raw: bool
+
+    def read(self) -> str | None:
+        """The prompt as given or piped in, less one line end; None on a terminal: a chat is wanted."""
+        if self.dash and self.prompt is not None:
+            raise click.UsageError("Give the prompt with -p or on standard input, not both.")
+        prompt = self.dash or self.prompt
+        if prompt is not None and prompt != "-":
+            return prompt
+        if prompt is None and sys.stdin.isatty():
+            return None
+        piped = sys.stdin.buffer.read()
+        try:
+            return piped.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}).") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is told beside the answer, and how."""
+
+    stats: bool
+    as_json: bool
+    compare: bool
 
 
 @click.command()
@@ -27,9 +62,7 @@ if TYPE_CHECKING:
 @click.option("--repetition-penalty", default=1.0, show_default=True, help="1 is off.")
 @options.seed
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
-@options.threads
-@options.no_native
-@options.provider
+@options.machine
 @options.guard
 @click.option(
     "--history",
@@ -43,31 +76,15 @@ if TYPE_CHECKING:
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
+@options.grouped(
+    question=Question, generation=options.GenerationOptions, engine_options=options.EngineOptions, output=Output
+)
 def run(
     model: str | None,
-    dash: str | None,
-    prompt: str | None,
-    system: str | None,
-    max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-    repetition_penalty: float,
-    seed: int,
-    stop: tuple[str, ...],
-    threads: int,
-    no_native: bool,
-    provider: str | None,
-    guard: bool,
-    history: Path | None,
-    no_calibrate: bool,
-    no_draft: bool,
-    datastores: tuple[str, ...],
-    raw: bool,
-    stats: bool,
-    as_json: bool,
-    compare: bool,
+    question: Question,
+    generation: options.GenerationOptions,
+    engine_options: options.EngineOptions,
+    output: Output,
 ) -> None:
     """Answer a prompt; without one, chat on a terminal.
 
@@ -75,88 +92,51 @@ def run(
     $READER_EDGE_MODEL, else the bundled demo. A lone '-' reads the prompt from standard input, and so does a pipe.
     """
     if model == "-":
-        model, dash = None, "-"
-    if dash and prompt is not None:
-        raise click.UsageError("Give the prompt with -p or on standard input, not both.")
-    if compare and no_draft:
+        model, question = None, replace(question, dash="-")
+    if output.compare and generation.no_draft:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if compare and history:
+    if output.compare and engine_options.history:
         raise click.UsageError("--compare starts each round without past answers: leave --history out.")
-    text = _prompt_text("-" if dash else prompt)
-    if text is None and (as_json or compare):
+    text = question.read()
+    if text is None and (output.as_json or output.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
-    from reader_edge.model_source import load_engine
-    from reader_edge_runtime import EngineConfig, GenerationConfig, SamplingConfig
-
-    sampling = SamplingConfig(
-        repetition_penalty=repetition_penalty,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
-    )
-    config = GenerationConfig(
-        max_tokens=max_tokens,
-        sampling=sampling,
-        stop=stop,
-        is_drafted=not no_draft,
-        is_scored=stats or as_json,
-    )
-    engine_config = EngineConfig(
-        threads=threads,
-        provider=provider,
-        is_near_tie_guarded=guard,
-        is_calibrated=not no_calibrate,
-        uses_native=not no_native,
-    )
-    engine = load_engine(model, engine_config, history, datastores)
+    config = generation.config(is_scored=output.stats or output.as_json)
+    engine = engine_options.load(model)
     if text is None:
-        _chat(engine, config, system, raw, stats)
+        _chat(engine, config, question, output)
         return
 
     from reader_edge.chat.answer import build_prompt
 
-    built = build_prompt(engine, text, system, raw)
-    if compare:
-        _compare(engine, built, config, stats, as_json)
-    elif as_json:
-        _print_json(engine, built, config)
+    prompt = build_prompt(engine, text, question.system, question.raw)
+    if output.compare:
+        _compare(engine, prompt, config, output)
+    elif output.as_json:
+        _print_json(engine, prompt, config)
     else:
-        _print_text(engine, built, config, stats)
+        _print_text(engine, prompt, config, output)
 
 
-def _prompt_text(prompt: str | None) -> str | None:
-    """The prompt as given or piped in, less one line end; None on a terminal: a chat is wanted."""
-    if prompt is not None and prompt != "-":
-        return prompt
-    if prompt is None and sys.stdin.isatty():
-        return None
-    piped = sys.stdin.buffer.read()
-    try:
-        return piped.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}).") from None
-
-
-def _chat(engine: "Engine", config: "GenerationConfig", system: str | None, raw: bool, stats: bool) -> None:
+def _chat(engine: "Engine", config: "GenerationConfig", question: Question, output: Output) -> None:
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.chat.chat import Chat
 
     accept_any_text()
-    Chat(engine, config, system, raw, stats).run()
+    Chat(engine, config, question.system, question.raw, output.stats).run()
 
 
-def _print_text(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", stats: bool) -> None:
+def _print_text(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", output: Output) -> None:
     from reader_edge.chat.answer import accept_any_text, print_answer
     from reader_edge.chat.answer_report import stats_table
     from reader_edge.terminal.console import print_table
 
     accept_any_text()
-    measured = print_answer(engine, prompt, config, [], ends_line=sys.stdout.isatty())
-    if stats:
-        print_table(stats_table(engine, measured))
+    pieces: list[str] = []
+    stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
+    if output.stats:
+        _start_line("".join(pieces))
+        print_table(stats_table(engine, stats))
 
 
 def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") -> None:
@@ -172,7 +152,7 @@ def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") 
     click.echo(json.dumps(fields))
 
 
-def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", stats: bool, as_json: bool) -> None:
+def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", output: Output) -> None:
     from reader_edge.bench.comparison import compare
     from reader_edge.bench.comparison_report import comparison_fields, comparison_table
     from reader_edge.chat.answer import accept_any_text
@@ -181,15 +161,21 @@ def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", sta
 
     with count_progress("Preparing, then decoding both ways") as on_progress:
         comparison = compare(engine, prompt, config, on_progress=on_progress)
-    if as_json:
+    if output.as_json:
         click.echo(json.dumps(comparison_fields(engine, comparison)))
     else:
         accept_any_text()
-        click.echo(comparison.plain[0].text, nl=sys.stdout.isatty())
+        text = comparison.plain[0].text
+        click.echo(text, nl=sys.stdout.isatty() and not text.endswith("\n"))
+        _start_line(text)
         print_table(comparison_table(comparison))
-        if stats:
+        if output.stats:
             print_table(stats_table(engine, comparison.drafted_stats))
     if not comparison.is_identical:
-        raise click.ClickException(
-            "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
-        )
+        raise click.ClickException(options.DIFFERENT_TOKENS)
+
+
+def _start_line(text: str) -> None:
+    """Keep a table off the last word of `text`, which is all that standard output gets where it is no terminal."""
+    if not sys.stdout.isatty() and not text.endswith("\n"):
+        click.echo(err=True)

@@ -1,6 +1,7 @@
 """`reader-edge verify`: the proof that drafting changes nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,20 +13,12 @@ from reader_edge.commands import options
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
-@options.threads
-@options.no_native
-@options.provider
+@options.machine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@options.grouped(engine_options=options.EngineOptions)
 def verify(
-    model: str | None,
-    prompts: Path | None,
-    max_tokens: int,
-    threads: int,
-    no_native: bool,
-    provider: str | None,
-    guard: bool,
-    as_json: bool,
+    model: str | None, prompts: Path | None, max_tokens: int, engine_options: options.EngineOptions, as_json: bool
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
@@ -34,22 +27,13 @@ def verify(
     knows the answers and hides them among wrong branches; greedy and sampled, alone and in a batch. Exit code 1 when a
     token differs, or a bit where the package's attention is 'exact'.
     """
-    from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import prove
     from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
     from reader_edge.terminal.console import count_progress, print_table
-    from reader_edge_runtime import EngineConfig
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine_config = EngineConfig(
-        threads=threads,
-        provider=provider,
-        is_near_tie_guarded=guard,
-        is_calibrated=False,
-        uses_native=not no_native,
-    )
-    engine = load_engine(model, engine_config)
+    engine = replace(engine_options, no_calibrate=True).load(model)  # pass times would decide which trees are proved
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:

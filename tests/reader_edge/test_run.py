@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge.commands.run import Question
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
@@ -142,7 +143,7 @@ def test_options_that_exclude_each_other_exit_2(runner: CliRunner, arguments: li
 
 @pytest.mark.parametrize("option", ["--json", "--compare"])
 def test_one_prompt_s_options_refuse_a_chat(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setattr("reader_edge.commands.run._prompt_text", lambda prompt: None)  # as on a terminal
+    monkeypatch.setattr(Question, "read", lambda question: None)  # as on a terminal
     assert runner.invoke(main, ["run", option]).exit_code == 2
 
 
@@ -158,6 +159,27 @@ def test_compare_tells_both_speeds_and_that_the_text_is_the_same(runner: CliRunn
     assert result.stdout == _run(runner, "-p", PROMPT)
     assert "identical" in result.stderr
     assert "plain" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--compare"], ["--stats"]])
+def test_a_table_never_follows_the_last_word_of_the_text_on_its_line(runner: CliRunner, options: list[str]) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "23", *options])
+    text = _run(runner, "-p", PROMPT, "-n", "23")
+    assert not text.endswith("\n")
+    assert result.stdout == text  # a pipe gets the text alone
+    assert result.stderr.startswith("\n")
+    assert result.output.startswith(text + "\n")  # both as they come: `2>&1`
+
+
+@pytest.mark.parametrize("options", [["--compare"], ["--stats"]])
+def test_on_a_terminal_the_text_ends_its_own_line(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    text = _run(runner, "-p", PROMPT, "-n", "23")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stdout>")
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "23", *options])
+    assert result.stdout == text + "\n"
+    assert not result.stderr.startswith("\n")
 
 
 def test_compare_as_json(runner: CliRunner) -> None:
