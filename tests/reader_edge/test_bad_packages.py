@@ -83,7 +83,7 @@ def _claim_more_layers(package: PackageCopy) -> None:
         (_link_outside, "leads outside its folder"),
         (_take_larger_tokenizer, "it belongs to another model"),
         (_take_no_tokenizer, "is not a readable tokenizer"),
-        (_take_no_graph, "ONNX Runtime cannot load"),
+        (_take_no_graph, "is not an ONNX model"),
         (_claim_more_layers, "differ from the manifest"),
     ],
 )

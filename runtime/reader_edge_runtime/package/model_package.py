@@ -6,8 +6,13 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
 from reader_edge_runtime.package.checksums import sha256_of
+from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.manifest_file import read_manifest
+
+_GRAPH_SUFFIX = ".onnx"
+_MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000
+_FOREIGN_OPERATOR = ("com.microsoft", "EPContext")  # compiled for one device, perhaps in a file of its own
 
 
 class ModelPackage:
@@ -36,11 +41,13 @@ class ModelPackage:
         return path
 
     def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compare every file's size, then its checksum, with the manifest.
+        """Compare every file's size, then its checksum, with the manifest, then see what the graphs refer to.
 
-        on_progress: called with bytes checked and bytes in all. Raises IntegrityError.
+        on_progress: called with bytes checked and bytes in all. Raises IntegrityError, or PackageError for a graph that
+        reads files the manifest does not vouch for, or that may never end.
         """
-        for name, entry in self.manifest.files.items():
+        files = self.manifest.files
+        for name, entry in files.items():
             path = self.path(name)
             if not path.is_file():
                 raise IntegrityError(f"'{path}' is missing: export or copy the package again.")
@@ -49,13 +56,28 @@ class ModelPackage:
                 raise IntegrityError(
                     f"'{path}' has {num_bytes} bytes instead of {entry.num_bytes}: export or copy the package again."
                 )
-        num_total = sum(entry.num_bytes for entry in self.manifest.files.values())
+        num_total = sum(entry.num_bytes for entry in files.values())
         num_done = 0
-        for name, entry in self.manifest.files.items():
-            if sha256_of(self.path(name)) != entry.sha256:
-                raise IntegrityError(
-                    f"'{self.path(name)}' differs from its checksum: export or copy the package again."
-                )
+        for name, entry in files.items():
+            path = self.path(name)
+            if sha256_of(path) != entry.sha256:
+                raise IntegrityError(f"'{path}' differs from its checksum: export or copy the package again.")
             num_done += entry.num_bytes
             if on_progress is not None:
                 on_progress(num_done, num_total)
+        for name in files:
+            if name.endswith(_GRAPH_SUFFIX):
+                self._check_graph(self.path(name))
+
+    def _check_graph(self, path: Path) -> None:
+        graph = GraphFile.read(path)
+        unlisted = graph.external_files - self.manifest.files.keys()
+        if unlisted:
+            raise PackageError(
+                f"'{path}' reads {min(unlisted)!r:.80}, which the manifest does not list: do not trust this package."
+            )
+        if graph.has_subgraphs or _FOREIGN_OPERATOR in graph.operators or graph.num_unfolded_nodes() > _MAX_NODES:
+            raise PackageError(
+                f"'{path}' holds loops, branches, compiled code or functions without end, which no exported model "
+                "has: do not trust this package."
+            )

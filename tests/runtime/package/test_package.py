@@ -14,15 +14,18 @@ from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
+from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node
 
 Fields = dict[str, Any]
+
+GRAPH = message(7, message(2, b"a graph of no nodes" * 20))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "package"
     folder.mkdir()
-    (folder / "model.onnx").write_bytes(b"graph" * 100)
+    (folder / "model.onnx").write_bytes(GRAPH)
     (folder / "tokenizer.json").write_bytes(b"{}")
     files = {path.name: file_entry(path) for path in folder.iterdir()}
     write_manifest(folder, replace(make_manifest(), files=files))
@@ -42,8 +45,8 @@ def test_written_manifest_is_read_back_equal(folder: Path) -> None:
     assert package.manifest == replace(make_manifest(), files=files)
     seen: list[tuple[int, int]] = []
     package.check_files(lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (502, 502)
     assert not list(folder.glob("*.partial*"))
+    assert seen[-1] == (len(GRAPH) + 2, len(GRAPH) + 2)
 
 
 def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_truncated_flipped_and_missing_files_are_named(folder: Path) -> None:
     graph = folder / "model.onnx"
     content = graph.read_bytes()
     graph.write_bytes(content[:-1])
-    with pytest.raises(IntegrityError, match=r"model\.onnx' has 499 bytes instead of 500"):
+    with pytest.raises(IntegrityError, match=rf"model\.onnx' has {len(GRAPH) - 1} bytes instead of {len(GRAPH)}"):
         package.check_files()
     graph.write_bytes(content[:250] + bytes([content[250] ^ 1]) + content[251:])
     with pytest.raises(IntegrityError, match="differs from its checksum"):
@@ -138,3 +141,46 @@ def test_link_that_leads_outside_is_refused(folder: Path, tmp_path: Path) -> Non
 def test_unlisted_file_has_no_path(folder: Path) -> None:
     with pytest.raises(PackageError, match=r"lists no chat_template\.jinja"):
         ModelPackage.open(folder).path("chat_template.jinja")
+
+
+def replace_graph(folder: Path, name: str, content: bytes) -> ModelPackage:
+    """Put another graph in, with a manifest that vouches for it."""
+    (folder / name).write_bytes(content)
+    files = {path.name: file_entry(path) for path in folder.iterdir() if path.name != MANIFEST_NAME}
+    write_manifest(folder, replace(make_manifest(), files=files))
+    return ModelPackage.open(folder)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "commit.onnx"])
+@pytest.mark.parametrize("location", ["model.onnx.data", "other", "sub/weights", "../weights", "/etc/passwd", "", "\0"])
+def test_graph_that_reads_an_unlisted_file_is_refused(folder: Path, name: str, location: str) -> None:
+    package = replace_graph(folder, name, model(tensors=[external_tensor(location)]))
+    with pytest.raises(PackageError, match=f"{name}' reads .*manifest does not list") as caught:
+        package.check_files()
+    assert str(caught.value).isprintable()
+
+
+def test_weights_that_the_manifest_lists_are_checked(folder: Path) -> None:
+    (folder / "model.onnx.data").write_bytes(b"weights")
+    package = replace_graph(folder, "model.onnx", model(tensors=[external_tensor("model.onnx.data")]))
+    package.check_files()
+    (folder / "model.onnx.data").write_bytes(b"weighty")
+    with pytest.raises(IntegrityError, match="differs from its checksum"):
+        package.check_files()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        model(node("Loop", attribute=message(6, b""))),
+        model(node("BeamSearch", "com.microsoft", attribute=message(11, b""))),
+        model(node("EPContext", "com.microsoft")),
+        model(node("F", "own"), functions=[function("F", node("F", "own"))]),
+        model(node("F6", "own"), functions=[function(f"F{i}", *[node(f"F{i - 1}", "own")] * 10) for i in range(1, 7)]),
+    ],
+    ids=["loop", "graphs of graphs", "compiled", "recursion", "a million nodes in six functions"],
+)
+def test_graph_that_may_never_end_is_refused(folder: Path, graph: bytes) -> None:
+    package = replace_graph(folder, "model.onnx", graph)
+    with pytest.raises(PackageError, match="which no exported model has"):
+        package.check_files()

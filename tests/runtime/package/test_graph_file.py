@@ -1,0 +1,106 @@
+"""An ONNX file says what it refers to, wherever that stands, and a hostile one does no harm."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.package.graph_file import GraphFile
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
+from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node, varint
+
+TENSOR = external_tensor("weights")
+
+
+def read(folder: Path, content: bytes) -> GraphFile:
+    path = folder / "model.onnx"
+    path.write_bytes(content)
+    return GraphFile.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        model(tensors=[TENSOR]),
+        model(node("Constant", attribute=message(5, TENSOR))),
+        model(node("Constant", attribute=message(10, TENSOR))),
+        model(node("Constant", attribute=message(22, message(1, TENSOR)))),
+        model(node("Constant", attribute=message(23, message(2, TENSOR)))),
+        message(7, message(15, message(1, TENSOR))),
+        model(functions=[function("F", node("Constant", attribute=message(5, TENSOR)))]),
+        model() + message(25, message(11, message(5, TENSOR))),
+        model() + message(7, message(5, TENSOR)),  # a second graph field is merged into the first
+        model(tensors=[message(9, b"x" * 100_000), TENSOR]),
+        varint(1 << 3)
+        + varint(11)
+        + varint(99 << 3 | 1)
+        + bytes(8)
+        + varint(98 << 3 | 5)
+        + bytes(4)
+        + model(tensors=[TENSOR]),
+    ],
+)
+def test_external_data_is_found_wherever_it_stands(tmp_path: Path, content: bytes) -> None:
+    assert read(tmp_path, content).external_files == {"weights"}
+
+
+def test_operators_of_graph_and_functions_are_listed(tmp_path: Path) -> None:
+    content = model(node("Add"), node("F", "own"), functions=[function("F", node("Mul", "ai.onnx"), node("Neg"))])
+    graph = read(tmp_path, content)
+    assert graph.nodes == [("", "Add"), ("own", "F")]
+    assert graph.functions == {("own", "F"): [("", "Mul"), ("", "Neg")]}
+    assert graph.operators == {("", "Add"), ("own", "F"), ("", "Mul"), ("", "Neg")}
+    assert graph.num_unfolded_nodes() == 4
+    assert not graph.has_subgraphs
+
+
+def test_last_of_repeated_texts_counts_as_it_does_for_protobuf(tmp_path: Path) -> None:
+    entry = message(1, "offset") + message(1, "location") + message(2, "harmless") + message(2, "evil")
+    assert read(tmp_path, model(tensors=[message(13, entry)])).external_files == {"evil"}
+
+
+def test_text_that_is_no_utf_8_stays_tellable(tmp_path: Path) -> None:
+    entry = message(1, "location") + message(2, b"\xff\xfe")
+    assert read(tmp_path, model(tensors=[message(13, entry)])).external_files == {r"\xff\xfe"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        message(1, "no graph"),
+        model(tensors=[TENSOR])[:-1],
+        message(7, message(5, TENSOR)[:-1]),
+        message(7, message(5, TENSOR) + varint(1 << 3)),
+        message(7, varint(5 << 3 | 2) + varint(1 << 62)),
+        message(7, varint(5 << 3 | 2) + b"\xff" * 11),
+        message(7, varint(1 << 3 | 5) + b"abc"),
+        message(7, varint(5 << 3 | 3)),
+        message(7, varint(5 << 3 | 2 | 1 << 32) + varint(len(TENSOR)) + TENSOR),  # read as field 5 by some
+    ],
+)
+def test_file_that_is_no_whole_model_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(PackageError, match="is not an ONNX model"):
+        read(tmp_path, content)
+
+
+def test_too_many_fields_are_refused_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_runtime.package.graph_file._MAX_FIELDS", 1000)
+    with pytest.raises(PackageError, match="is not an ONNX model"):
+        read(tmp_path, message(7, varint(1 << 3) * 1001 + bytes(1001)))
+
+
+def test_any_flip_or_cut_of_the_demo_is_read_or_refused(demo_folder: Path, tmp_path: Path) -> None:
+    content = (demo_folder / GRAPH_NAME).read_bytes()
+    assert read(tmp_path, content).external_files == {WEIGHTS_NAME}
+    rng = np.random.default_rng(0)
+    num_refused = 0
+    for _ in range(60):
+        begin, skipped = rng.integers(len(content)), rng.choice([1, 8, len(content)])
+        try:
+            read(tmp_path, content[:begin] + rng.bytes(rng.choice([0, 1, 8, 10_000])) + content[begin + skipped :])
+        except PackageError:
+            num_refused += 1
+    assert num_refused > 20
