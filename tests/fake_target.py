@@ -4,16 +4,15 @@ It keeps token ids in the KV slab and reads them back, so a row that commit lost
 the answer, as it would with a real model; and it takes milliseconds.
 """
 
-from collections.abc import Sequence
-from typing import cast
+import copy
 
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.inputs import pass_width
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import FileEntry, Manifest
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 
 def make_manifest(vocab_size: int = 32, max_context: int = 512, eos_token_ids: tuple[int, ...] = ()) -> Manifest:
@@ -43,7 +42,11 @@ def make_manifest(vocab_size: int = 32, max_context: int = 512, eos_token_ids: t
 
 
 class FakeTarget:
-    """Follows TargetModel's `forward`: same arguments, same writes, same result."""
+    """A `reader_edge_runtime.target.Target`: same arguments, same writes, same result as a real one."""
+
+    provider = "FakeExecutionProvider"
+    is_native = False
+    timing_facts: tuple[object, ...] = ("fake",)
 
     def __init__(self, manifest: Manifest, order: int = 3, sharpness: float = 2.0) -> None:
         self.manifest = manifest
@@ -52,34 +55,45 @@ class FakeTarget:
         self.num_passes = 0
         self.min_rows = 1
 
-    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
-        return KVCache(self.manifest, num_slots, capacity)
+    def with_min_rows(self, min_rows: int) -> "FakeTarget":
+        other = copy.copy(self)
+        other.min_rows = min_rows
+        return other
 
-    def num_nodes(self, trees: Sequence[DraftTree]) -> int:
-        return TargetModel.num_nodes(cast(TargetModel, self), trees)
+    def new_cache(self, num_slots: int, capacity: int) -> HostCache:
+        return HostCache(self.manifest, num_slots, capacity)
 
     def prefill_chunk(self, past: int) -> int:
         return 256
 
-    def forward(
-        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        logits = self.logits_of(cache, wanted)
+        top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : self.manifest.top_k]
+        wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp
+        return ForwardResult(top_ids, np.take_along_axis(logits, top_ids, axis=-1), logits if wants_logits else None)
+
+    def release_memory(self) -> None:
+        """There is none."""
+
+    def logits_of(self, cache: Cache, wanted: Pass) -> npt.NDArray[np.float32]:
+        """What a pass computes, wanted or not: float32 (B, R, V)."""
+        assert isinstance(cache, HostCache)
         self.num_passes += 1
-        num_nodes = self.num_nodes(trees)
-        logits = np.zeros((len(trees), max(map(len, logit_rows)), self.manifest.vocab_size), np.float32)
-        for b, tree in enumerate(trees):
-            slot, length = first_slot + b, cache.lengths[first_slot + b]
-            rows = cache.slab[0, slot, 0]
+        num_nodes = pass_width(wanted.trees, self.min_rows)
+        logits = np.zeros((len(wanted.trees), max(map(len, wanted.rows)), self.manifest.vocab_size), np.float32)
+        lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
+        cache.reserve(cache.num_slots, max(lengths) + num_nodes)
+        for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
+            rows = cache.slab[0, wanted.first_slot + b, 0]
             rows[length : length + num_nodes] = -1.0  # padding must never be seen
             rows[length : length + len(tree), 0] = tree.token_ids
             rows[length : length + len(tree), 1] = length + tree.depths()
             ancestors = tree.ancestors()
-            for r, node in enumerate(logit_rows[b]):
+            for r, node in enumerate(wanted.rows[b]):
                 visible = np.concatenate([rows[:length], rows[length : length + len(tree)][ancestors[node]]])
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")
                 logits[b, r] = self.logits_after(visible[:, 0].astype(int).tolist())
-        top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : self.manifest.top_k]
-        return ForwardResult(top_ids, np.take_along_axis(logits, top_ids, axis=-1), lambda: logits)
+        return logits
 
     def logits_after(self, token_ids: list[int]) -> npt.NDArray[np.float32]:
         """Logits (V,) after a text: a fixed function of its last `order` tokens."""

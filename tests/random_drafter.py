@@ -1,7 +1,6 @@
 """Decoders that draft at random, on a target without weights, and decoding written down directly."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,6 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
 
@@ -68,7 +66,7 @@ class RandomDrafter:
 
 
 def make_decoder(manifest: Manifest, drafter: Drafter, max_batch: int = 4, chunk: int = 7) -> Decoder:
-    target = cast(TargetModel, FakeTarget(manifest))
+    target = FakeTarget(manifest)
     return Decoder(target, drafter, EngineConfig(max_batch=max_batch, prefill_chunk=chunk))
 
 

@@ -11,8 +11,8 @@ import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.target import Cache, Pass
 
 
 class ReaderEdgeWorker:
@@ -44,7 +44,7 @@ class ReaderEdgeWorker:
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
         target = self.engine.decoder.target
         cache = target.new_cache(1, len(prompt) + max(widths))
-        target.forward(cache, 0, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        target.forward(cache, Pass(0, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
         cache.commit(0, list(range(len(prompt))))
         trees = {width: _bushy_tree(prompt, width) for width in widths}
         self._pass_seconds(cache, trees[widths[0]])
@@ -54,9 +54,9 @@ class ReaderEdgeWorker:
                 seconds[width].append(self._pass_seconds(cache, trees[width]))
         return {"seconds": seconds}
 
-    def _pass_seconds(self, cache: KVCache, tree: DraftTree) -> float:
+    def _pass_seconds(self, cache: Cache, tree: DraftTree) -> float:
         start = time.perf_counter()
-        self.engine.decoder.target.forward(cache, 0, [tree], [range(len(tree))])
+        self.engine.decoder.target.forward(cache, Pass(0, [tree], [range(len(tree))]))
         return time.perf_counter() - start
 
 

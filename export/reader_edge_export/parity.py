@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
 # fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
 MAX_RELATIVE_ERROR = 1e-4
@@ -74,9 +74,7 @@ class TreeCase:
         return paths
 
 
-def check_tree_logits(
-    target: TargetModel, model: PreTrainedModel, case: TreeCase, max_relative_error: float
-) -> Figures:
+def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase, max_relative_error: float) -> Figures:
     """Logits of the trees' nodes against the source's logits of each path as a plain text."""
     logits = tree_logits(target, case)
     expected = np.zeros_like(logits)
@@ -91,7 +89,7 @@ def check_tree_logits(
     return {"tree_logit_error": error, "logit_scale": scale}
 
 
-def check_tree_against_decoding(target: TargetModel, case: TreeCase) -> Figures:
+def check_tree_against_decoding(target: Target, case: TreeCase) -> Figures:
     """The trees' nodes against the same package decoding each path token by token."""
     logits = tree_logits(target, case)
     num_equal = num_rows = 0
@@ -110,7 +108,7 @@ def check_tree_against_decoding(target: TargetModel, case: TreeCase) -> Figures:
     return {"tree_rows_equal": num_equal / num_rows, "tree_decoding_spread": spread}
 
 
-def check_greedy(target: TargetModel, model: PreTrainedModel, prompt: list[int]) -> Figures:
+def check_greedy(target: Target, model: PreTrainedModel, prompt: list[int]) -> Figures:
     """The source's greedy tokens against the package's choices after the same tokens.
 
     Where the source's two best logits are closer than NEAR_TIE, another choice is counted, not refused.
@@ -131,31 +129,32 @@ def check_greedy(target: TargetModel, model: PreTrainedModel, prompt: list[int])
     return {"greedy_tokens": float(num_tokens), "greedy_near_ties": float(num_near_ties)}
 
 
-def tree_logits(target: TargetModel, case: TreeCase) -> Float32Array:
+def tree_logits(target: Target, case: TreeCase) -> Float32Array:
     """Logits (B, N, V) of all nodes, from a cache whose unused rows hold garbage."""
-    cache = KVCache(target.manifest, len(case.prompts), case.num_rows)
+    cache = HostCache(target.manifest, len(case.prompts), case.num_rows)
     cache.slab[...] = _GARBAGE
-    return tree_pass(target, case, cache).logits.copy()
+    return tree_pass(target, case, cache).wanted_logits.copy()
 
 
-def tree_pass(target: TargetModel, case: TreeCase, cache: KVCache) -> ForwardResult:
+def tree_pass(target: Target, case: TreeCase, cache: Cache) -> ForwardResult:
     """The prompts one by one, then all nodes of both trees in one pass."""
     for slot, prompt in enumerate(case.prompts):
-        target.forward(cache, slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
         cache.commit(slot, list(range(len(prompt))))
     rows = list(range(len(_PARENTS)))
-    return target.forward(cache, 0, case.trees, [rows] * len(case.trees))
+    return target.forward(cache, Pass(0, case.trees, [rows] * len(case.trees), wants_logits=True))
 
 
-def _decode(target: TargetModel, prompt: list[int], token_ids: list[int]) -> Float32Array:
+def _decode(target: Target, prompt: list[int], token_ids: list[int]) -> Float32Array:
     """Logits (N, V) after each of N tokens that follow a prompt, one pass a token."""
-    cache = KVCache(target.manifest, 1, len(prompt) + len(token_ids))
+    cache = HostCache(target.manifest, 1, len(prompt) + len(token_ids))
     if prompt:
-        target.forward(cache, 0, [DraftTree.chain(prompt)], [[len(prompt) - 1]])
+        target.forward(cache, Pass(0, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
         cache.commit(0, list(range(len(prompt))))
     logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
     for index, token_id in enumerate(token_ids):
-        logits[index] = target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]]).logits[0, 0]
+        wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True)
+        logits[index] = target.forward(cache, wanted).wanted_logits[0, 0]
         cache.commit(0, [0])
     return logits
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.tracing import AttentionLayer
-    from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+    from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 
 _NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime")
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
@@ -197,17 +197,17 @@ class _Export:
             checks |= check_quality(target, model, text_ids)
         return checks
 
-    def _checked_target(self, package: ModelPackage) -> TargetModel:
+    def _checked_target(self, package: ModelPackage) -> HostTarget:
         """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
         from reader_edge_export.widened import write_widened
-        from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+        from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 
         if self._options.precision != "bf16":
-            return TargetModel.open(package)
+            return HostTarget.open(package)
         twin = self._folder / _TWIN_FOLDER
         twin.mkdir()
         write_widened(package.path(GRAPH_NAME), twin)
-        target = TargetModel.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))
+        target = HostTarget.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))
         shutil.rmtree(twin)
         return target
 

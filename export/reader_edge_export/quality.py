@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError, ParityError
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.target import Pass, Target
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
 MAX_TOKENS = 1024
@@ -16,7 +16,7 @@ _WINDOW = 256
 _CHUNK = 64
 
 
-def check_quality(target: TargetModel, model: PreTrainedModel, text_ids: list[int]) -> dict[str, float]:
+def check_quality(target: Target, model: PreTrainedModel, text_ids: list[int]) -> dict[str, float]:
     """Top-1 agreement and mean KL divergence (source against package, nats) over windows of a text.
 
     Raises ParityError where the package has lost the model, ExportError for a text without tokens.
@@ -46,13 +46,14 @@ def check_quality(target: TargetModel, model: PreTrainedModel, text_ids: list[in
     }
 
 
-def _prefill_logits(target: TargetModel, token_ids: list[int]) -> npt.NDArray[np.float32]:
+def _prefill_logits(target: Target, token_ids: list[int]) -> npt.NDArray[np.float32]:
     cache = target.new_cache(1, len(token_ids))
     logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = token_ids[start : start + _CHUNK]
         rows = list(range(len(chunk)))
-        logits[start : start + len(chunk)] = target.forward(cache, 0, [DraftTree.chain(chunk)], [rows]).logits[0]
+        wanted = Pass(0, [DraftTree.chain(chunk)], [rows], wants_logits=True)
+        logits[start : start + len(chunk)] = target.forward(cache, wanted).wanted_logits[0]
         cache.commit(0, rows)
     return logits
 

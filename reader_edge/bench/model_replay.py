@@ -27,9 +27,9 @@ from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.target import Target
 
 # Drafted nodes where an answer is only learned from: about what measured pass times choose.
 _LEARNING_NODES = 16
@@ -177,7 +177,7 @@ def choose_stretches(
 class ModelReplayer:
     """Replays one recording on a model. cost: the model's measured pass times. max_tokens: of a stretch."""
 
-    def __init__(self, target: TargetModel, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
+    def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
         self._core = drafter.loaded_core()
         self._decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
         self._budgets = {is_drafted: NodeBudget(MAX_WIDTH) for is_drafted in (False, True)}

@@ -74,8 +74,7 @@ def replay_on_model(
         _check_vocabulary(path, requests, manifest.vocab_size)
     chosen = [choose_stretches(each, plan.num_stretches, plan.max_tokens, manifest.max_context) for each in recordings]
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
-    target = open_target(package, threads, provider)
-    settle_width(target)
+    target, _ = settle_width(open_target(package, threads, provider))
     cost = load_or_measure(target, threads, 1)
     num_done, num_stretches = 0, sum(len(stretches) for stretches, _ in chosen)
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from rich.table import Table
 
 from reader_edge_runtime import Engine, GenerationStats
-from reader_edge_runtime.execution.onnxruntime.session import num_usable_cores
+from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
 

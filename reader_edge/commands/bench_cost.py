@@ -32,8 +32,7 @@ def cost(model: str | None, batch: int, engine_options: options.EngineOptions, r
     package = ModelPackage.open(find_package(model))
     package.check_files()
     config = engine_options.config()
-    target = open_target(package, config.threads, config.provider, config.uses_native)
-    settle_width(target)
+    target, _ = settle_width(open_target(package, config.threads, config.provider, config.uses_native))
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

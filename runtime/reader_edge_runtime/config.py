@@ -19,7 +19,7 @@ class EngineConfig:
     """How a model is run on this machine.
 
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
-    prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`TargetModel.prefill_chunk`).
+    prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`Target.prefill_chunk`).
     max_batch: sequences decoded together; further ones wait.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.

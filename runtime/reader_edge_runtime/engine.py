@@ -20,6 +20,7 @@ from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Message, Tokenizer
 
@@ -99,8 +100,10 @@ class Engine:
         package.check_files(on_progress)
         tokenizer = Tokenizer.open(package)
         opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
-        target = open_target(package, config.threads, config.provider, config.uses_native)
-        report = settle_width(target) if config.is_probed or config.is_near_tie_guarded else None
+        target: Target = open_target(package, config.threads, config.provider, config.uses_native)
+        report = None
+        if config.is_probed or config.is_near_tie_guarded:
+            target, report = settle_width(target)
         cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration) if config.is_calibrated else None
         if drafter is None:  # not before the measuring: its kernels take time and memory while they load
             draft = draft or DraftConfig()

@@ -1,6 +1,7 @@
 """The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,16 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProviderError
+from reader_edge_runtime.execution.onnxruntime.device import device_target
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceKVCache
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceCache
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.session import CPU
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass, Target
 
 Exported = Callable[[str, str, str], Path]
 
@@ -36,7 +39,7 @@ def package(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
 
 
 def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
-    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)
+    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)
     device_logits, host_logits = (_tree_logits(target) for target in (on_device, on_host))
     limit = 2e-3 if package.manifest.precision == "fp16" else 1e-5
     for b, tree in enumerate(TREES):
@@ -46,7 +49,7 @@ def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
 def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -> None:
     """Drafting, commits that move rows, and a batch whose slots change places."""
     answers = []
-    for target in (DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)):
+    for target in (DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)):
         decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig(max_batch=2))
         sequences = [
             decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
@@ -62,14 +65,14 @@ def test_a_size_that_comes_again_is_captured_once(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)
     for size in (3, 4, 3, 4):
-        target.forward(cache, 0, [DraftTree.chain(list(range(size)))], [range(size)])
+        target.forward(cache, Pass(0, [DraftTree.chain(list(range(size)))], [range(size)]))
     assert target.num_captured == 1
-    target.forward(cache, 0, [DraftTree.chain([1])], [[0]])
+    target.forward(cache, Pass(0, [DraftTree.chain([1])], [[0]]))
     assert target.num_captured == 1, "a size seen once would not repay its capture"
-    target.forward(cache, 0, [DraftTree.chain([1])], [[0]])
+    target.forward(cache, Pass(0, [DraftTree.chain([1])], [[0]]))
     assert target.num_captured == 2
     for _ in range(2):
-        target.forward(cache, 0, [DraftTree.chain(list(range(65)))], [[0]])
+        target.forward(cache, Pass(0, [DraftTree.chain(list(range(65)))], [[0]]))
     assert target.num_captured == 2, "prefill is not captured"
 
 
@@ -78,42 +81,76 @@ def test_a_cache_that_moved_is_bound_again(exported: Exported) -> None:
     cache = target.new_cache(1, 64)
     tree = DraftTree.chain([5, 6, 7])
     for _ in range(2):
-        before = target.forward(cache, 0, [tree], [range(3)]).logits.copy()
+        before = target.forward(cache, Pass(0, [tree], [range(3)], wants_logits=True)).wanted_logits.copy()
     assert target.num_captured == 1
     cache.reserve(3, 64)
     for num_captured in (1, 2):
-        np.testing.assert_array_equal(target.forward(cache, 0, [tree], [range(3)]).logits, before)
+        again = target.forward(cache, Pass(0, [tree], [range(3)], wants_logits=True)).wanted_logits
+        np.testing.assert_array_equal(again, before)
         assert target.num_captured == num_captured
+
+
+def test_another_gpu_is_another_fact_of_its_times(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    facts = []
+    for name in ("one GPU", "another GPU"):
+        monkeypatch.setattr(device_target, "gpu_name", lambda name=name: name)
+        facts.append(target.timing_facts)
+    assert facts[0] != facts[1]
+
+
+def test_a_sibling_with_more_rows_shares_the_session_but_no_capture(exported: Exported) -> None:
+    """Captures are numbered for the whole session: one of the sibling's must not be replayed as the other's."""
+    alone = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    paired = alone.with_min_rows(2)
+    assert paired.session is alone.session
+    for target in (alone, paired, alone, paired):
+        cache = target.new_cache(1, 64)
+        for _ in range(2):
+            result = target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))
+        assert result.top_ids.shape == (1, 1, 8)
+    bound = [each.graph_id for target in (alone, paired) for each in target._passes.values()]
+    assert len(set(bound)) == 2
+    assert (alone.num_captured, paired.num_captured) == (2, 2)
+
+
+def test_hidden_states_are_refused_in_one_sentence(exported: Exported) -> None:
+    package = ModelPackage.open(exported("llama", "fp16", "fast"))
+    wanted = Pass(0, [DraftTree.root(5)], [[0]], wants_hidden_states=True)
+    for target in (DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)):
+        with pytest.raises(ProviderError, match=r"reports no hidden states: .*\.$"):
+            target.forward(target.new_cache(1, 8), wanted)
 
 
 def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)
-    result = target.forward(cache, 0, [DraftTree.chain([5, 6, 7])], [[2, 0, 1]])
+    result = target.forward(cache, Pass(0, [DraftTree.chain([5, 6, 7])], [[2, 0, 1]], wants_logits=True))
     assert result.top_ids.shape == (1, 3, 8)
-    assert result.logits.shape == (1, 3, 320)
-    np.testing.assert_array_equal(result.top_ids[0, :, 0], result.logits[0].argmax(axis=1))
+    assert result.wanted_logits.shape == (1, 3, 320)
+    np.testing.assert_array_equal(result.top_ids[0, :, 0], result.wanted_logits[0].argmax(axis=1))
 
 
 def test_log_probabilities_need_no_logits_row_from_a_device(package: ModelPackage) -> None:
-    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), TargetModel.open(package, 1)
-    tree = DraftTree.chain([5, 6, 7])
-    results = [target.forward(target.new_cache(1, 64), 0, [tree], [range(3)]) for target in (on_device, on_host)]
+    on_device, on_host = DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)
+    wanted = Pass(0, [DraftTree.chain([5, 6, 7])], [range(3)], wants_log_sum_exp=True)
+    told, computed = (target.forward(target.new_cache(1, 64), wanted) for target in (on_device, on_host))
+    assert told.logits is None
     for row in range(3):
-        best = int(results[0].top_ids[0, row, 0])
-        told, computed = (result.log_probability(0, row, best) for result in results)
-        assert told == pytest.approx(computed, abs=1e-2)
-    assert "logits" not in vars(results[0])
-    unlikely = int(results[0].logits[0, 0].argmin())
-    told, computed = (result.log_probability(0, 0, unlikely) for result in results)
-    assert told == pytest.approx(computed, abs=1e-2)
+        best = int(told.top_ids[0, row, 0])
+        assert told.log_probability(0, row, best) == pytest.approx(computed.log_probability(0, row, best), abs=1e-2)
+    unlikely = int(computed.wanted_logits[0, 0].argmin())
+    with pytest.raises(ValueError, match="did not ask for logits"):
+        told.log_probability(0, 0, unlikely)
+    told = on_device.forward(on_device.new_cache(1, 64), replace(wanted, wants_logits=True))
+    assert told.log_probability(0, 0, unlikely) == pytest.approx(computed.log_probability(0, 0, unlikely), abs=1e-2)
 
 
 @pytest.mark.parametrize("path", [[0, 1, 2], [0, 2, 3], [0, 3, 7, 8, 12], [0, 5]])
 def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
-    on_device, on_host = target.new_cache(2, 64), KVCache(target.manifest, 2, 64)
-    assert isinstance(on_device, DeviceKVCache)
+    on_device, on_host = target.new_cache(2, 64), HostCache(target.manifest, 2, 64)
+    assert isinstance(on_device, DeviceCache)
     contents = _random(on_device.memory.shape)
     on_device.memory.write(contents)
     on_host.slab = contents.copy()
@@ -130,8 +167,8 @@ def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Ex
 def test_rows_move_again_with_the_same_binding(exported: Exported) -> None:
     """Slots in turn, the last of them full."""
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
-    on_device, on_host = target.new_cache(2, 128), KVCache(target.manifest, 2, 128)
-    assert isinstance(on_device, DeviceKVCache)
+    on_device, on_host = target.new_cache(2, 128), HostCache(target.manifest, 2, 128)
+    assert isinstance(on_device, DeviceCache)
     assert on_device.capacity == on_host.capacity == 128
     contents = _random(on_device.memory.shape)
     on_device.memory.write(contents)
@@ -162,7 +199,7 @@ def test_a_commit_graph_of_an_earlier_version_is_refused(tmp_path: Path) -> None
 def test_slots_change_places_whole(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(3, 64)
-    assert isinstance(cache, DeviceKVCache)
+    assert isinstance(cache, DeviceCache)
     contents = _random(cache.memory.shape)
     cache.memory.write(contents)
     cache.lengths[:] = [4, 5, 6]
@@ -174,7 +211,7 @@ def test_slots_change_places_whole(exported: Exported) -> None:
 def test_growing_keeps_what_was_there(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)
-    assert isinstance(cache, DeviceKVCache)
+    assert isinstance(cache, DeviceCache)
     contents = _random(cache.memory.shape)
     cache.memory.write(contents)
     cache.reserve(2, 64)
@@ -200,12 +237,12 @@ def test_a_package_for_the_cpu_is_refused_on_a_device(demo_folder: Path) -> None
         DeviceTarget.open_on(ModelPackage.open(demo_folder), "cuda")
 
 
-def _tree_logits(target: TargetModel) -> npt.NDArray[np.float32]:
+def _tree_logits(target: Target) -> npt.NDArray[np.float32]:
     cache = target.new_cache(2, 32)
     for slot, prompt in enumerate(PROMPTS):
-        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[0]]))
         cache.commit(slot, list(range(len(prompt))))
-    return target.forward(cache, 0, TREES, [range(5), range(3)]).logits.copy()
+    return target.forward(cache, Pass(0, TREES, [range(5), range(3)], wants_logits=True)).wanted_logits.copy()
 
 
 def _random(shape: tuple[int, ...]) -> npt.NDArray[np.float16]:

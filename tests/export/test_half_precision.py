@@ -12,10 +12,11 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 Exported = Callable[[str, str, str], Path]
@@ -118,10 +119,10 @@ def test_half_precision_halves_the_weights(exported: Exported) -> None:
 
 def test_a_node_that_sees_nothing_stays_finite(exported: Exported) -> None:
     """Padding nodes see no row at all; what they compute must not poison the rows they write."""
-    target = TargetModel.open(ModelPackage.open(exported("llama", "fp16", "fast")))
-    cache = KVCache(target.manifest, 2, 32)
+    target = HostTarget.open(ModelPackage.open(exported("llama", "fp16", "fast")))
+    cache = HostCache(target.manifest, 2, 32)
     trees = [DraftTree.chain([5, 6, 7, 8]), DraftTree.chain([5])]
-    target.forward(cache, 0, trees, [range(4), range(1)])
+    target.forward(cache, Pass(0, trees, [range(4), range(1)]))
     assert np.isfinite(cache.slab.astype(np.float32)).all()
 
 

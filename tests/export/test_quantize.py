@@ -14,11 +14,12 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.quantize.int4 import BLOCK_SIZE, quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FloatArray = npt.NDArray[np.float32]
@@ -33,7 +34,7 @@ for token_id, parent in zip([9, 11, 9, 30, 31, 32, 7, 8, 9, 10, 50], [0, 0, 1, 1
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt2", "qwen2"])
 def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: str, exported: Exported) -> None:
-    target = TargetModel.open(ModelPackage.open(exported(model_type, precision, "exact")), threads=1)
+    target = HostTarget.open(ModelPackage.open(exported(model_type, precision, "exact")), threads=1)
     in_tree = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE])
     for b, prompt in enumerate([PROMPT, PROMPT[:9]]):
         for node in range(len(TREE)):
@@ -48,13 +49,13 @@ def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: s
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_bits_do_not_depend_on_the_number_of_threads(precision: str, exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", precision, "exact"))
-    one, two = (_forward(TargetModel.open(package, threads), [PROMPT], [TREE]) for threads in (1, 2))
+    one, two = (_forward(HostTarget.open(package, threads), [PROMPT], [TREE]) for threads in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_logit_rows_choose_nodes_without_changing_their_bits(precision: str, exported: Exported) -> None:
-    target = TargetModel.open(ModelPackage.open(exported("llama", precision, "exact")), threads=1)
+    target = HostTarget.open(ModelPackage.open(exported("llama", precision, "exact")), threads=1)
     everything = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE])
     rows = [[11, 0, 3], [2, 2, 10]]
     chosen = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE], rows)
@@ -67,9 +68,9 @@ def test_the_cache_is_updated_in_place(
     attention: str, exported: Exported, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader_edge_runtime.execution.onnxruntime.session.LOG_SEVERITY", 2)
-    target = TargetModel.open(ModelPackage.open(exported("llama", "fp32", attention)), threads=1)
-    cache = KVCache(target.manifest, 1, 32)
-    target.forward(cache, 0, [DraftTree.chain(PROMPT[:9])], [[0]])
+    target = HostTarget.open(ModelPackage.open(exported("llama", "fp32", attention)), threads=1)
+    cache = HostCache(target.manifest, 1, 32)
+    target.forward(cache, Pass(0, [DraftTree.chain(PROMPT[:9])], [[0]]))
     assert "in-place" not in capfd.readouterr().err
     written = np.abs(cache.slab).sum(axis=(0, 1, 2, 4)) > 0
     np.testing.assert_array_equal(written, np.arange(32) < 9)
@@ -149,19 +150,20 @@ def _vocabulary_matrices(folder: Path) -> list[tuple[int, ...]]:
 
 
 def _forward(
-    target: TargetModel, prompts: list[list[int]], trees: list[DraftTree], rows: list[list[int]] | None = None
+    target: HostTarget, prompts: list[list[int]], trees: list[DraftTree], rows: list[list[int]] | None = None
 ) -> FloatArray:
     """Logits (B, R, V) of trees over freshly prefilled prompts; all nodes where `rows` is None."""
-    cache = KVCache(target.manifest, len(prompts), max(map(len, prompts)) + max(map(len, trees)))
+    cache = HostCache(target.manifest, len(prompts), max(map(len, prompts)) + max(map(len, trees)))
     for slot, prompt in enumerate(prompts):
-        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[0]]))
         cache.commit(slot, list(range(len(prompt))))
-    return target.forward(cache, 0, trees, rows or [list(range(len(tree))) for tree in trees]).logits.copy()
+    rows = rows or [list(range(len(tree))) for tree in trees]
+    return target.forward(cache, Pass(0, trees, rows, wants_logits=True)).wanted_logits.copy()
 
 
 @pytest.mark.parametrize("num_kv_heads", [2, 4])
 def test_wide_heads_are_summed_alike_before_and_after_64_visible_rows(num_kv_heads: int, tmp_path: Path) -> None:
     source = build_tiny_model("llama", tmp_path / "source", head_dim=256, num_key_value_heads=num_kv_heads)
     export_model(source, tmp_path / "out", ExportOptions(precision="fp32"))
-    report = probe_width(TargetModel.open(ModelPackage.open(tmp_path / "out"), threads=1))
+    report = probe_width(HostTarget.open(ModelPackage.open(tmp_path / "out"), threads=1))
     assert (report.num_rows, report.num_equal) == (16, 16)

@@ -10,8 +10,9 @@ from benchmarks.repeated_layers import repeat_layer, streamed_bytes
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.source_model import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 TOKENS = [5, 9, 13, 21, 34]
@@ -22,9 +23,10 @@ def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Pa
     export_model(source, tmp_path / "one", ExportOptions("fp16", "fast"))
     package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100)
     package.check_files()
-    target = TargetModel.open(package, 1)
+    target = HostTarget.open(package, 1)
     cache = target.new_cache(1, len(TOKENS))
-    logits = target.forward(cache, 0, [DraftTree.chain(TOKENS)], [range(len(TOKENS))]).logits[0]
+    wanted = Pass(0, [DraftTree.chain(TOKENS)], [range(len(TOKENS))], wants_logits=True)
+    logits = target.forward(cache, wanted).wanted_logits[0]
 
     expected = chain_logits(_three_layers(source, tmp_path / "deeper"), TOKENS).numpy()
     assert logits.shape == (len(TOKENS), VOCAB_SIZE + 100)

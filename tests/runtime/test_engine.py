@@ -19,6 +19,7 @@ from reader_edge_runtime.errors import (
     PromptError,
     TokenizerError,
 )
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.measuring.width_probe import WidthReport
 
 GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
@@ -89,12 +90,14 @@ def test_cache_after_drafted_commits_equals_a_fresh_prefill(engine: Engine) -> N
     answer = engine.generate("# git commit", GREEDY)
     prompt = engine.encode_prompt("# git commit")
     length = len(prompt) + len(answer.token_ids) - 1
-    decoded = engine.decoder.cache.slab[:, 0, :, :length].copy()
+    cache = engine.decoder.cache
+    assert isinstance(cache, HostCache)
+    decoded = cache.slab[:, 0, :, :length].copy()
     engine.forget()
     follow_up = engine.decoder.submit([*prompt, *answer.token_ids], GenerationConfig(max_tokens=1))
     while follow_up.finish_reason is None:
         engine.decoder.step()
-    np.testing.assert_array_equal(engine.decoder.cache.slab[:, 0, :, :length], decoded)
+    np.testing.assert_array_equal(cache.slab[:, 0, :, :length], decoded)
 
 
 def test_prefill_in_chunks_of_any_size_gives_the_same_answer(demo_folder: Path, held_out_texts: list[str]) -> None:

@@ -17,8 +17,8 @@ from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NUM_BEFORE, Drafter
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
+from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
 _FIRST_CAPACITY = 256
@@ -34,7 +34,7 @@ class Decoder:
     on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
     """
 
-    def __init__(self, target: TargetModel, drafter: Drafter, config: EngineConfig) -> None:
+    def __init__(self, target: Target, drafter: Drafter, config: EngineConfig) -> None:
         self.target = target
         self.drafter = drafter
         self.budget = NodeBudget(MAX_WIDTH)
@@ -88,7 +88,7 @@ class Decoder:
         num_started = sum(sequence.has_drafted for sequence in self.running) - num_started
         trees = self._cut(drafts, past)
         drafted = time.perf_counter()
-        result = self._forward(trees)
+        result = self._forward(0, self.running, trees, [range(len(tree)) for tree in trees])
         forwarded = time.perf_counter()
         verifications = [
             self._verify(result, *each) for each in zip(self.running, trees, range(len(trees)), strict=True)
@@ -161,9 +161,10 @@ class Decoder:
             chunk = self.config.prefill_chunk or self.target.prefill_chunk(length)
             tree = DraftTree.chain(prompt[length : length + chunk])
             rows = self._prefill_rows(sequence, length, len(tree))
-            result = self.target.forward(self.cache, slot, [tree], [rows])
+            is_last = length + len(tree) == len(prompt)
+            result = self._forward(slot, [sequence] if is_last else [], [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))
-            if length + len(tree) == len(prompt):
+            if is_last:
                 break
             self._learn_successors(sequence, tree, length, rows, result, 0)
         token_id = self._choose(sequence, result, 0, -1)
@@ -218,10 +219,13 @@ class Decoder:
         width = self.budget.choose([tree.values for tree in trees], guards, past)
         return [tree.best(width) for tree in trees]
 
-    def _forward(self, trees: list[DraftTree]) -> ForwardResult:
-        num_rows = max(self.cache.lengths[: len(trees)]) + self.target.num_nodes(trees)
-        self.cache.reserve(self.cache.num_slots, num_rows)
-        return self.target.forward(self.cache, 0, trees, [range(len(tree)) for tree in trees])
+    def _forward(
+        self, first_slot: int, choosing: list[Sequence], trees: list[DraftTree], rows: list[range]
+    ) -> ForwardResult:
+        """A pass that tells what the sequences in `choosing` need for their next tokens."""
+        wants_logits = self.on_logits is not None or not all(each.sampler.takes_best for each in choosing)
+        is_scored = any(each.config.is_scored for each in choosing)
+        return self.target.forward(self.cache, Pass(first_slot, trees, rows, wants_logits, is_scored))
 
     def _verify(self, result: ForwardResult, sequence: Sequence, tree: DraftTree, b: int) -> Verification:
         is_alone = len(self.running) == 1 and len(tree) == 1
@@ -240,7 +244,7 @@ class Decoder:
         self.cache.commit(slot, verification.path[:-1])
         sequence = self.running[slot]
         sequence.stats.num_redecided_tokens += 1
-        result = self.target.forward(self.cache, slot, [DraftTree.chain([sequence.token_ids[-1]])], [[0]])
+        result = self._forward(slot, [sequence], [DraftTree.chain([sequence.token_ids[-1]])], [range(1)])
         self.cache.commit(slot, [0])
         token_id = self._choose(sequence, result, 0, 0)
         sequence.append(token_id)
@@ -257,7 +261,7 @@ class Decoder:
         """The sampler's choice; where the best token is all it takes, the logits stay unread."""
         if self.on_logits is None and sequence.sampler.takes_best:
             return sequence.sampler.take_best(int(result.top_ids[b, row, 0]), len(sequence.token_ids))
-        logits = result.logits[b, row]
+        logits = result.wanted_logits[b, row]
         if self.on_logits is not None:
             self.on_logits(sequence, logits)
         return sequence.sampler.choose(logits, len(sequence.token_ids))

@@ -1,12 +1,12 @@
 """Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
 
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.target import Cache
 
 
 class Slots:
     """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse."""
 
-    def __init__(self, cache: KVCache, max_slots: int) -> None:
+    def __init__(self, cache: Cache, max_slots: int) -> None:
         self._cache = cache
         self._max_slots = max_slots
         self._idle_token_ids: list[list[int]] = [[] for _ in range(cache.num_slots)]

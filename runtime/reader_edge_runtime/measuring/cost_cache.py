@@ -10,11 +10,9 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.processor import processor_name
-from reader_edge_runtime.execution.onnxruntime.session import CUDA, INSTALLED_WHEEL, num_usable_cores
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
+from reader_edge_runtime.processor import num_usable_cores, processor_name
+from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 2
 
@@ -23,7 +21,7 @@ _MAX_POINTS = 1024
 
 
 def load_or_measure(
-    target: TargetModel,
+    target: Target,
     threads: int,
     batch_size: int,
     is_redone: bool = False,
@@ -41,21 +39,9 @@ def load_or_measure(
     return cost
 
 
-def cost_path(target: TargetModel, threads: int, batch_size: int) -> Path:
+def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
-    facts = [
-        FORMAT_VERSION,
-        processor_name(),
-        num_usable_cores(),
-        threads,
-        INSTALLED_WHEEL,
-        target.provider,
-        target.is_native,
-        target.min_rows,
-        {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())},
-    ]
-    if target.provider == CUDA:
-        facts.append(gpu_name())
+    facts = [FORMAT_VERSION, processor_name(), num_usable_cores(), threads, *target.timing_facts]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
 

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.target import Cache, Pass, Target
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -55,7 +54,7 @@ class VerifyCost:
 
 
 def measure_verify_cost(
-    target: TargetModel,
+    target: Target,
     batch_size: int = 1,
     max_seconds: float = 4.0,
     on_progress: Callable[[int, int], None] | None = None,
@@ -85,7 +84,7 @@ def measure_verify_cost(
     return VerifyCost(batch_size, pasts, widths, bounds, row_s)
 
 
-def _row_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int) -> float:
+def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
     """What a row of logits adds: passes with all their rows against passes with one, in turn."""
     if width == 1:
         return 0.0
@@ -98,15 +97,16 @@ def _row_seconds(target: TargetModel, cache: KVCache, batch_size: int, past: int
 
 
 def _pass_seconds(
-    target: TargetModel, cache: KVCache, batch_size: int, past: int, width: int, num_rows: int | None = None
+    target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rows: int | None = None
 ) -> float:
     """One pass over bushy trees, every second node branches off the root, as drafts do; all rows of logits or some."""
     cache.lengths[:] = [past] * batch_size
     tree = DraftTree.root(0)
     for node in range(1, width):
         tree.add(0, (node - 1) * (node % 2), "")
+    wanted = Pass(0, [tree] * batch_size, [range(num_rows or width)] * batch_size)
     start = time.perf_counter()
-    target.forward(cache, 0, [tree] * batch_size, [range(num_rows or width)] * batch_size)
+    target.forward(cache, wanted)
     return time.perf_counter() - start
 
 

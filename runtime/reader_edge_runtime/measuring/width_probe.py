@@ -12,13 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.target import Cache, Float32Array, Pass, Target
 
 _PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
 _PATH_LEN = 4
@@ -37,20 +33,21 @@ class WidthReport:
         return self.num_equal == self.num_rows
 
 
-def settle_width(target: TargetModel) -> WidthReport:
-    """Probe, and where single rows alone have other bits, set the target's `min_rows` so that no pass has one."""
+def settle_width(target: Target) -> tuple[Target, WidthReport]:
+    """Probe, and where single rows alone have other bits, take the model's sibling whose passes never have one.
+
+    Returns the target to use, and what the probe found of it.
+    """
     report = probe_width(target)
-    if report.is_invariant:
-        return report
-    target.min_rows = 2
-    paired = probe_width(target)
-    if paired.is_invariant:
-        return paired
-    target.min_rows = 1
-    return report
+    if not report.is_invariant:
+        paired = target.with_min_rows(2)
+        paired_report = probe_width(paired)
+        if paired_report.is_invariant:
+            return paired, paired_report
+    return target, report
 
 
-def probe_width(target: TargetModel) -> WidthReport:
+def probe_width(target: Target) -> WidthReport:
     """Compare one path's logits in single-token passes with wider ones: a chain, and paths scattered in trees."""
     vocab_size = target.manifest.vocab_size
     prefix_len = next((n for n in _PREFIX_LENS if n + 2 * _PATH_LEN <= target.manifest.max_context), None)
@@ -60,7 +57,7 @@ def probe_width(target: TargetModel) -> WidthReport:
     token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
     prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
     cache = target.new_cache(1, prefix_len + 32)
-    target.forward(cache, 0, [DraftTree.chain(prefix)], [[0]])
+    target.forward(cache, Pass(0, [DraftTree.chain(prefix)], [[0]]))
     cache.commit(0, list(range(prefix_len)))
     reference = _single_passes(target, cache, path)
     num_rows, num_equal, largest = 0, 0, 0.0
@@ -68,18 +65,19 @@ def probe_width(target: TargetModel) -> WidthReport:
         tree, nodes = _scattered(path, others, spacing)
         if len(tree) > room:
             continue
-        logits = target.forward(cache, 0, [tree], [nodes]).logits[0]
+        logits = target.forward(cache, Pass(0, [tree], [nodes], wants_logits=True)).wanted_logits[0]
         num_rows += len(nodes)
         num_equal += sum(map(np.array_equal, logits, reference))
         largest = max(largest, float(np.abs(logits - reference).max()))
     return WidthReport(num_rows, num_equal, largest)
 
 
-def _single_passes(target: TargetModel, cache: KVCache, path: Sequence[int]) -> Float32Array:
+def _single_passes(target: Target, cache: Cache, path: Sequence[int]) -> Float32Array:
     prefix_len = cache.lengths[0]
     rows = []
     for token_id in path:
-        rows.append(target.forward(cache, 0, [DraftTree.chain([token_id])], [[0]]).logits[0, 0].copy())
+        wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True)
+        rows.append(target.forward(cache, wanted).wanted_logits[0, 0].copy())
         cache.commit(0, [0])
     cache.truncate(0, prefix_len)
     return np.stack(rows)

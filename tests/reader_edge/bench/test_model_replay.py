@@ -1,9 +1,7 @@
 """`reader-edge bench replay --model`: recorded tokens through real passes, everything else the decoder's own."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,30 +10,24 @@ from click.testing import CliRunner, Result
 from reader_edge.bench.model_replay import ModelReplayer, RehearsalDrafter, Stretch, StretchTimes, choose_stretches
 from reader_edge.bench.replay import RecordedRequest
 from reader_edge.cli import main
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 
 class BlindTarget(FakeTarget):
     """Has no opinion, and minds no made-up rows."""
 
-    def forward(
-        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
-        shape = (len(trees), max(map(len, logit_rows)))
-        top_ids = np.zeros((*shape, self.manifest.top_k), np.int64)
-        top_logits = np.zeros((*shape, self.manifest.top_k), np.float32)
-        return ForwardResult(top_ids, top_logits, lambda: np.zeros((*shape, self.manifest.vocab_size), np.float32))
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        shape = (len(wanted.trees), max(map(len, wanted.rows)), self.manifest.top_k)
+        return ForwardResult(np.zeros(shape, np.int64), np.zeros(shape, np.float32))
 
 
 COST = VerifyCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
 
 
 def replay(requests: list[RecordedRequest], stretches: list[Stretch], max_tokens: int = 16) -> list[StretchTimes]:
-    target = cast(TargetModel, BlindTarget(make_manifest(64, max_context=400)))
+    target = BlindTarget(make_manifest(64, max_context=400))
     replayer = ModelReplayer(target, COST, RehearsalDrafter(True, None), max_tokens)
     return replayer.replay(requests, stretches, lambda: None)
 

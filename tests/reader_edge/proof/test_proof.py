@@ -1,6 +1,5 @@
 """The proof: it passes where drafting changes nothing, and catches what does."""
 
-from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -13,8 +12,9 @@ from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.source import Proposal
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
@@ -95,31 +95,25 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
 
 
 def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def commit(cache: KVCache, slot: int, path: list[int]) -> None:
+    def commit(cache: HostCache, slot: int, path: list[int]) -> None:
         cache.lengths[slot] += len(path)
 
-    monkeypatch.setattr(KVCache, "commit", commit)
+    monkeypatch.setattr(HostCache, "commit", commit)
     assert prove(engine, PROMPTS, MAX_TOKENS).num_divergences > 0
 
 
 def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let logits depend on the width of a pass, as kernels do that are not invariant."""
-    forward = TargetModel.forward
+    forward = HostTarget.forward
 
-    def noisy_forward(
-        target: TargetModel,
-        cache: KVCache,
-        first_slot: int,
-        trees: Sequence[DraftTree],
-        logit_rows: Sequence[Sequence[int]],
-    ) -> ForwardResult:
-        result = forward(target, cache, first_slot, trees, logit_rows)
-        if max(map(len, trees)) > 1:
-            noise = np.sin(np.arange(result.logits.shape[-1], dtype=np.float32))
-            np.add(result.logits, scale * noise, out=result.logits)
+    def noisy_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
+        result = forward(target, cache, wanted)
+        if max(map(len, wanted.trees)) > 1:
+            noise = np.sin(np.arange(target.manifest.vocab_size, dtype=np.float32))
+            np.add(result.wanted_logits, scale * noise, out=result.logits)
         return result
 
-    monkeypatch.setattr(TargetModel, "forward", noisy_forward)
+    monkeypatch.setattr(HostTarget, "forward", noisy_forward)
 
 
 def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes(

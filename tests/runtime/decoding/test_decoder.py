@@ -14,7 +14,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.stats import STEP_PARTS
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
@@ -100,6 +100,7 @@ def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
     text = [1, 2, 3, 4, 5, 6, 7] * 60
     decoder.skip_prefill(text)
     assert decoder.cache.lengths == [len(text)]
+    assert isinstance(decoder.cache, HostCache)
     assert (decoder.cache.slab[:, 0, :, : len(text)] != 0).all()  # pages of their own, not the shared one of zeros
     sequence = decoder.submit([8 - 1, *text], GenerationConfig(max_tokens=1))
     decoder.step()
@@ -114,7 +115,7 @@ def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
 def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     manifest = make_manifest(8)
     target = FakeTarget(manifest, order=1)  # a function of one token soon runs in a circle
-    decoder = Decoder(cast(TargetModel, target), RetrievalDrafter(DraftConfig()).wait(), EngineConfig())
+    decoder = Decoder(target, RetrievalDrafter(DraftConfig()).wait(), EngineConfig())
     decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=100)])
     assert target.num_passes < 40
 
@@ -143,7 +144,7 @@ def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None
 def test_a_scored_answer_sums_the_log_probabilities_of_its_tokens(is_drafted: bool, temperature: float) -> None:
     target = FakeTarget(make_manifest())
     drafter = cast(Drafter, RandomDrafter(32, 8, seed=3))
-    decoder = Decoder(cast(TargetModel, target), drafter, EngineConfig())
+    decoder = Decoder(target, drafter, EngineConfig())
     sampling = SamplingConfig(temperature=temperature)
     config = GenerationConfig(max_tokens=20, sampling=sampling, is_drafted=is_drafted, is_scored=True)
     sequence = decoder.submit([3, 1, 4], config)

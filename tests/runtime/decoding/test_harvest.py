@@ -1,8 +1,6 @@
 """A prompt's rows are harvested where what they save is worth the time they take."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -11,11 +9,9 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning import harvest
 from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
-from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import RetrievalDrafter
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 COST = VerifyCost(1, (64, 512), (1, 64), np.array([[0.01, 0.02], [0.02, 0.04]]), row_s=1e-4)
@@ -36,15 +32,13 @@ def test_a_prompt_is_read_at_so_many_rows(
     numbers: list[int] = []
     forward = target.forward
 
-    def counted(
-        cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
-        numbers.append(len(logit_rows[0]))
-        return forward(cache, first_slot, trees, logit_rows)
+    def counted(cache: Cache, wanted: Pass) -> ForwardResult:
+        numbers.append(len(wanted.rows[0]))
+        return forward(cache, wanted)
 
     monkeypatch.setattr(target, "forward", counted)
     drafter = RetrievalDrafter(DraftConfig(max_harvested_tokens=asked)).wait()
-    decoder = Decoder(cast(TargetModel, target), drafter, EngineConfig())
+    decoder = Decoder(target, drafter, EngineConfig())
     decoder.max_harvested_rows = max_rows
     decoder.submit([1, 2, 3, 4] * 8, GenerationConfig(max_tokens=2))
     decoder.step()

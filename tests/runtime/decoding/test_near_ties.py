@@ -1,8 +1,6 @@
 """The near-tie guard: noise between wide and single passes tips no choice."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,10 +10,8 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingC
 from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.target import Cache, Float32Array, Pass
 from tests.fake_target import FakeTarget, make_manifest
 
 NOISE = 0.2
@@ -26,18 +22,15 @@ PLAIN = GenerationConfig(max_tokens=120, is_drafted=False)
 class NoisyTarget(FakeTarget):
     """Logits of wide passes differ from those of single-token passes, as on a GPU."""
 
-    def forward(
-        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
-        exact = super().forward(cache, first_slot, trees, logit_rows).logits
-        is_wide = len(trees) > 1 or max(map(len, trees)) > 1
-        noise = np.random.default_rng(len(trees[0])).uniform(-NOISE, NOISE, exact.shape).astype(np.float32)
-        logits = exact + noise if is_wide else exact
-        top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : self.manifest.top_k]
-        return ForwardResult(top_ids, np.take_along_axis(logits, top_ids, axis=-1), lambda: logits)
+    def logits_of(self, cache: Cache, wanted: Pass) -> Float32Array:
+        exact = super().logits_of(cache, wanted)
+        if len(wanted.trees) == 1 and len(wanted.trees[0]) == 1:
+            return exact
+        noise = np.random.default_rng(len(wanted.trees[0])).uniform(-NOISE, NOISE, exact.shape)
+        return exact + noise.astype(np.float32)
 
 
-TARGET = cast(TargetModel, NoisyTarget(make_manifest()))
+TARGET = NoisyTarget(make_manifest())
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

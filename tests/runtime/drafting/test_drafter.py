@@ -1,7 +1,6 @@
 """The retrieval drafter in the decoder: whatever sources say, the answer is the target's own."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.proposals import pack_proposals
 from reader_edge_runtime.drafting.sources.source import Proposal
 from reader_edge_runtime.errors import DraftError
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
 from tests.fake_target import FakeTarget, make_manifest
 
 VOCAB_SIZE = 8
@@ -47,7 +45,7 @@ def make_drafter(config: DraftConfig | None = None, *sources: ScriptedSource) ->
 
 
 def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
-    target = cast(TargetModel, FakeTarget(make_manifest(VOCAB_SIZE), order=2))
+    target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
     decoder = Decoder(target, drafter, EngineConfig(max_batch=3, prefill_chunk=7))
     sequences = [decoder.submit(prompt, config) for prompt in prompts]
     while any(sequence.finish_reason is None for sequence in sequences):

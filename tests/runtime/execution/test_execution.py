@@ -6,19 +6,21 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import InstallationError, ProviderError
+from reader_edge_runtime.execution.inputs import build_inputs
 from reader_edge_runtime.execution.onnxruntime import session as provider
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages
+from reader_edge_runtime.processor import num_usable_cores
+from reader_edge_runtime.target import ForwardResult, Pass
 
 # A pass at each of 1000 pasts; prints the bytes that they leave behind.
 EVER_NEW_LENGTHS = """
@@ -27,19 +29,20 @@ from pathlib import Path
 from reader_edge.terminal.memory import resident_bytes
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime import session as provider
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 package = ModelPackage.open(sys.argv[1])
-target = TargetModel.open(package)
+target = HostTarget.open(package)
 if sys.argv[2] == "as it comes":
     session = provider.load_session(package.path(GRAPH_NAME), provider.session_options(0), provider.CPU)
-    target = TargetModel(session, package.manifest)
+    target = HostTarget(session, package.manifest)
 cache = target.new_cache(1, 1200)
 def run_passes(pasts):
     for past in pasts:
         cache.lengths[0] = past
-        target.forward(cache, 0, [DraftTree.root(5)], [[0]])
+        target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))
 run_passes(range(1150, 1170))
 before = resident_bytes()
 run_passes(range(100, 1100))
@@ -61,9 +64,9 @@ def test_control_a_copied_kv_cache_does_warn(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
-    target = TargetModel.open(ModelPackage.open(demo_folder))
-    cache = KVCache(target.manifest, 1, 16)
-    inputs = dict(target.build_inputs([0], [DraftTree.chain([1])], [[0]]))
+    target = HostTarget.open(ModelPackage.open(demo_folder))
+    cache = HostCache(target.manifest, 1, 16)
+    inputs = dict(build_inputs(Pass(0, [DraftTree.chain([1])], [[0]]), [0], 1, None))
     for index, name in enumerate(target.manifest.past_names()):
         inputs[name] = cache.layer_view(index, 0, 1)
     target.session.run(None, inputs)
@@ -92,7 +95,7 @@ def test_graph_that_differs_from_the_manifest_is_refused(demo_folder: Path) -> N
     for change in ({"num_layers": 2}, {"head_dim": 32}, {"vocab_size": 5}, {"sliding_window": 16}):
         wrong = ModelPackage(package.folder, replace(package.manifest, **change))  # type: ignore[arg-type]
         with pytest.raises(ProviderError, match="export"):
-            TargetModel.open(wrong)
+            HostTarget.open(wrong)
 
 
 def test_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
@@ -119,35 +122,37 @@ def test_neither_or_both_wheels_is_one_sentence(
 
 
 def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
-    assert provider.num_usable_cores() >= 1
-    engine = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False))
-    assert engine.decoder.target.session.get_session_options().intra_op_num_threads == 1
+    assert num_usable_cores() >= 1
+    target = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False)).decoder.target
+    assert isinstance(target, HostTarget)
+    assert target.session.get_session_options().intra_op_num_threads == 1
 
 
 def test_precise_kernels_are_asked_for_where_sums_saturate(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That they help is shown by scripts/check_processor (docs/processors.md)."""
     monkeypatch.setattr(provider, "has_saturating_sums", lambda: True)
-    options = TargetModel.open(ModelPackage.open(demo_folder), uses_native=False).session.get_session_options()
+    options = HostTarget.open(ModelPackage.open(demo_folder), uses_native=False).session.get_session_options()
     assert options.get_session_config_entry("session.x64quantprecision") == "1"
 
 
 def test_masked_rows_and_padding_change_no_bit(demo_folder: Path) -> None:
     """A ragged batch pads the shorter tree and sees more rows than it needs; its logits stay the same bits."""
-    target = TargetModel.open(ModelPackage.open(demo_folder))
-    cache = KVCache(target.manifest, 2, 64)
+    target = HostTarget.open(ModelPackage.open(demo_folder))
+    cache = HostCache(target.manifest, 2, 64)
     for slot, prompt in enumerate(([5, 6, 7], list(range(20, 50)))):
-        target.forward(cache, slot, [DraftTree.chain(prompt)], [[0]])
+        target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[0]]))
         cache.commit(slot, list(range(len(prompt))))
     small = DraftTree([8, 9, 10], [-1, 0, 0], [""] * 3)
     large = DraftTree([8, 9, 10, 11, 12, 13], [-1, 0, 0, 1, 2, 4], [""] * 6)
-    alone = target.forward(cache, 0, [small], [range(3)]).logits[0].copy()
-    together = target.forward(cache, 0, [small, large], [range(3), range(6)]).logits[0, :3]
+    alone = target.forward(cache, Pass(0, [small], [range(3)], wants_logits=True)).wanted_logits[0].copy()
+    both = Pass(0, [small, large], [range(3), range(6)], wants_logits=True)
+    together = target.forward(cache, both).wanted_logits[0, :3]
     assert alone.tobytes() == together.tobytes()
 
 
 def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Path) -> None:
     """Sizes come and go and come again, in two slots, over a cache that moves; logits outgrow theirs, or are let go."""
-    target = TargetModel.open(ModelPackage.open(demo_folder))
+    target = HostTarget.open(ModelPackage.open(demo_folder))
     cache = target.new_cache(2, 32)
     cache.lengths[:] = [5, 9]
     results = []
@@ -157,10 +162,10 @@ def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Pat
         if number == 4:
             target.release_memory()
         trees = [DraftTree.chain(list(range(number, number + width)))]
-        result = target.forward(cache, slot, trees, [range(width)])
-        fresh = TargetModel(target.session, target.manifest)
-        expected = fresh.forward(cache, slot, trees, [range(width)])
-        assert result.logits.tobytes() == expected.logits.tobytes()
+        result = target.forward(cache, Pass(slot, trees, [range(width)], wants_logits=True))
+        fresh = HostTarget(target.session, target.manifest)
+        expected = fresh.forward(cache, Pass(slot, trees, [range(width)], wants_logits=True))
+        assert result.wanted_logits.tobytes() == expected.wanted_logits.tobytes()
         results.append((result, expected))
     for result, expected in results:
         assert result.top_ids.tobytes() == expected.top_ids.tobytes()
@@ -169,11 +174,11 @@ def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Pat
 
 def test_prompts_come_in_chunks_that_shrink_where_a_graph_holds_all_scores(demo_folder: Path) -> None:
     package = ModelPackage.open(demo_folder)
-    pure = TargetModel.open(package, uses_native=False)
+    pure = HostTarget.open(package, uses_native=False)
     chunks = [pure.prefill_chunk(past) for past in (0, 1000, 4000)]
     assert chunks == sorted(chunks, reverse=True)
     assert chunks[0] > chunks[-1] >= 16
-    native = TargetModel(pure.session, pure.manifest, is_native=True)
+    native = HostTarget(pure.session, pure.manifest, is_native=True)
     assert native.prefill_chunk(4000) == native.prefill_chunk(0) > chunks[0]
 
 
@@ -181,14 +186,14 @@ def test_prefill_takes_the_models_chunks_unless_it_is_told(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch, held_out_texts: list[str]
 ) -> None:
     widths = []
-    forward = TargetModel.forward
+    forward = HostTarget.forward
 
-    def recorded(self: TargetModel, cache: KVCache, slot: int, trees: list[DraftTree], rows: object) -> ForwardResult:
-        widths.append(len(trees[0]))
-        return forward(self, cache, slot, trees, cast(list[list[int]], rows))
+    def recorded(self: HostTarget, cache: HostCache, wanted: Pass) -> ForwardResult:
+        widths.append(len(wanted.trees[0]))
+        return forward(self, cache, wanted)
 
-    monkeypatch.setattr(TargetModel, "forward", recorded)
-    monkeypatch.setattr(TargetModel, "prefill_chunk", lambda self, past: 30 if past < 60 else 20)
+    monkeypatch.setattr(HostTarget, "forward", recorded)
+    monkeypatch.setattr(HostTarget, "prefill_chunk", lambda self, past: 30 if past < 60 else 20)
     for chunk, expected in ((0, [30, 30, 20, 20]), (70, [70, 30])):
         engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_probed=False, is_calibrated=False))
         prompt = engine.encode_prompt(held_out_texts[1])[:100]
@@ -219,10 +224,10 @@ def test_rows_of_the_vocabulary_are_given_back_every_few_tokens(demo_folder: Pat
         def forget(self) -> None:
             self.num_forgotten += 1
 
-    opened = TargetModel.open(ModelPackage.open(demo_folder))
+    opened = HostTarget.open(ModelPackage.open(demo_folder))
     pages = Pages(demo_folder / WEIGHTS_NAME)
-    target = TargetModel(opened.session, opened.manifest, weights=pages)
+    target = HostTarget(opened.session, opened.manifest, weights=pages)
     cache = target.new_cache(1, 256)
     for num_tokens, expected in ((20, 0), (20, 1), (100, 2), (1, 2)):
-        target.forward(cache, 0, [DraftTree.chain(list(range(num_tokens)))], [[0]])
+        target.forward(cache, Pass(0, [DraftTree.chain(list(range(num_tokens)))], [[0]]))
         assert pages.num_forgotten == expected

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from tests.fake_target import make_manifest
 
 MANIFEST = make_manifest(max_context=64)
 
 
-def filled(num_slots: int, capacity: int) -> KVCache:
-    cache = KVCache(MANIFEST, num_slots, capacity)
+def filled(num_slots: int, capacity: int) -> HostCache:
+    cache = HostCache(MANIFEST, num_slots, capacity)
     cache.slab[:] = np.arange(cache.slab.size, dtype=np.float32).reshape(cache.slab.shape)
     return cache
 
@@ -67,7 +67,7 @@ def test_swap_exchanges_contents_and_lengths() -> None:
 
 
 def test_layer_views_of_a_slot_range_share_the_slab() -> None:
-    cache = KVCache(MANIFEST, 4, 8)
+    cache = HostCache(MANIFEST, 4, 8)
     view = cache.layer_view(1, 1, 2)
     assert view.shape == (2, 1, 8, 2)
     assert view.flags.c_contiguous
@@ -81,4 +81,4 @@ def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(np, "zeros", no_memory)
     with pytest.raises(ConfigError, match="GB"):
-        KVCache(MANIFEST, 4, 8)
+        HostCache(MANIFEST, 4, 8)

@@ -14,12 +14,13 @@ from onnx import helper, numpy_helper
 from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.measuring.cost_cache import cost_path
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 
@@ -30,10 +31,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def targets(demo_folder: Path) -> tuple[TargetModel, TargetModel]:
+def targets(demo_folder: Path) -> tuple[HostTarget, HostTarget]:
     """The demo package by its own definitions, and with native kernels."""
     package = ModelPackage.open(demo_folder)
-    pure, native = (TargetModel.open(package, 2, uses_native) for uses_native in (False, True))
+    pure, native = (HostTarget.open(package, 2, uses_native) for uses_native in (False, True))
     assert not pure.is_native
     assert native.is_native
     return pure, native
@@ -41,7 +42,7 @@ def targets(demo_folder: Path) -> tuple[TargetModel, TargetModel]:
 
 @pytest.mark.parametrize(("past", "widths"), [(29, range(1, 65)), (0, (1, 2, 16, 33)), (300, (1, 7, 16, 64))])
 def test_native_bits_equal_pure_bits_at_every_width(
-    past: int, widths: Sequence[int], targets: tuple[TargetModel, TargetModel]
+    past: int, widths: Sequence[int], targets: tuple[HostTarget, HostTarget]
 ) -> None:
     rng = np.random.default_rng(past)
     for num_nodes in widths:
@@ -50,15 +51,13 @@ def test_native_bits_equal_pure_bits_at_every_width(
 
 
 @pytest.mark.parametrize("num_nodes", [1, 5, 16])
-def test_native_bits_equal_pure_bits_in_a_ragged_batch(
-    num_nodes: int, targets: tuple[TargetModel, TargetModel]
-) -> None:
+def test_native_bits_equal_pure_bits_in_a_ragged_batch(num_nodes: int, targets: tuple[HostTarget, HostTarget]) -> None:
     rng = np.random.default_rng(num_nodes)
     trees = [_random_tree(num_nodes, rng), _random_tree(max(1, num_nodes // 2), rng)]
     _assert_equal(*(_pass(target, 70, trees) for target in targets))
 
 
-def test_native_bits_equal_pure_bits_in_a_prefill(targets: tuple[TargetModel, TargetModel]) -> None:
+def test_native_bits_equal_pure_bits_in_a_prefill(targets: tuple[HostTarget, HostTarget]) -> None:
     _assert_equal(*(_pass(target, 256, [DraftTree.chain(list(range(200)))]) for target in targets))
 
 
@@ -91,7 +90,7 @@ def test_an_engine_says_whether_kernels_are_native_and_can_leave_them_out(demo_f
     assert answers[0] == answers[1]
 
 
-def test_pass_times_are_kept_apart(targets: tuple[TargetModel, TargetModel]) -> None:
+def test_pass_times_are_kept_apart(targets: tuple[HostTarget, HostTarget]) -> None:
     assert cost_path(targets[0], 2, 1) != cost_path(targets[1], 2, 1)
 
 
@@ -102,15 +101,15 @@ def _random_tree(num_nodes: int, rng: np.random.Generator) -> DraftTree:
     return tree
 
 
-def _pass(target: TargetModel, past: int, trees: Sequence[DraftTree]) -> Arrays:
+def _pass(target: HostTarget, past: int, trees: Sequence[DraftTree]) -> Arrays:
     """What a pass says and what it leaves in the cache, after `past` random rows."""
     num_slots, num_nodes = len(trees), max(map(len, trees))
-    cache = KVCache(target.manifest, num_slots, past + num_nodes)
+    cache = HostCache(target.manifest, num_slots, past + num_nodes)
     seed = int(hashlib.sha256(f"{past} {num_slots}".encode()).hexdigest()[:8], 16)
     cache.slab[:] = np.random.default_rng(seed).standard_normal(cache.slab.shape)
     cache.lengths[:] = [past - slot * (past // 2) for slot in range(num_slots)]
-    result = target.forward(cache, 0, trees, [range(len(tree)) for tree in trees])
-    return result.logits.copy(), result.top_ids, cache.slab
+    result = target.forward(cache, Pass(0, trees, [range(len(tree)) for tree in trees], wants_logits=True))
+    return result.wanted_logits.copy(), result.top_ids, cache.slab
 
 
 def _assert_equal(left: Arrays, right: Arrays) -> None:

@@ -5,16 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime.execution.onnxruntime.host.host_target import TargetModel
-from reader_edge_runtime.execution.onnxruntime.session import CUDA
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+from tests.fake_target import FakeTarget
 
 
 @pytest.fixture(scope="module")
-def target(demo_folder: Path) -> TargetModel:
-    return TargetModel.open(ModelPackage.open(demo_folder))
+def target(demo_folder: Path) -> HostTarget:
+    return HostTarget.open(ModelPackage.open(demo_folder))
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Batch sizes measured, by a stand-in that takes no time; the cache is a folder of the test."""
     measured: list[int] = []
 
-    def measure(target: TargetModel, batch_size: int, on_progress: object = None) -> VerifyCost:
+    def measure(target: HostTarget, batch_size: int, on_progress: object = None) -> VerifyCost:
         measured.append(batch_size)
         return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]), row_s=0.25)
 
@@ -31,7 +32,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return measured
 
 
-def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) -> None:
+def test_measurement_covers_the_grid_with_positive_times(target: HostTarget) -> None:
     cost = measure_verify_cost(target, max_seconds=0.0)
     assert cost.widths[0] == 1
     assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
@@ -39,7 +40,7 @@ def test_measurement_covers_the_grid_with_positive_times(target: TargetModel) ->
     assert 0 <= cost.row_s < cost.seconds[0, 0]
 
 
-def test_second_load_reads_what_the_first_measured(target: TargetModel, num_measured: list[int]) -> None:
+def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measured: list[int]) -> None:
     first = cost_cache.load_or_measure(target, threads=2, batch_size=4)
     second = cost_cache.load_or_measure(target, threads=2, batch_size=4)
     assert num_measured == [4]
@@ -50,21 +51,23 @@ def test_second_load_reads_what_the_first_measured(target: TargetModel, num_meas
     assert num_measured == [4, 4]
 
 
-def test_another_thread_count_or_batch_size_is_measured_anew(target: TargetModel, num_measured: list[int]) -> None:
+def test_another_thread_count_or_batch_size_is_measured_anew(target: HostTarget, num_measured: list[int]) -> None:
     cost_cache.load_or_measure(target, threads=1, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=1)
     cost_cache.load_or_measure(target, threads=2, batch_size=4)
     assert num_measured == [1, 1, 4]
 
 
-def test_another_gpu_is_measured_anew(target: TargetModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cpu = cost_cache.cost_path(target, 1, 1)
-    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "one GPU")
-    assert cost_cache.cost_path(target, 1, 1) == on_cpu
-    monkeypatch.setattr(TargetModel, "provider", CUDA)
-    on_one = cost_cache.cost_path(target, 1, 1)
-    monkeypatch.setattr(cost_cache, "gpu_name", lambda: "another GPU")
-    assert len({on_cpu, on_one, cost_cache.cost_path(target, 1, 1)}) == 3
+def test_what_the_target_says_that_times_depend_on_is_measured_anew(target: HostTarget) -> None:
+    others = [replace_facts(target, *target.timing_facts, gpu) for gpu in ("one GPU", "another GPU")]
+    others += [target.with_min_rows(2), HostTarget(target.session, target.manifest, is_native=not target.is_native)]
+    assert len({cost_cache.cost_path(each, 1, 1) for each in (target, *others)}) == 5
+
+
+def replace_facts(target: HostTarget, *facts: object) -> Target:
+    fake = FakeTarget(target.manifest)
+    fake.timing_facts = facts
+    return fake
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_another_gpu_is_measured_anew(target: TargetModel, monkeypatch: pytest.M
         " " * ((1 << 20) + 1),
     ],
 )
-def test_unusable_file_is_measured_anew(content: str, target: TargetModel, num_measured: list[int]) -> None:
+def test_unusable_file_is_measured_anew(content: str, target: HostTarget, num_measured: list[int]) -> None:
     path = cost_cache.cost_path(target, threads=2, batch_size=1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
@@ -95,7 +98,7 @@ def test_unusable_file_is_measured_anew(content: str, target: TargetModel, num_m
 
 
 def test_cache_that_cannot_be_written_is_no_error(
-    target: TargetModel, num_measured: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: HostTarget, num_measured: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -5,8 +5,8 @@ drafted and a plain pass. The guard ends a walk before such a choice, and takes 
 decoding would. It is no proof: the KV rows behind the choice still come from wide passes.
 """
 
-from reader_edge_runtime.execution.onnxruntime.host.host_target import ForwardResult
 from reader_edge_runtime.measuring.width_probe import WidthReport
+from reader_edge_runtime.target import ForwardResult
 
 # Both logits of a margin move by up to the noise, and the few rows that a probe sees hold not the largest of it.
 _SAFETY = 4.0

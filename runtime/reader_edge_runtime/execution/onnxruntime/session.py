@@ -1,11 +1,10 @@
 """Which ONNX Runtime is installed, and sessions on it."""
 
-import os
 from importlib import metadata
 from pathlib import Path
 
 from reader_edge_runtime.errors import InstallationError, ProviderError
-from reader_edge_runtime.execution.onnxruntime.processor import has_saturating_sums
+from reader_edge_runtime.processor import has_saturating_sums, num_usable_cores
 
 
 def installed_wheel() -> str:
@@ -35,11 +34,6 @@ import onnxruntime as ort  # noqa: E402  (only after the check above, whose sent
 
 # ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
 LOG_SEVERITY = 3
-
-
-def num_usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

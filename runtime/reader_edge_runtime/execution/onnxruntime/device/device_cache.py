@@ -1,53 +1,36 @@
 """The KV cache on a device: one allocation, moved by the commit graph, grown through the host."""
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import Int64Array, KVCache
+from reader_edge_runtime.execution.slot_cache import SlotCache
 from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Int64Array
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096
 
 
-class DeviceKVCache(KVCache):
-    """KVCache's contract on a device.
+class DeviceCache(SlotCache):
+    """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8.
 
-    memory: kv_dtype (2L, slots, H, S, D) as in KVCache; S leaves room for padded nodes and is a multiple of 8. Another
-    object after growing: bindings and captured passes of the old one are stale.
+    Another object after growing: bindings and captured passes of the old one are stale.
     """
 
     def __init__(
         self, manifest: Manifest, num_slots: int, capacity: int, device: str, commit_graph: CommitGraph
     ) -> None:
-        self.max_capacity = manifest.max_context
-        self.lengths = [0] * num_slots
-        self._manifest = manifest
+        super().__init__(manifest, num_slots, max(capacity, _LEAST_CAPACITY))
         self._device = device
         self._commit_graph = commit_graph
-        self._capacity = min(max(capacity, _LEAST_CAPACITY), self.max_capacity)
-        self.memory = self._zeros(num_slots, self._capacity)
+        self.memory = self._zeros(num_slots, self.capacity)
         self._spare: DeviceArray | None = None
-
-    @property
-    def num_slots(self) -> int:
-        return self.memory.shape[1]
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
 
     @property
     def num_bytes(self) -> int:
         return self.memory.num_bytes
-
-    def layer_view(self, index: int, first_slot: int, num_slots: int) -> npt.NDArray[np.floating]:
-        """A copy on the host; for looking, not for binding."""
-        view: npt.NDArray[np.floating] = self.memory.read()[index, first_slot : first_slot + num_slots]
-        return view
 
     def _grow(self, num_slots: int, capacity: int) -> None:
         old = self.memory.read()
@@ -55,7 +38,6 @@ class DeviceKVCache(KVCache):
         grown = np.zeros(self.memory.shape, old.dtype)
         grown[:, : old.shape[1], :, : old.shape[3]] = old[..., : self.memory.shape[3], :]
         self.memory.write(grown)
-        self._capacity = capacity
         self._spare = None
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
@@ -63,7 +45,7 @@ class DeviceKVCache(KVCache):
 
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
         if self._spare is None:
-            self._spare = self._zeros(1, self._capacity)
+            self._spare = self._zeros(1, self.capacity)
         self._commit_graph.copy_slot(self.memory, slot, self._spare, 0)
         self._commit_graph.copy_slot(self.memory, other, self.memory, slot)
         self._commit_graph.copy_slot(self._spare, 0, self.memory, other)

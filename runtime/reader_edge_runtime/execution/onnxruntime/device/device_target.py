@@ -1,29 +1,32 @@
-"""The target model on a device: everything bound once, passes padded to buckets, captured and replayed.
+"""The target model on a device: fixed tensors there, and passes padded to sizes that are captured and replayed."""
 
-Ids, positions, masks and the KV cache are tensors at fixed addresses, written in place. Of a pass, only the best
-successors come back; logits stay until somebody asks for them.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
+from typing import cast
 
-import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
-from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.inputs import Inputs, build_inputs, padded, refuse_hidden_states
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph, slot_view
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceKVCache
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, Array, DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceCache
+from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.host_target import Float32Array, ForwardResult, TargetModel
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
 from reader_edge_runtime.execution.onnxruntime.placement import load_placed
-from reader_edge_runtime.execution.onnxruntime.session import CPU, CUDA, NOT_CAPTURED, run_options, session_options
-from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, MASKED, Manifest
+from reader_edge_runtime.execution.onnxruntime.session import (
+    CPU,
+    CUDA,
+    INSTALLED_WHEEL,
+    NOT_CAPTURED,
+    run_options,
+    session_options,
+)
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass
 
 _PREFILL_CHUNK = 256
 
@@ -48,18 +51,33 @@ class _BoundPass:
         self.options = run_options(graph_id)
 
 
-class DeviceTarget(TargetModel):
-    """TargetModel's contract with all tensors on `device`, "cuda" or, to test the same code, "cpu"."""
+class DeviceTarget:
+    """A `reader_edge_runtime.target.Target` with all tensors on `device`, "cuda" or, to test the same code, "cpu".
+
+    num_captured: passes captured for replay so far, those of caches that are gone included.
+    graph_ids: of the session's captures, shared by all targets on it.
+    """
+
+    is_native = False
 
     def __init__(
-        self, session: ort.InferenceSession, manifest: Manifest, device: str, commit_graph: CommitGraph
+        self,
+        session: ort.InferenceSession,
+        manifest: Manifest,
+        device: str,
+        commit_graph: CommitGraph,
+        min_rows: int = 1,
+        graph_ids: Iterator[int] | None = None,
     ) -> None:
-        super().__init__(session, manifest)
+        self.session = session
+        self.manifest = manifest
         self.device = device
+        self.min_rows = min_rows
+        self.num_captured = 0
         self._commit_graph = commit_graph
+        self._graph_ids = graph_ids or count(1)
         self._passes: dict[tuple[int, Sizes], _BoundPass] = {}
         self._pass_outputs: dict[tuple[int, int], dict[str, DeviceArray]] = {}
-        self._next_graph_id = 1
         self._bound_memory: DeviceArray | None = None
 
     @classmethod
@@ -77,41 +95,58 @@ class DeviceTarget(TargetModel):
         return cls(session, package.manifest, device, commit_graph)
 
     @property
-    def num_captured(self) -> int:
-        """Passes captured for replay so far, those of caches that are gone included."""
-        return self._next_graph_id - 1
+    def provider(self) -> str:
+        """The execution provider that runs the graph, in ONNX Runtime's naming."""
+        return str(self.session.get_providers()[0])
 
-    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
-        return DeviceKVCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
+    @property
+    def timing_facts(self) -> tuple[object, ...]:
+        checksums = {name: entry.sha256 for name, entry in sorted(self.manifest.files.items())}
+        return INSTALLED_WHEEL, self.provider, self.is_native, self.min_rows, checksums, gpu_name()
+
+    def with_min_rows(self, min_rows: int) -> "DeviceTarget":
+        return DeviceTarget(self.session, self.manifest, self.device, self._commit_graph, min_rows, self._graph_ids)
+
+    def new_cache(self, num_slots: int, capacity: int) -> DeviceCache:
+        return DeviceCache(self.manifest, num_slots, capacity, self.device, self._commit_graph)
 
     def prefill_chunk(self, past: int) -> int:
         return _PREFILL_CHUNK
 
-    def forward(
-        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
-        assert isinstance(cache, DeviceKVCache)
-        inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        refuse_hidden_states(wanted)
+        lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
+        inputs = build_inputs(wanted, lengths, self.min_rows, self.manifest.sliding_window)
         num_rows = inputs["logit_rows"].shape[1]
-        sizes = _padded_sizes(inputs, cache.memory.shape[3])
-        bound = self._bound_pass(cache, first_slot, sizes)
+        cache.reserve(cache.num_slots, inputs["tree_mask"].shape[-1])
+        device_cache = cast(DeviceCache, cache)  # made by `new_cache`
+        bound = self._bound_pass(device_cache, wanted.first_slot, _padded_sizes(inputs, device_cache.memory.shape[3]))
         for name, array in inputs.items():
-            bound.inputs[name].write(_padded(name, array, bound.inputs[name].shape))
+            bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
         self.session.run_with_iobinding(bound.binding, bound.options)
+
+        def read(name: str, is_wanted: bool) -> Float32Array | None:
+            return bound.outputs[name].read()[:, :num_rows] if is_wanted else None
+
         top_ids, top_logits = (bound.outputs[name].read()[:, :num_rows] for name in ("top_ids", "top_logits"))
+        logits = read("logits", wanted.wants_logits)
+        return ForwardResult(top_ids, top_logits, logits, read("log_sum_exp", wanted.wants_log_sum_exp))
 
-        def reader(name: str) -> Callable[[], Float32Array]:
-            return lambda: bound.outputs[name].read()[:, :num_rows]
+    def release_memory(self) -> None:
+        """Let go of captured passes, and of what they read and write."""
+        for bound in self._passes.values():
+            if bound.graph_id != NOT_CAPTURED:
+                self.session.release_captured_graph(bound.graph_id)
+        self._passes.clear()
+        self._pass_outputs.clear()
 
-        return ForwardResult(top_ids, top_logits, reader("logits"), reader("log_sum_exp"))
-
-    def _bound_pass(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
+    def _bound_pass(self, cache: DeviceCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         """Tensors and binding of a pass, forgotten when the cache moves.
 
         A size that comes again is captured: that takes three runs more, which a size seen once would not repay.
         """
         if self._bound_memory is not cache.memory:
-            self._release_passes()
+            self.release_memory()
             self._bound_memory = cache.memory  # held, so that no other cache takes the address of a bound one
         bound = self._passes.get((first_slot, sizes))
         if bound is None:
@@ -119,11 +154,11 @@ class DeviceTarget(TargetModel):
             if sizes[1] <= MAX_CAPTURED:
                 self._passes[first_slot, sizes] = bound
         elif bound.graph_id == NOT_CAPTURED:
-            bound.capture(self._next_graph_id)
-            self._next_graph_id += 1
+            bound.capture(next(self._graph_ids))
+            self.num_captured += 1
         return bound
 
-    def _bind(self, cache: DeviceKVCache, first_slot: int, sizes: Sizes) -> _BoundPass:
+    def _bind(self, cache: DeviceCache, first_slot: int, sizes: Sizes) -> _BoundPass:
         num_trees, num_nodes, num_visible, num_rows = sizes
         shapes = {
             "input_ids": ("int64", (num_trees, num_nodes)),
@@ -162,23 +197,10 @@ class DeviceTarget(TargetModel):
             self._pass_outputs[rows] = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
         return self._pass_outputs[num_trees, num_rows]
 
-    def _release_passes(self) -> None:
-        for bound in self._passes.values():
-            if bound.graph_id != NOT_CAPTURED:
-                self.session.release_captured_graph(bound.graph_id)
-        self._passes.clear()
 
-
-def _padded_sizes(inputs: dict[str, npt.NDArray[np.generic]], capacity: int) -> Sizes:
+def _padded_sizes(inputs: Inputs, capacity: int) -> Sizes:
     """B, and N, M and R as padded to their buckets."""
     num_trees, num_nodes = inputs["input_ids"].shape
     padded_nodes = tree_bucket(num_nodes)
     num_visible = inputs["tree_mask"].shape[-1] + padded_nodes - num_nodes
     return num_trees, padded_nodes, visible_bucket(num_visible, capacity), tree_bucket(inputs["logit_rows"].shape[1])
-
-
-def _padded(name: str, array: Array, shape: tuple[int, ...]) -> Array:
-    """An input at its bucket's size: padding nodes are token 0, padding rows ask for node 0, nothing more is seen."""
-    padded = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
-    padded[tuple(slice(size) for size in array.shape)] = array
-    return padded

@@ -1,27 +1,22 @@
-"""The target model: one forward pass over the draft trees of B sequences."""
+"""The target model on the CPU: one forward pass over the draft trees of B sequences, without a copy of any logits."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.inputs import Inputs, build_inputs, refuse_hidden_states
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.kv_cache import KVCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.onnxruntime.native import has_native_operators, native_library
-from reader_edge_runtime.execution.onnxruntime.session import open_session, shrinking_options
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MASKED, WEIGHTS_NAME, Manifest
+from reader_edge_runtime.execution.onnxruntime.session import INSTALLED_WHEEL, open_session, shrinking_options
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
-
-Float32Array = npt.NDArray[np.float32]
-Int64Array = npt.NDArray[np.int64]
-Inputs = dict[str, npt.NDArray[np.generic]]
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 # Tokens of a prompt in one pass: more take more memory and hardly less time.
 _NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
@@ -30,45 +25,9 @@ _MAX_KEPT = 64  # sizes of passes whose tensors are kept
 _MAX_LOOKED_UP = 32  # tokens whose embeddings stay in memory: each is read with 64 KiB around it
 
 
-@dataclass(frozen=True)
-class ForwardResult:
-    """What a pass says of the rows asked for, B trees with R rows each.
+class HostTarget:
+    """A `reader_edge_runtime.target.Target` on ONNX Runtime's CPU provider.
 
-    top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first.
-    read_logits: gives the logits, valid until the next pass, which may still lie on a device.
-    read_log_sum_exp: gives the logarithm of each row's summed exponentials, float32 (B, R), where a device computed it.
-    """
-
-    top_ids: Int64Array
-    top_logits: Float32Array
-    read_logits: Callable[[], Float32Array]
-    read_log_sum_exp: Callable[[], Float32Array] | None = None
-
-    @cached_property
-    def logits(self) -> Float32Array:
-        """float32 (B, R, V)."""
-        return self.read_logits()
-
-    def log_probability(self, b: int, row: int, token_id: int) -> float:
-        """Natural logarithm of what the target gives a token after row (b, row), at temperature 1."""
-        if self._log_sum_exp is None:
-            logits = self.logits[b, row]
-            best = logits.max()
-            return float(logits[token_id] - best - np.log(np.exp(logits - best).sum()))
-        found = np.flatnonzero(self.top_ids[b, row] == token_id)
-        logit = self.top_logits[b, row, found[0]] if found.size else self.logits[b, row, token_id]
-        return float(logit - self._log_sum_exp[b, row])
-
-    @cached_property
-    def _log_sum_exp(self) -> Float32Array | None:
-        return None if self.read_log_sum_exp is None else self.read_log_sum_exp()
-
-
-class TargetModel:
-    """An ONNX Runtime session that follows the graph contract of `reader_edge_runtime.package.manifest`.
-
-    is_native: native kernels run parts of the graph.
-    min_rows: B * N at least, filled up with nodes nobody looks at: kernels for a single row may give other bits.
     weights: the file that embeddings are read from, as far as the session maps it.
     """
 
@@ -78,11 +37,12 @@ class TargetModel:
         manifest: Manifest,
         is_native: bool = False,
         weights: FilePages | None = None,
+        min_rows: int = 1,
     ) -> None:
         self.session = session
         self.manifest = manifest
         self.is_native = is_native
-        self.min_rows = 1
+        self.min_rows = min_rows
         self._weights = weights
         self._num_looked_up = 0
         self._run_options: ort.RunOptions | None = None
@@ -93,7 +53,7 @@ class TargetModel:
         self._bound_slab: npt.NDArray[np.floating] | None = None
 
     @classmethod
-    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "TargetModel":
+    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":
         """Load the package's graph on the CPU and check it against the contract.
 
         uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError.
@@ -115,9 +75,16 @@ class TargetModel:
         """The execution provider that runs the graph, in ONNX Runtime's naming."""
         return str(self.session.get_providers()[0])
 
-    def new_cache(self, num_slots: int, capacity: int) -> KVCache:
-        """An empty cache where this model's passes can write it."""
-        return KVCache(self.manifest, num_slots, capacity)
+    @property
+    def timing_facts(self) -> tuple[object, ...]:
+        checksums = {name: entry.sha256 for name, entry in sorted(self.manifest.files.items())}
+        return INSTALLED_WHEEL, self.provider, self.is_native, self.min_rows, checksums
+
+    def with_min_rows(self, min_rows: int) -> "HostTarget":
+        return HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
+
+    def new_cache(self, num_slots: int, capacity: int) -> HostCache:
+        return HostCache(self.manifest, num_slots, capacity)
 
     def prefill_chunk(self, past: int) -> int:
         """How many tokens of a prompt to score at once after `past` others, for the memory that passes take.
@@ -128,18 +95,13 @@ class TargetModel:
             return _NATIVE_CHUNK
         return _CHUNK if past < _LATE else _LATE_CHUNK
 
-    def forward(
-        self, cache: KVCache, first_slot: int, trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> ForwardResult:
-        """Score all nodes of B trees against slots first_slot .. first_slot + B - 1.
-
-        Writes each tree's KV rows at [length, length + N) of its slot without committing them; N is `num_nodes`, so
-        every slot needs capacity for length + N rows.
-        logit_rows: the nodes of each tree whose logits are wanted.
-        R is the longest of logit_rows; shorter ones repeat the root's row.
-        """
-        inputs = self.build_inputs(cache.lengths[first_slot : first_slot + len(trees)], trees, logit_rows)
-        binding = self._binding(cache, first_slot, len(trees))
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        refuse_hidden_states(wanted)
+        first_slot, num_trees = wanted.first_slot, len(wanted.trees)
+        lengths = cache.lengths[first_slot : first_slot + num_trees]
+        inputs = build_inputs(wanted, lengths, self.min_rows, self.manifest.sliding_window)
+        cache.reserve(cache.num_slots, inputs["tree_mask"].shape[-1])
+        binding = self._binding(cast(HostCache, cache), first_slot, num_trees)  # made by `new_cache`
         tensors = self._tensors_of(inputs)
         if self._bound != (binding, tensors):
             tensors.bind_to(binding)
@@ -152,41 +114,9 @@ class TargetModel:
         self.session.run_with_iobinding(binding, self._run_options)
         self._run_options = None
         self._forget_embeddings(inputs["input_ids"].size)
-        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), lambda: tensors.logits)
-
-    def num_nodes(self, trees: Sequence[DraftTree]) -> int:
-        """Nodes that a pass has for each tree: the widest one's, or what `min_rows` asks for."""
-        return max(max(map(len, trees)), -(-self.min_rows // len(trees)))
-
-    def build_inputs(
-        self, lengths: Sequence[int], trees: Sequence[DraftTree], logit_rows: Sequence[Sequence[int]]
-    ) -> Inputs:
-        """The graph's inputs besides the KV cache. Shorter trees are padded with nodes nobody looks at."""
-        num_trees, num_nodes = len(trees), self.num_nodes(trees)
-        num_visible = max(lengths) + num_nodes
-        num_rows = max(map(len, logit_rows))
-        input_ids = np.zeros((num_trees, num_nodes), np.int64)
-        position_ids = np.zeros((num_trees, num_nodes), np.int64)
-        mask = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
-        rows = np.zeros((num_trees, num_rows), np.int64)
-        for b, (length, tree) in enumerate(zip(lengths, trees, strict=True)):
-            size = len(tree)
-            input_ids[b, :size] = tree.token_ids
-            ancestors, depths = tree.ancestors_and_depths()
-            position_ids[b, :size] = length + depths
-            mask[b, 0, :size, :length] = 0.0
-            mask[b, 0, :size, length : length + size][ancestors] = 0.0
-            rows[b, : len(logit_rows[b])] = logit_rows[b]
-        inputs: Inputs = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "tree_mask": mask,
-            "write_pos": np.array(lengths, np.int64),
-            "logit_rows": rows,
-        }
-        if self.manifest.sliding_window is not None:
-            inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, self.manifest.sliding_window)
-        return inputs
+        wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp  # which no graph for the CPU computes
+        logits = tensors.logits if wants_logits else None
+        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), logits)
 
     def release_memory(self) -> None:
         """Let go of what passes so far needed, at the end of the next one."""
@@ -202,7 +132,7 @@ class TargetModel:
             self._weights.forget()
             self._num_looked_up = 0
 
-    def _binding(self, cache: KVCache, first_slot: int, num_slots: int) -> ort.IOBinding:
+    def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
         """The KV tensors of a slot range, each bound as input and output at once; kept until the slab moves."""
         if self._bound_slab is not cache.slab:
             self._bindings.clear()
@@ -232,16 +162,3 @@ class TargetModel:
             logits = self._logits[:num_values].reshape(num_trees, num_rows, self.manifest.vocab_size)
             self._tensors[sizes] = PassTensors(sizes, logits, self.manifest.top_k)
         return self._tensors[sizes]
-
-
-def _windowed(
-    mask: Float32Array, position_ids: Int64Array, lengths: Sequence[int], sliding_window: int
-) -> Float32Array:
-    """The mask of windowed layers: by token depth, not by row, so that a node counts its own ancestors only."""
-    windowed = mask.copy()
-    num_nodes = position_ids.shape[1]
-    for b, length in enumerate(lengths):
-        key_positions = np.arange(mask.shape[-1])
-        key_positions[length : length + num_nodes] = position_ids[b]
-        windowed[b, 0][position_ids[b][:, None] - key_positions >= sliding_window] = MASKED
-    return windowed

@@ -1,9 +1,15 @@
-"""What Linux tells of the processor; elsewhere little is known of it."""
+"""The processor: what Linux tells of it, elsewhere little is known; and how much of it this process may use."""
 
+import os
 import platform
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+
+
+def num_usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name(cpuinfo: Path = CPUINFO) -> str:

@@ -1,0 +1,76 @@
+"""The graph's inputs besides the KV cache: token ids, positions, masks. Plain numpy, for any engine of execution."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.package.manifest import MASKED
+from reader_edge_runtime.target import Float32Array, Int64Array, Pass
+
+Inputs = dict[str, npt.NDArray[np.generic]]
+
+
+def pass_width(trees: Sequence[DraftTree], min_rows: int) -> int:
+    """Nodes that a pass has for each tree: the widest one's, or what `min_rows` asks for over all trees."""
+    return max(max(map(len, trees)), -(-min_rows // len(trees)))
+
+
+def build_inputs(wanted: Pass, lengths: Sequence[int], min_rows: int, sliding_window: int | None) -> Inputs:
+    """Inputs of a pass over slots with these committed lengths, by the graph's names.
+
+    Shorter trees, and passes of fewer than min_rows nodes, are padded with nodes that nobody looks at.
+    """
+    num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
+    num_visible = max(lengths) + num_nodes
+    num_rows = max(map(len, wanted.rows))
+    input_ids = np.zeros((num_trees, num_nodes), np.int64)
+    position_ids = np.zeros((num_trees, num_nodes), np.int64)
+    mask = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
+    rows = np.zeros((num_trees, num_rows), np.int64)
+    for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
+        size = len(tree)
+        input_ids[b, :size] = tree.token_ids
+        ancestors, depths = tree.ancestors_and_depths()
+        position_ids[b, :size] = length + depths
+        mask[b, 0, :size, :length] = 0.0
+        mask[b, 0, :size, length : length + size][ancestors] = 0.0
+        rows[b, : len(wanted.rows[b])] = wanted.rows[b]
+    inputs: Inputs = {
+        "input_ids": input_ids,
+        "position_ids": position_ids,
+        "tree_mask": mask,
+        "write_pos": np.array(lengths, np.int64),
+        "logit_rows": rows,
+    }
+    if sliding_window is not None:
+        inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, sliding_window)
+    return inputs
+
+
+def padded(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:
+    """An input at a larger size: padding nodes are token 0, padding rows ask for node 0, nothing more is seen."""
+    larger = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    return larger
+
+
+def refuse_hidden_states(wanted: Pass) -> None:
+    """Raise ProviderError where a pass asks for hidden states: no graph of format version 1 reports them."""
+    if wanted.wants_hidden_states:
+        raise ProviderError("This package's graph reports no hidden states: draft with sources that need none.")
+
+
+def _windowed(
+    mask: Float32Array, position_ids: Int64Array, lengths: Sequence[int], sliding_window: int
+) -> Float32Array:
+    """The mask of windowed layers: by token depth, not by row, so that a node counts its own ancestors only."""
+    windowed = mask.copy()
+    num_nodes = position_ids.shape[1]
+    for b, length in enumerate(lengths):
+        key_positions = np.arange(mask.shape[-1])
+        key_positions[length : length + num_nodes] = position_ids[b]
+        windowed[b, 0][position_ids[b][:, None] - key_positions >= sliding_window] = MASKED
+    return windowed

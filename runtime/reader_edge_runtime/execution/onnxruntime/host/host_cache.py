@@ -1,0 +1,53 @@
+"""The KV cache in the process's own memory: one slab that the graph updates in place."""
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.slot_cache import SlotCache
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Int64Array
+
+
+class HostCache(SlotCache):
+    """slab: kv_dtype (2L, slots, H, S, D); one indexing operation commits all layers. Another array after growing."""
+
+    def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
+        super().__init__(manifest, num_slots, capacity)
+        self.slab = self._zeros(num_slots, self.capacity)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.slab.nbytes
+
+    def layer_view(self, index: int, first_slot: int, num_slots: int) -> npt.NDArray[np.floating]:
+        """The graph's tensor number `index` (order of `Manifest.past_names`), a view (B, H, S, D)."""
+        return self.slab[index, first_slot : first_slot + num_slots]
+
+    def _grow(self, num_slots: int, capacity: int) -> None:
+        slab = self._zeros(num_slots, capacity)
+        for slot, length in enumerate(self.lengths):
+            slab[:, slot, :, :length] = self.slab[:, slot, :, :length]
+        self.slab = slab
+
+    def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
+        self.slab[:, slot, :, start : start + len(rows)] = self.slab[:, slot][:, :, rows]
+
+    def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
+        pair = self.slab[:, [slot, other], :, :num_rows]
+        self.slab[:, [other, slot], :, :num_rows] = pair
+
+    def _touch_rows(self, slot: int, length: int) -> None:
+        # Untouched rows share one page of zeros, which is read sooner than memory is.
+        self.slab[:, slot, :, :length] = 1.0
+
+    def _zeros(self, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:
+        manifest = self._manifest
+        shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, capacity, manifest.head_dim)
+        try:
+            return np.zeros(shape, manifest.kv_dtype)  # zeros: a masked row must still be finite
+        except MemoryError:
+            gigabytes = np.prod(shape, dtype=np.float64) * np.dtype(manifest.kv_dtype).itemsize / 1e9
+            raise ConfigError(
+                f"A KV cache of {num_slots} x {capacity} tokens needs {gigabytes:.1f} GB: lower max_batch."
+            ) from None

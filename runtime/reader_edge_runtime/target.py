@@ -1,0 +1,153 @@
+"""A model that runs: what decoding and measuring know of it, whatever engine, device or wire is behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.package.manifest import Manifest
+
+Float32Array = npt.NDArray[np.float32]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A forward pass over B draft trees, and what is wanted of it. Plain values, so that it can cross a process.
+
+    first_slot: tree b is scored against slot first_slot + b of the cache.
+    rows: of each tree, the nodes to report on. R is the longest of them; shorter ones repeat the root's row.
+    wants_hidden_states: refused with ProviderError by a target whose graph does not report them.
+    """
+
+    first_slot: int
+    trees: Sequence[DraftTree]
+    rows: Sequence[Sequence[int]]
+    wants_logits: bool = False
+    wants_log_sum_exp: bool = False
+    wants_hidden_states: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResult:
+    """What a pass says of the rows asked for: B trees, R rows each.
+
+    top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first, equals by id; they are yours.
+    logits: float32 (B, R, V), valid until the target's next pass; None unless wanted.
+    log_sum_exp: float32 (B, R), the logarithm of each row's summed exponentials. None unless wanted, and where the
+        graph does not compute it; then the logits come instead.
+    hidden_states: float32 (B, R, E), valid until the next pass; None unless wanted.
+    """
+
+    top_ids: Int64Array
+    top_logits: Float32Array
+    logits: Float32Array | None = None
+    log_sum_exp: Float32Array | None = None
+    hidden_states: Float32Array | None = None
+
+    @property
+    def wanted_logits(self) -> Float32Array:
+        """`logits` of a pass that asked for them; ValueError where it did not."""
+        if self.logits is None:
+            raise ValueError("this pass did not ask for logits")
+        return self.logits
+
+    def log_probability(self, b: int, row: int, token_id: int) -> float:
+        """Natural logarithm of what the target gives a token after row (b, row), at temperature 1.
+
+        From log_sum_exp for one of the best successors, else from the logits; ValueError where neither was wanted.
+        """
+        found = np.flatnonzero(self.top_ids[b, row] == token_id)
+        if self.log_sum_exp is not None and found.size:
+            return float(self.top_logits[b, row, found[0]] - self.log_sum_exp[b, row])
+        logits = self.wanted_logits[b, row]
+        best = logits.max()
+        return float(logits[token_id] - best - np.log(np.exp(logits - best).sum()))
+
+
+class Cache(Protocol):
+    """Keys and values of several sequences, one slot each, where the target's passes write them.
+
+    lengths: committed rows per slot; row r of a slot holds the token at position r.
+    """
+
+    lengths: list[int]
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def capacity(self) -> int:
+        """Rows per slot (S)."""
+        ...
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def reserve(self, num_slots: int, capacity: int) -> None:
+        """Make room for `num_slots` slots of `capacity` rows; keeps all contents. Raises ConfigError."""
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
+
+    def fill(self, slot: int, length: int) -> None:
+        """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the rows from `length` on."""
+
+    def swap(self, slot: int, other: int) -> None:
+        """Exchange two slots' contents, so that running slots stay adjacent."""
+
+
+class Target(Protocol):
+    """A loaded model."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def provider(self) -> str:
+        """What runs the graph, e.g. "CPUExecutionProvider"."""
+        ...
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native kernels run parts of the graph."""
+        ...
+
+    @property
+    def min_rows(self) -> int:
+        """Nodes that a pass has at least, over all its trees; see `with_min_rows`."""
+        ...
+
+    @property
+    def timing_facts(self) -> tuple[object, ...]:
+        """What pass times depend on beside processor and threads: values that JSON can hold."""
+        ...
+
+    def new_cache(self, num_slots: int, capacity: int) -> Cache:
+        """An empty cache where this target's passes can write it. Raises ConfigError where memory is short."""
+        ...
+
+    def prefill_chunk(self, past: int) -> int:
+        """How many tokens of a prompt to score at once after `past` others."""
+        ...
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        """Score all nodes of B trees.
+
+        Writes each tree's KV rows at [length, length + N) of its slot without committing them, and makes room for
+        them first. cache: one of this target's `new_cache`. Raises ProviderError.
+        """
+        ...
+
+    def with_min_rows(self, min_rows: int) -> "Target":
+        """This model with passes filled up to so many rows: kernels for a single row may give other bits."""
+        ...
+
+    def release_memory(self) -> None:
+        """Let go of memory that only passes so far needed."""
