@@ -8,6 +8,7 @@
 namespace reader_edge {
 namespace {
 
+constexpr std::int64_t kMaxHeads = 1 << 20;         // sums and products of them stay far from overflow
 constexpr std::size_t kLanes = 8;                   // of the pairs that ONNX Runtime turns at a time
 constexpr std::size_t kSerialElements = 32 * 1024;  // fewer are not worth waking threads
 
@@ -25,7 +26,10 @@ void turn(const float* head, const float* cosines, const float* sines, std::size
 
 RotaryHeads::RotaryHeads(const KernelAttributes& attributes)
     : num_heads_(attributes.integer("q_num_heads")), num_kv_heads_(attributes.integer("kv_num_heads")) {
-  if (num_heads_ <= 0 || num_kv_heads_ <= 0) throw std::invalid_argument("RotaryHeads: it needs heads");
+  const auto is_usable = [](std::int64_t count) { return 0 < count && count <= kMaxHeads; };
+  if (!is_usable(num_heads_) || !is_usable(num_kv_heads_)) {
+    throw std::invalid_argument("RotaryHeads: its numbers of heads are out of range");
+  }
 }
 
 void RotaryHeads::compute(KernelCall& call) const {

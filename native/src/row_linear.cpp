@@ -47,7 +47,9 @@ void add_bias(const float* bias, std::size_t first, std::size_t last, std::size_
 }
 
 PackedWeight packed(const Tensor<const std::int8_t>& weight) {
-  if (weight.sizes.size() != 2) throw std::invalid_argument("RowLinear: its weight needs two axes");
+  if (weight.sizes.size() != 2 || weight.size(0) == 0 || weight.size(1) == 0) {
+    throw std::invalid_argument("RowLinear: its weight needs two axes, inputs and outputs");
+  }
   return {weight.data, weight.size(0), weight.size(1)};
 }
 

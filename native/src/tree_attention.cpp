@@ -1,10 +1,16 @@
 #include "tree_attention.h"
 
+#include <cstdint>
 #include <stdexcept>
 
 #include "attention.h"
 
 namespace reader_edge {
+namespace {
+
+constexpr std::int64_t kMaxMaskElements = INT32_MAX;  // of a sequence: the kernels find them by 32-bit offsets
+
+}  // namespace
 
 void TreeAttention::compute(KernelCall& call) const {
   const auto query = call.input<float>(0), keys = call.input<float>(1), values = call.input<float>(2);
@@ -17,7 +23,8 @@ void TreeAttention::compute(KernelCall& call) const {
   const bool fits = keys.sizes[0] == shape.batch && keys.sizes[3] == shape.head_size && shape.kv_heads > 0 &&
                     shape.query_heads % shape.kv_heads == 0 && shape.head_size % 8 == 0 &&
                     mask.sizes[0] == shape.batch && mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes &&
-                    0 < shape.visible && shape.visible <= shape.capacity;
+                    0 < shape.visible && shape.visible <= shape.capacity &&
+                    shape.nodes <= kMaxMaskElements / shape.visible;
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   auto sizes = query.sizes;
   if (has_merged_heads_) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};

@@ -8,12 +8,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_export.operators import OPERATOR_DOMAIN, rotary_heads, row_linear, swiglu
+from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.package.manifest import MASKED
 
 Float32Array = npt.NDArray[np.float32]
@@ -21,6 +24,7 @@ Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]
 
 _MAGNITUDES = [0.0, 1e-45, 1e-30, 1, 18, 87, 88.7, 88.8, 104, 1e4, float(np.finfo(np.float32).max), np.inf]
 EXTREMES = np.outer(_MAGNITUDES, [1, -1]).astype(np.float32).ravel()
+_ROTARY_INPUTS: dict[str, Sequence[int | str]] = {name: ("B", "N", name) for name in ("qkv", "cosines", "sines")}
 
 pytestmark = pytest.mark.skipif(
     native_library() is None,
@@ -34,18 +38,12 @@ class Operator:
     def __init__(
         self, folder: Path, inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False
     ) -> None:
-        values = [_value(name, sizes) for name, sizes in inputs.items()]
-        model = ir.Model(ir.Graph(values, [], nodes=[], opset_imports={"": 24}, name="one"), ir_version=11)
-        editor = GraphEditor(model)
-        model.graph.outputs.extend(build(editor, values))
-        editor.append()
-        if any(node.op_type == TREE_ATTENTION for node in model.graph):
-            lower_attention(editor, "exact", is_quantized)
-        model.graph.opset_imports.update({OPERATOR_DOMAIN: 1, "com.microsoft": 1})
+        model = _model(inputs, build, is_quantized)
         ir.save(model, folder / "pure.onnx")
-        model.functions.clear()  # left to the kernel alone
-        ir.save(model, folder / "native.onnx")
-        self._sessions = _session(folder / "pure.onnx", None), _session(folder / "native.onnx", native_library())
+        self._sessions = (
+            _session(folder / "pure.onnx", None),
+            _session(_left_to_kernels(model, folder), native_library()),
+        )
 
     def check(self, **feed: npt.NDArray[np.generic]) -> Sequence[Float32Array]:
         """Assert the same bits both ways; the outputs."""
@@ -54,6 +52,31 @@ class Operator:
             np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
         outputs: Sequence[Float32Array] = native
         return outputs
+
+    def run_native(self, feed: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Float32Array]:
+        """The outputs of the kernel alone."""
+        outputs: Sequence[Float32Array] = self._sessions[1].run(None, dict(feed))
+        return outputs
+
+
+def _model(inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False) -> ir.Model:
+    """A model of the operators that `build` makes of the inputs."""
+    values = [_value(name, sizes) for name, sizes in inputs.items()]
+    model = ir.Model(ir.Graph(values, [], nodes=[], opset_imports={"": 24}, name="one"), ir_version=11)
+    editor = GraphEditor(model)
+    model.graph.outputs.extend(build(editor, values))
+    editor.append()
+    if any(node.op_type == TREE_ATTENTION for node in model.graph):
+        lower_attention(editor, "exact", is_quantized)
+    model.graph.opset_imports.update({OPERATOR_DOMAIN: 1, "com.microsoft": 1})
+    return model
+
+
+def _left_to_kernels(model: ir.Model, folder: Path) -> Path:
+    """Write the model without the definitions of its operators."""
+    model.functions.clear()
+    ir.save(model, folder / "native.onnx")
+    return folder / "native.onnx"
 
 
 def _value(name: str, sizes: Sequence[int | str]) -> ir.Value:
@@ -160,7 +183,7 @@ def test_rotary_heads_keep_the_bits(num_heads: int, num_kv_heads: int, head_size
     operator = Operator(
         tmp_path,
         {"qkv": ("B", "N", width), "cosines": ("B", "N", half), "sines": ("B", "N", half)},
-        lambda editor, values: rotary_heads(editor, values[0], values[1], values[2], num_heads, num_kv_heads),
+        _rotary_heads(num_heads, num_kv_heads),
     )
     rng = np.random.default_rng(head_size)
     for batch, num_nodes in ((1, 1), (1, 2), (2, 3), (1, 16), (3, 33)):
@@ -173,6 +196,65 @@ def test_rotary_heads_keep_the_bits(num_heads: int, num_kv_heads: int, head_size
         cosines, sines = np.cos(angles)[:, None], np.sin(angles)[:, None]
         turned = np.concatenate([x * cosines - y * sines, x * sines + y * cosines], axis=3)
         np.testing.assert_allclose(np.concatenate([query, key], axis=1), turned, atol=1e-6)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(0, 4), (4, 0), (0, 0)])
+def test_a_product_without_inputs_or_outputs_is_refused(
+    num_inputs: int, num_outputs: int, has_bias: bool, tmp_path: Path
+) -> None:
+    weight, scales = np.ones((num_outputs, num_inputs), np.int8), np.ones(num_outputs, np.float32)
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        weight_value, scales_value, bias = (editor.constant(array, "constant") for array in (weight, scales, scales))
+        return [row_linear(editor, values[0], weight_value, scales_value, bias if has_bias else None)]
+
+    graph = _left_to_kernels(_model({"rows": ("B", "N", num_inputs)}, build), tmp_path)
+    with pytest.raises(ProviderError, match="RowLinear: its weight needs two axes, inputs and outputs"):
+        open_session(graph, 1, native_library())
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads"), [(2**63 - 1, 1), (1, 2**63 - 1), (2**63 - 2, 2**62), (2**62, 2**62), (0, 1), (1, -1)]
+)
+def test_numbers_of_heads_out_of_range_are_refused(num_heads: int, num_kv_heads: int, tmp_path: Path) -> None:
+    graph = _left_to_kernels(_model(_ROTARY_INPUTS, _rotary_heads(num_heads, num_kv_heads)), tmp_path)
+    with pytest.raises(ProviderError, match="RotaryHeads: its numbers of heads are out of range"):
+        open_session(graph, 1, native_library())
+
+
+@pytest.mark.parametrize("width", [0, 63, 96])
+def test_columns_that_are_no_heads_are_refused_when_they_come(width: int, tmp_path: Path) -> None:
+    operator = Operator(tmp_path, _ROTARY_INPUTS, _rotary_heads(2, 1))
+    with pytest.raises(Fail, match="RotaryHeads: "):
+        operator.run_native(_rotary_feed(2, width))
+
+
+def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 16, 2, 2, False)
+    feed = _attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16)
+    for mask in (feed["mask"][:, :, :2], feed["mask"][..., :0], np.zeros((1, 1, 3, 99), np.float32)):
+        with pytest.raises(Fail, match="attention: sizes"):
+            attention.run_native(feed | {"mask": mask})
+
+
+def test_tensors_without_elements_are_no_work(tmp_path: Path) -> None:
+    operator = Operator(tmp_path, {"rows": ["N", 2]}, lambda editor, values: [swiglu(editor, values[0])])
+    assert operator.run_native({"rows": np.zeros((0, 2), np.float32)})[0].shape == (0, 1)
+    operator = Operator(tmp_path, _ROTARY_INPUTS, _rotary_heads(2, 1))
+    shapes = [part.shape for part in operator.run_native(_rotary_feed(0, 64))]
+    assert shapes == [(1, 2, 0, 16), (1, 1, 0, 16), (1, 1, 0, 16)]
+
+
+def _rotary_heads(num_heads: int, num_kv_heads: int) -> Build:
+    return lambda editor, values: rotary_heads(editor, values[0], values[1], values[2], num_heads, num_kv_heads)
+
+
+def _rotary_feed(num_nodes: int, width: int) -> dict[str, npt.NDArray[np.generic]]:
+    return {
+        name: np.zeros((1, num_nodes, size), np.float32)
+        for name, size in zip(_ROTARY_INPUTS, (width, 8, 8), strict=True)
+    }
 
 
 def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, is_quantized: bool) -> Operator:
