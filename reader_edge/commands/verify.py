@@ -22,10 +22,11 @@ def verify(
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
-    Compares every token, and the bits of every logit row a token was chosen from, for every combination of sources of
-    drafts (datastores too: one is built from answers), beside a source that talks nonsense, and for a drafter that
-    knows the answers and hides them among wrong branches; greedy and sampled, alone and in a batch. Exit code 1 when a
-    token differs, or a bit where the package's attention is 'exact'.
+    Compares every token for every combination of sources of drafts (datastores too: one is built from answers), beside
+    a source that talks nonsense, and for a drafter that knows the answers and hides them among wrong branches; alone
+    and in a batch. Greedy answers are decoded twice: from the graph's best token ids, as always, and from its logits;
+    there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Exit code 1
+    when a token differs, or a bit where the package's attention is 'exact'.
     """
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import prove

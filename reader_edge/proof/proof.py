@@ -1,8 +1,9 @@
 """The proof that drafting changes nothing: every token, and the bits of every logit row a token was chosen from.
 
-The reference decodes plainly, one sequence alone, one token per pass. Against it runs every drafter, greedy and
-sampled, one sequence alone and several ragged ones together: every combination of sources, all of them beside a hostile
-one, and a drafter that knows the answers. Trees are verified whether they pay or not, in widths drawn at random.
+The reference decodes plainly, one request alone, one token per pass, and reads every logit row. Against it runs every
+drafter in every way, one request alone and several ragged ones together: no drafts, every combination of sources, all
+of them beside a hostile one, and a drafter that knows the answers. Trees are verified whether they pay or not, in
+widths drawn at random.
 """
 
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.result import ProofReport, ProofRun
+from reader_edge.proof.result import ProofReport, ProofRun, Way
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge.proof.witness import PlainAnswer, Witness, digest, run_of
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
@@ -23,7 +24,11 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.errors import DraftError
 
-CHOICES = ("greedy", "sampled")
+WAYS = (
+    Way("greedy by top ids", is_sampled=False, reads_logits=False),  # as answers are made: no logits are read
+    Way("greedy by logits", is_sampled=False, reads_logits=True),
+    Way("sampled", is_sampled=True, reads_logits=True),
+)
 SOURCE_SETS = {
     "context": frozenset[str](),
     "context + history": frozenset({"history"}),
@@ -35,7 +40,7 @@ SOURCE_SETS = {
     "all sources": frozenset({"history", "datastore", "logits"}),
     "all sources + hostile": frozenset({"history", "datastore", "logits", "hostile"}),
 }
-DRAFTERS = (*SOURCE_SETS, "stress")
+DRAFTERS = ("none", *SOURCE_SETS, "stress")
 BATCH_SIZES = (1, 4)
 
 _REFUSED_TOKENS = 8
@@ -53,7 +58,7 @@ def prove(
     """
     encoded = [tuple(engine.encode_prompt(prompt)) for prompt in prompts]
     prover = _Prover(engine, encoded, max_tokens, on_progress)
-    runs = tuple(run for choice in CHOICES for run in prover.runs(choice))
+    runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
     return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
 
@@ -76,13 +81,13 @@ class _Prover:
         self._max_tokens = max_tokens
         self._on_progress = on_progress
         self._num_done = 0
-        self._num_answers = len(prompts) * len(CHOICES) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+        self._num_answers = len(prompts) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
 
-    def runs(self, choice: str) -> list[ProofRun]:
+    def runs(self, way: Way) -> list[ProofRun]:
         """Plain answers first, then every drafter at every batch size against them."""
         answers = []
         for i, prompt in enumerate(self._prompts):
-            answers.append(self._plain_answer(prompt, self._config(choice, i)))
+            answers.append(self._plain_answer(prompt, self._config(way.is_sampled, i)))
             self._tell_progress()
         runs = []
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
@@ -90,12 +95,12 @@ class _Prover:
             for name in DRAFTERS:
                 # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
                 drafter = self._drafter(name, answers, datastore)
-                runs += [self._compare(answers, name, drafter, choice, batch_size) for batch_size in BATCH_SIZES]
+                runs += [self._compare(answers, name, drafter, way, batch_size) for batch_size in BATCH_SIZES]
         return runs
 
     def refusal(self) -> str | None:
         """See ProofReport."""
-        plain = self._plain_answer(self._prompts[0][:1], replace(self._config("greedy", 0), max_tokens=_REFUSED_TOKENS))
+        plain = self._plain_answer(self._prompts[0][:1], replace(self._config(False, 0), max_tokens=_REFUSED_TOKENS))
         vocab_size = self._target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
         decoder = Decoder(self._target, drafter, self._engine_config)
@@ -110,16 +115,16 @@ class _Prover:
             return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
         return None
 
-    def _config(self, choice: str, prompt: int) -> GenerationConfig:
+    def _config(self, is_sampled: bool, prompt: int) -> GenerationConfig:
         sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
-        sampling = sampled if choice == "sampled" else SamplingConfig()
+        sampling = sampled if is_sampled else SamplingConfig()
         return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
 
     def _drafter(self, name: str, answers: Sequence[PlainAnswer], datastore: Datastore) -> Drafter:
         vocab_size = self._target.manifest.vocab_size
         if name == "stress":
             return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
-        sources = SOURCE_SETS[name]
+        sources = SOURCE_SETS.get(name, frozenset())
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
         return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else []).wait()
@@ -145,23 +150,24 @@ class _Prover:
         return PlainAnswer(prompt, config, sequence.output_token_ids, digests)
 
     def _compare(
-        self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, choice: str, batch_size: int
+        self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, way: Way, batch_size: int
     ) -> ProofRun:
         decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
         decoder.budget = AnyWidth(seed=batch_size)
         witnesses = {
-            decoder.submit(answer.prompt, answer.config): Witness(prompt, answer)
+            decoder.submit(answer.prompt, replace(answer.config, is_drafted=name != "none")): Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
         }
         decoder.near_tie_margin = self._near_tie_margin
-        decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
+        if way.reads_logits:
+            decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
         running = dict(witnesses)
         while running:
             decoder.step()
             for sequence in [each for each in running if each.finish_reason is not None]:
                 running.pop(sequence).finish(sequence)
                 self._tell_progress()
-        return run_of(name, choice, batch_size, witnesses)
+        return run_of(name, way, batch_size, witnesses)
 
     def _tell_progress(self) -> None:
         self._num_done += 1

@@ -5,51 +5,49 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.proof.result import Divergence, ProofReport, ProofRun
+from reader_edge.proof.result import Divergence, ProofReport, ProofRun, Way
 from reader_edge_runtime import Engine
 
 
 def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
     """A proof, ready for JSON."""
     return {
-        "tokens_compared": report.tokens_compared,
-        "divergences": report.num_divergences,
-        "logit_rows": report.logit_rows,
-        "logit_rows_equal": report.logit_rows_equal,
+        **_counts(report),
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
+        "ways": [{"way": way.name, **_counts(part)} for way, part in report.by_way().items()],
         "refusal": report.refusal,
         "is_promise_kept": report.is_promise_kept,
         "provider": report.provider,
         "attention": report.attention,
         "precision": report.precision,
-        "runs": [{**asdict(run), "divergences": len(run.divergences)} for run in report.runs],
+        "runs": [{**asdict(run), "way": run.way.name, "divergences": len(run.divergences)} for run in report.runs],
         "first_divergences": [_divergence_fields(engine, *each) for each in report.first_divergences()],
     }
 
 
 def proof_table(report: ProofReport) -> Table:
     """One row a run."""
-    columns = ("drafter", "choice", "batch", "nodes", "acceptance length", "tokens", "divergences", "rows bit-equal")
+    columns = ("drafter", "way", "batch", "nodes", "acceptance length", "tokens", "divergences", "rows bit-equal")
     title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention)"
     table = Table(*columns, title=title, title_justify="left")
     for run in report.runs:
         table.add_row(
             run.drafter,
-            run.choice,
+            run.way.name,
             str(run.batch_size),
             str(sum(run.nodes_by_source.values())),
             f"{run.acceptance_length:.2f}",
             str(run.tokens_compared),
             str(len(run.divergences)),
-            f"{run.logit_rows_equal} of {run.logit_rows}",
+            f"{run.logit_rows_equal} of {run.logit_rows}" if run.way.reads_logits else "none read",
         )
     return table
 
 
 def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -> list[str]:
     """The result in sentences."""
-    rows = f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal"
-    lines = [f"{report.tokens_compared} tokens compared, {report.num_divergences} divergences; {rows}."]
+    lines = [f"{report.tokens_compared} tokens compared, {report.num_divergences} divergences:"]
+    lines += [_way_sentence(way, part) for way, part in report.by_way().items()]
     for run, divergence in report.first_divergences():
         lines.append(_divergence_sentence(engine, run, divergence, prompts[divergence.prompt]))
     if report.num_divergences:
@@ -69,13 +67,27 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
     return lines
 
 
+def _counts(report: ProofReport) -> dict[str, object]:
+    return {
+        "tokens_compared": report.tokens_compared,
+        "divergences": report.num_divergences,
+        "logit_rows": report.logit_rows,
+        "logit_rows_equal": report.logit_rows_equal,
+    }
+
+
+def _way_sentence(way: Way, report: ProofReport) -> str:
+    rows = f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal"
+    return f"- {way.name}: {report.tokens_compared} tokens, {rows if way.reads_logits else 'no logits read'};"
+
+
 def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) -> dict[str, object]:
     return {
         **asdict(divergence),
         "plain_text": _text(engine, divergence.plain_token_id),
         "drafted_text": _text(engine, divergence.drafted_token_id),
         "drafter": run.drafter,
-        "choice": run.choice,
+        "way": run.way.name,
         "batch_size": run.batch_size,
     }
 
@@ -83,7 +95,7 @@ def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) ->
 def _divergence_sentence(engine: Engine, run: ProofRun, divergence: Divergence, prompt: str) -> str:
     gap = "" if divergence.logit_gap is None else f", logit gap {divergence.logit_gap:.3g}"
     return (
-        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {run.drafter}, {run.choice}, "
+        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {run.drafter}, {run.way.name}, "
         f"batch {run.batch_size}, token {divergence.position + 1}: {_token(engine, divergence.drafted_token_id)} "
         f"instead of {_token(engine, divergence.plain_token_id)}{gap}."
     )

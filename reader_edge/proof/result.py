@@ -1,6 +1,19 @@
 """What a proof found: divergences, runs, and the report of all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of choosing tokens, and so of comparing answers.
+
+    reads_logits: every choice is made from a logit row, whose bits are compared. Otherwise greedy choices are the
+    graph's own best successors, as in production, and tokens alone are compared.
+    """
+
+    name: str
+    is_sampled: bool
+    reads_logits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +34,15 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class ProofRun:
-    """All prompts under one drafter, way of choosing and batch size.
+    """All prompts under one drafter, way and batch size.
 
     A prompt is compared up to its first divergence: what follows one cannot be compared.
+    logit_rows: rows whose bits were compared; 0 where the way reads none.
     nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
     """
 
     drafter: str
-    choice: str
+    way: Way
     batch_size: int
     tokens_compared: int
     logit_rows: int
@@ -68,9 +82,14 @@ class ProofReport:
     def logit_rows_equal(self) -> int:
         return sum(run.logit_rows_equal for run in self.runs)
 
+    def by_way(self) -> dict[Way, "ProofReport"]:
+        """The part of this report that belongs to each way."""
+        ways = dict.fromkeys(run.way for run in self.runs)
+        return {way: replace(self, runs=tuple(run for run in self.runs if run.way == way)) for way in ways}
+
     @property
     def logit_rows_bit_equal(self) -> bool:
-        """Whether every choice was made from the very bits that plain decoding had."""
+        """Whether every logit row compared has the very bits that plain decoding had."""
         return self.logit_rows_equal == self.logit_rows
 
     @property

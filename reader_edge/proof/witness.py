@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.proof.result import Divergence, ProofRun
+from reader_edge.proof.result import Divergence, ProofRun, Way
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 
@@ -37,7 +37,7 @@ class Witness:
 
     def see_row(self, sequence: DecodingSequence, row: Float32Array) -> None:
         """Compare the row that the next token is chosen from; the token before is known by now."""
-        self._see_last_token(sequence)
+        self._see_tokens(sequence)
         if self.divergence is None:
             position = sequence.num_output_tokens
             self.num_rows += 1
@@ -45,33 +45,34 @@ class Witness:
             self._row = row.copy()
 
     def finish(self, sequence: DecodingSequence) -> None:
-        """Compare the last token and the length."""
-        self._see_last_token(sequence)
+        """Compare the tokens not seen yet, and the length."""
+        self._see_tokens(sequence)
         position = sequence.num_output_tokens
         if self.divergence is None and position < len(self._plain.token_ids):
             self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
 
-    def _see_last_token(self, sequence: DecodingSequence) -> None:
-        position = sequence.num_output_tokens - 1
-        if position < 0 or self.divergence is not None:
-            return
-        drafted = sequence.token_ids[-1]
-        plain = self._plain.token_ids[position] if position < len(self._plain.token_ids) else None
-        self.num_tokens += 1
-        if drafted != plain:
-            gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
-            self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
+    def _see_tokens(self, sequence: DecodingSequence) -> None:
+        """Compare the tokens emitted since the last call, up to the first divergence."""
+        plain_token_ids, drafted_token_ids = self._plain.token_ids, sequence.output_token_ids
+        while self.divergence is None and self.num_tokens < len(drafted_token_ids):
+            position = self.num_tokens
+            drafted = drafted_token_ids[position]
+            plain = plain_token_ids[position] if position < len(plain_token_ids) else None
+            self.num_tokens += 1
+            if drafted != plain:
+                gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
+                self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
 
 
-def run_of(name: str, choice: str, batch_size: int, witnesses: dict[DecodingSequence, Witness]) -> ProofRun:
-    """What the witnesses of one drafter, way of choosing and batch size saw."""
+def run_of(name: str, way: Way, batch_size: int, witnesses: dict[DecodingSequence, Witness]) -> ProofRun:
+    """What the witnesses of one drafter, way and batch size saw."""
     stats = GenerationStats()
     for sequence in witnesses:
         stats.add(sequence.stats)
     watched = witnesses.values()
     return ProofRun(
         drafter=name,
-        choice=choice,
+        way=way,
         batch_size=batch_size,
         tokens_compared=sum(each.num_tokens for each in watched),
         logit_rows=sum(each.num_rows for each in watched),

@@ -1,12 +1,13 @@
 """The proof: it passes where drafting changes nothing, and catches what does."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
 from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.proof import BATCH_SIZES, CHOICES, DRAFTERS, SOURCE_SETS, prove
+from reader_edge.proof.proof import BATCH_SIZES, DRAFTERS, SOURCE_SETS, WAYS, prove
 from reader_edge.proof.result import ProofReport
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -28,10 +29,9 @@ def report(shared_engine: Engine) -> ProofReport:
 
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(PROMPTS) * MAX_TOKENS
-    assert [(run.choice, run.drafter, run.batch_size) for run in report.runs] == list(
-        product(CHOICES, DRAFTERS, BATCH_SIZES)
-    )
-    assert all(run.tokens_compared == run.logit_rows == num_tokens for run in report.runs)
+    assert [(run.way, run.drafter, run.batch_size) for run in report.runs] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
+    assert all(run.tokens_compared == num_tokens for run in report.runs)
+    assert all(run.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
     assert report.num_divergences == 0
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
@@ -74,7 +74,7 @@ def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
 def test_progress_counts_every_answer(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
     prove(engine, PROMPTS, 2, lambda done, total: told.append((done, total)))
-    num_answers = len(PROMPTS) * len(CHOICES) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+    num_answers = len(PROMPTS) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
     assert told == [(done, num_answers) for done in range(1, num_answers + 1)]
 
 
@@ -83,14 +83,14 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
     monkeypatch.setattr(
         DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
     )
-    report = prove(engine, PROMPTS, MAX_TOKENS)
+    report = prove(engine, PROMPTS[:1], MAX_TOKENS)
     assert report.num_divergences > 0
     assert not report.logit_rows_bit_equal
     for run, divergence in report.first_divergences():
         assert run.drafter == "stress" or run.acceptance_length > 1
         assert divergence.plain_token_id != divergence.drafted_token_id
-        assert divergence.logit_gap is not None
-        if run.choice == "greedy":
+        assert (divergence.logit_gap is None) != run.way.reads_logits
+        if divergence.logit_gap is not None and not run.way.is_sampled:
             assert divergence.logit_gap > 0
 
 
@@ -99,7 +99,7 @@ def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: 
         cache.lengths[slot] += len(path)
 
     monkeypatch.setattr(HostCache, "commit", commit)
-    assert prove(engine, PROMPTS, MAX_TOKENS).num_divergences > 0
+    assert prove(engine, PROMPTS[:1], MAX_TOKENS).num_divergences > 0
 
 
 def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +107,13 @@ def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = HostTarget.forward
 
     def noisy_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
-        result = forward(target, cache, wanted)
-        if max(map(len, wanted.trees)) > 1:
-            noise = np.sin(np.arange(target.manifest.vocab_size, dtype=np.float32))
-            np.add(result.wanted_logits, scale * noise, out=result.logits)
-        return result
+        if max(map(len, wanted.trees)) == 1:
+            return forward(target, cache, wanted)
+        logits = forward(target, cache, replace(wanted, wants_logits=True)).wanted_logits
+        logits += scale * np.sin(np.arange(logits.shape[-1], dtype=np.float32))
+        top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : target.manifest.top_k]
+        top_logits = np.take_along_axis(logits, top_ids, axis=-1)
+        return ForwardResult(top_ids, top_logits, logits if wanted.wants_logits else None)
 
     monkeypatch.setattr(HostTarget, "forward", noisy_forward)
 
@@ -126,13 +128,31 @@ def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes
     assert not report.is_promise_kept
 
 
+def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy answers are made of these ids, and no logits are read."""
+    forward = HostTarget.forward
+
+    def swapping_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
+        result = forward(target, cache, wanted)
+        if max(map(len, wanted.trees)) > 1:
+            result.top_ids[..., :2] = result.top_ids[..., 1::-1]
+        return result
+
+    monkeypatch.setattr(HostTarget, "forward", swapping_forward)
+    report = prove(engine, PROMPTS[:1], 4)
+    by_top_ids, *others = report.by_way().values()
+    assert by_top_ids.num_divergences > 0
+    assert all(part.num_divergences == 0 and part.logit_rows_bit_equal for part in others)
+    assert not report.is_promise_kept
+
+
 def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     _noisy(20, monkeypatch)
-    report = prove(engine, PROMPTS[:2], MAX_TOKENS)
+    report = prove(engine, PROMPTS[:2], 6)
     for run in report.runs:
         firsts = [divergence.position + 1 for divergence in run.divergences]
-        assert run.tokens_compared == sum(firsts) + MAX_TOKENS * (2 - len(firsts))
-        assert run.logit_rows == run.tokens_compared
+        assert run.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
+        assert run.logit_rows == run.tokens_compared * run.way.reads_logits
     first = {divergence.prompt: divergence.position for _, divergence in report.first_divergences()}
     for run in report.runs:
         assert all(first[each.prompt] <= each.position for each in run.divergences)
@@ -150,13 +170,13 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
     report = prove(engine, PROMPTS[:1], max_tokens=40)
-    assert report.num_divergences == len(report.runs)
+    assert report.num_divergences == sum(run.drafter != "none" for run in report.runs)
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 
 def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
-    package.change_manifest(max_context=32)
-    report = prove(Engine.load(package.folder), ["# tar", "1 2 3 4 5 6 7 8"], 100)
+    package.change_manifest(max_context=24)
+    report = prove(Engine.load(package.folder), ["1 2 3 4 5 6 7 8"], 100)
     assert report.num_divergences == 0
     assert report.logit_rows_bit_equal
-    assert report.runs[0].tokens_compared < 64
+    assert report.runs[0].tokens_compared < 24

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge.proof.proof import BATCH_SIZES, CHOICES, DRAFTERS
+from reader_edge.proof.proof import BATCH_SIZES, DRAFTERS, WAYS
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -18,7 +18,7 @@ from tests.reader_edge.package_copy import PackageCopy
 def test_the_demo_package_passes(runner: CliRunner) -> None:
     result = runner.invoke(main, ["verify", "-n", "4"])
     assert result.exit_code == 0
-    num_tokens = 4 * len(read_prompts(VERIFY_PROMPTS)) * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_tokens = 4 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     assert f"{num_tokens} tokens compared, 0 divergences" in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
@@ -29,8 +29,10 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n\n# git\n")
     fields = json.loads(runner.invoke(main, ["verify", "-n", "4", "--prompts", str(prompts), "--json"]).stdout)
-    num_tokens = 2 * 4 * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
-    assert fields["tokens_compared"] == fields["logit_rows"] == fields["logit_rows_equal"] == num_tokens
+    num_tokens = 2 * 4 * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    assert fields["tokens_compared"] == num_tokens
+    assert fields["logit_rows"] == fields["logit_rows_equal"] == num_tokens * 2 // 3
+    assert [each["logit_rows"] for each in fields["ways"]] == [0, num_tokens // 3, num_tokens // 3]
     assert fields["divergences"] == 0
     assert fields["logit_rows_bit_equal"] is True
     assert fields["first_divergences"] == []
@@ -41,7 +43,7 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
 
 def test_the_default_compares_20_000_tokens() -> None:
     option = next(each for each in main.commands["verify"].params if each.name == "max_tokens")
-    num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(CHOICES) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     assert isinstance(option.default, int)
     assert num_answers * option.default >= 20_000
 
