@@ -7,11 +7,13 @@ VOCAB_SIZE = 320
 MAX_CONTEXT = 128
 SPECIAL_TOKENS = ["<|bos|>", "<|eos|>"]
 
+NUM_LAYERS = 2
+
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": MAX_CONTEXT,
@@ -21,28 +23,29 @@ _SIZES: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
-_CHANGES: dict[str, dict[str, Any]] = {
-    "gemma": {"head_dim": 16},
-    "gemma2": {"head_dim": 16, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, **_WINDOW},
-    "gemma3_text": {"head_dim": 16, "query_pre_attn_scalar": 24, **_WINDOW},
-    "granite": {"attention_multiplier": 0.2, "logits_scaling": 2.0, "residual_multiplier": 0.5},
-    "mistral": {"sliding_window": 8},
-    "olmo2": {"tie_word_embeddings": False},
-    "phi": {"tie_word_embeddings": False, "partial_rotary_factor": 0.5},
-    "phi3": {"sliding_window": 8},
-    "qwen2": {"use_sliding_window": True, **_WINDOW},
-    "qwen3": {"head_dim": 32},
-    "smollm3": {"use_sliding_window": True, **_WINDOW},
-}
-_GPT2_SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "n_embd": 64,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": MAX_CONTEXT,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "scale_attn_by_inverse_layer_idx": True,
+TINY_CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _SIZES,
+    "mistral": {**_SIZES, "sliding_window": 8},
+    "qwen2": {**_SIZES, "use_sliding_window": True, **_WINDOW},
+    "qwen3": {**_SIZES, "head_dim": 32},
+    "gemma": {**_SIZES, "head_dim": 16},
+    "gemma2": {**_SIZES, "head_dim": 16, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0, **_WINDOW},
+    "gemma3_text": {**_SIZES, "head_dim": 16, "query_pre_attn_scalar": 24, **_WINDOW},
+    "phi": {**_SIZES, "tie_word_embeddings": False, "partial_rotary_factor": 0.5},
+    "phi3": {**_SIZES, "sliding_window": 8},
+    "smollm3": {**_SIZES, "use_sliding_window": True, **_WINDOW},
+    "gpt2": {
+        "vocab_size": VOCAB_SIZE,
+        "n_embd": 64,
+        "n_layer": NUM_LAYERS,
+        "n_head": 4,
+        "n_positions": MAX_CONTEXT,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "scale_attn_by_inverse_layer_idx": True,
+    },
+    "granite": {**_SIZES, "attention_multiplier": 0.2, "logits_scaling": 2.0, "residual_multiplier": 0.5},
+    "olmo2": {**_SIZES, "tie_word_embeddings": False},
 }
 
 
@@ -51,9 +54,8 @@ def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = _GPT2_SIZES if model_type == "gpt2" else _SIZES | _CHANGES.get(model_type, {})
     torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **(sizes | {"initializer_range": 0.1} | changes))
+    config = AutoConfig.for_model(model_type, **(TINY_CONFIGS[model_type] | {"initializer_range": 0.1} | changes))
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():

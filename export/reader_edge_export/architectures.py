@@ -4,25 +4,43 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
-SUPPORTED = (
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt2",
-    "granite",
-    "llama",
-    "mistral",
-    "olmo2",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-)
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What an architecture's layers may hold, beyond plain causal attention.
+
+    name: as people write it. has_windows: attention to the last tokens only, where the config asks for it.
+    fuses_heads: query, key and value of a layer become one RotaryHeads. fuses_swiglu: gate and up become one SwiGLU.
+    num_biases: products of a layer with a bias, once those of the same rows are one.
+    """
+
+    name: str
+    has_windows: bool = False
+    fuses_heads: bool = False
+    fuses_swiglu: bool = False
+    num_biases: int = 0
+
+
+SUPPORTED = {  # by model_type
+    "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
+    "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
+    "qwen2": Architecture("qwen2", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_biases=1),
+    "qwen3": Architecture("qwen3", fuses_swiglu=True),
+    "gemma": Architecture("gemma", fuses_heads=True),
+    "gemma2": Architecture("gemma2", has_windows=True, fuses_heads=True),
+    "gemma3_text": Architecture("gemma3 (text)", has_windows=True),
+    "phi": Architecture("phi", num_biases=3),
+    "phi3": Architecture("phi3", has_windows=True, fuses_swiglu=True),
+    "smollm3": Architecture("smollm3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
+    "gpt2": Architecture("gpt2", num_biases=4),
+    "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
+    "olmo2": Architecture("olmo2", fuses_swiglu=True),
+}
 
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 _STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")

@@ -19,7 +19,7 @@ from reader_edge_export.calibration import calibration_text
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.source import Source, find_source
+from reader_edge_export.sources.hugging_face import Source, find_source
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.package.checksums import file_entry
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, FileEntry, Manifest
@@ -106,8 +106,8 @@ class _Export:
 
     def run(self) -> Manifest:
         from reader_edge_export.commit_graph import write_commit_graph
-        from reader_edge_export.source_model import load_model, vocab_size_of
-        from reader_edge_export.tokenizer_files import load_tokenizer, write_tokenizer
+        from reader_edge_export.sources.module import load_model, vocab_size_of
+        from reader_edge_export.sources.tokenizer import load_tokenizer, write_tokenizer
 
         with self._stages.enter("loading the model"):
             model = load_model(self._source)
@@ -142,8 +142,8 @@ class _Export:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[AttentionLayer]
     ) -> Manifest:
         from reader_edge_export.graph import TOP_K
-        from reader_edge_export.source_model import vocab_size_of
-        from reader_edge_export.tokenizer_files import special_token_ids
+        from reader_edge_export.sources.module import vocab_size_of
+        from reader_edge_export.sources.tokenizer import special_token_ids
         from reader_edge_export.tree_config import sliding_window_of
 
         eos_token_ids, bos_token_id = special_token_ids(self._source, tokenizer)

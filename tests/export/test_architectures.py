@@ -20,12 +20,10 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, MASKED
-from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
+from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VOCAB_SIZE
 
-WINDOWED = {"gemma2", "gemma3_text", "mistral", "phi3", "qwen2", "smollm3"}
-WITH_HEADS = {"gemma", "gemma2", "granite", "llama", "mistral", "qwen2", "smollm3"}
-WITH_SWIGLU = {"granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 LIMIT = 5e-6
 INT8_LIMIT = 0.1
 LENGTHS = [20, 9]
@@ -62,11 +60,12 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
     expected, graph, window = traced(model_type)
-    assert (window == 8) == (model_type in WINDOWED)
+    assert (window == 8) == SUPPORTED[model_type].has_windows
     write_graph(graph, tmp_path, ExportOptions("fp32", attention))
     logits = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - expected).max() < LIMIT
     assert np.abs(expected).max() > 0.5  # else the limit says nothing
+    assert not GraphFile.read(tmp_path / GRAPH_NAME).has_subgraphs  # a package with them would be refused
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
@@ -88,11 +87,23 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(
 ) -> None:
     _, graph, _ = traced(model_type)
     operators = _int8_operators(graph, tmp_path)
-    assert operators["RotaryHeads"] == (2 if model_type in WITH_HEADS else 0)
-    assert operators["SwiGLU"] == (2 if model_type in WITH_SWIGLU else 0)
-    assert operators["RowLinearBias"] == {"gpt2": 8, "phi": 7, "qwen2": 2}.get(model_type, 0)
-    if model_type in WITH_HEADS and operators["IntegerAttention"]:
+    architecture = SUPPORTED[model_type]
+    assert operators["RotaryHeads"] == (NUM_LAYERS if architecture.fuses_heads else 0)
+    assert operators["SwiGLU"] == (NUM_LAYERS if architecture.fuses_swiglu else 0)
+    head_biases = 1 if model_type == "phi" else 0
+    assert operators["RowLinearBias"] == NUM_LAYERS * architecture.num_biases + head_biases
+    if architecture.fuses_heads and operators["IntegerAttention"]:
         assert operators["Reshape"] == 0  # heads are merged where attention writes them
+
+
+def test_readme_lists_the_supported_architectures() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    listed = " ".join(readme.split("Supported architectures: ")[1].split(".\n")[0].split()).split(", ")
+    assert listed == [architecture.name for architecture in SUPPORTED.values()]
+
+
+def test_every_architecture_has_a_tiny_model() -> None:
+    assert TINY_CONFIGS.keys() == SUPPORTED.keys()
 
 
 def test_biases_that_are_all_alike_are_part_of_the_product_too(

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.repeated_layers import repeat_layer, streamed_bytes
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.source_model import chain_logits
+from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage

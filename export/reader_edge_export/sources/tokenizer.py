@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from reader_edge_export.source import Source, read_json
+from reader_edge_export.sources.hugging_face import Source, read_json
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from reader_edge_export.source import Source
+from reader_edge_export.sources.hugging_face import Source
 from reader_edge_runtime.errors import ExportError
 
 

@@ -1,4 +1,4 @@
-"""The model to export: a local folder or one from the Hugging Face hub, checked before anything heavy is imported."""
+"""A model in Hugging Face format, in a local folder or on the hub: checked before anything heavy is imported."""
 
 import hashlib
 import json
