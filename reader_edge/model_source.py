@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from filelock import FileLock
 from platformdirs import user_cache_path
 
 from reader_edge.terminal.console import load_progress, stage_progress
@@ -70,13 +71,16 @@ def bundled_demo() -> Path:
 
 
 def _exported(name: str, key: str) -> Path:
+    """The package of a Hugging Face model, in the user's cache; one process exports it while others wait."""
     from reader_edge_export.options import ExportOptions
     from reader_edge_export.pipeline import export_model
 
     digest = hashlib.sha256(f"{FORMAT_VERSION} {key}".encode()).hexdigest()[:16]
     out = user_cache_path("reader-edge") / "packages" / f"{Path(name).resolve().name}-int8-{digest}"
-    if not (out / MANIFEST_NAME).is_file():
-        with stage_progress(f"Exporting {name} (once)") as on_stage:
+    if (out / MANIFEST_NAME).is_file():
+        return out
+    with stage_progress(f"Exporting {name} (once)") as on_stage, FileLock(f"{out}.lock"):
+        if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
             export_model(name, out, ExportOptions(precision="int8", attention="exact"), on_stage=on_stage)
     return out
 

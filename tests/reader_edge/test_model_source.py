@@ -1,10 +1,14 @@
 """Which package MODEL means."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 
 from reader_edge.cli import main
 from reader_edge.model_source import bundled_demo, find_package
@@ -77,6 +81,31 @@ def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
 def test_a_hub_id_is_exported_once(exported: list[str]) -> None:
     assert find_package("owner/name") == find_package("owner/name")
     assert exported == ["owner/name"]
+
+
+def test_two_cold_starts_at_once_export_once(
+    monkeypatch: pytest.MonkeyPatch, demo_folder: Path, source_folder: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("reader_edge.model_source.user_cache_path", lambda name: tmp_path / name)
+    num_asked = threading.Semaphore(0)
+    exported: list[Path] = []
+
+    class Lock(FileLock):
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            num_asked.release()
+            return super().acquire(*args, **options)
+
+    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> None:
+        exported.append(out)
+        assert all(num_asked.acquire(timeout=60) for _ in range(2))
+        PackageCopy(demo_folder, out)  # raises where another did so before
+
+    monkeypatch.setattr("reader_edge.model_source.FileLock", Lock)
+    monkeypatch.setattr(pipeline, "export_model", export_model)
+    with ThreadPoolExecutor(2) as pool:
+        packages = set(pool.map(find_package, [str(source_folder)] * 2))
+    assert packages == set(exported)
+    assert len(exported) == 1
 
 
 def test_a_path_below_an_existing_folder_is_no_hub_id(
