@@ -31,8 +31,8 @@ def new_file(path: Path, mode: int = NEW_FILE_MODE, is_durable: bool = False) ->
     try:
         old_mode = _regular_file_mode(target)
         clear_leftovers(target)
-        file_id = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode if old_mode is None else 0o600)
-        with open(file_id, "wb") as file:
+        first_mode = mode if old_mode is None else 0o600
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, first_mode)) as file:
             yield file
             if is_durable:
                 file.flush()

@@ -2,14 +2,29 @@
 
 import itertools
 import multiprocessing
+import os
+import resource
+import signal
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from io import FileIO
+from multiprocessing.connection import Connection
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.sources.history_file import HEADER_BYTES, HistoryFile, erase_history
+from reader_edge_runtime.drafting.sources import history_file, history_records
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile, erase_history
+from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
 
 FINGERPRINT = bytes(range(32))
@@ -23,6 +38,13 @@ def history(path: Path, max_tokens: int = 1000, fingerprint: bytes = FINGERPRINT
 def append_all(file: HistoryFile, texts: list[list[int]]) -> None:
     for text in texts:
         file.append(np.array(text, np.int32))
+
+
+def rewritten() -> None:
+    """Wait for the threads that rewrite files."""
+    for thread in threading.enumerate():
+        if thread.name == "reader-edge history":
+            thread.join()
 
 
 def contents(file: HistoryFile) -> list[list[int]]:
@@ -48,10 +70,12 @@ def test_texts_used_last_are_read_back(
 
 def test_file_stays_within_twice_its_bound(tmp_path: Path) -> None:
     file = history(tmp_path / "file", max_tokens=2000)
-    append_all(file, [[i % 100] * 50 for i in range(200)])
-    assert (tmp_path / "file").stat().st_size <= HEADER_BYTES + 2 * 4 * 2000
+    for number in range(200):
+        append_all(file, [[number % 100] * 50])
+        rewritten()
+        assert (tmp_path / "file").stat().st_size <= HEADER_BYTES + 2 * 4 * 2000
     assert contents(file)[-1] == [99] * 50
-    assert not list(tmp_path.glob("*.partial*"))
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
 
 
 @pytest.mark.parametrize("num_lost", [1, 5, 11, 12, 19])
@@ -64,13 +88,39 @@ def test_unfinished_record_is_left_out_and_then_cut_off(tmp_path: Path, num_lost
     assert contents(history(path)) == [[1, 2, 3], [7]]
 
 
-def test_flipped_bit_ends_the_history_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_flipped_bit_costs_its_record_alone_and_is_told_once(tmp_path: Path, damaged: int) -> None:
     path = tmp_path / "file"
-    append_all(history(path), [[1], [2], [3]])
-    data = bytearray(path.read_bytes())
-    data[HEADER_BYTES + 12 + 8] ^= 1
-    path.write_bytes(bytes(data))
-    assert contents(history(path)) == [[1]]
+    texts = [[1, 2, 3, 4], [2, 1, 0, 7], [3]]
+    append_all(history(path), texts)
+    data = path.read_bytes()
+    del texts[damaged]
+    for bit in range(8 * 24):
+        flipped = bytearray(data)
+        flipped[HEADER_BYTES + 24 * damaged + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.warns(UserWarning, match="is damaged in one place: the past answers there are lost"):
+            assert contents(history(path)) == texts
+        append_all(history(path), [[4]])
+        assert contents(history(path)) == [*texts, [4]]
+
+
+def test_search_behind_damage_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    num_records = 20_000  # at each of which a record of half the file seems to begin
+    path.write_bytes(path.read_bytes() + struct.pack("<II", num_records, 0xFFFFFFFF) * num_records + b"end")
+    summed: list[int] = []
+
+    def count_and_sum(data: memoryview) -> int:
+        summed.append(len(data))
+        return crc32(data)
+
+    monkeypatch.setattr(history_records, "_MAX_SEARCHED_BYTES", 1 << 24)
+    monkeypatch.setattr(zlib, "crc32", count_and_sum)
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert contents(history(path)) == [[1]]
+    assert sum(summed) < 2 * (1 << 24) + 3 * num_records * 4
 
 
 def test_huge_length_in_a_record_allocates_nothing(tmp_path: Path) -> None:
@@ -95,10 +145,12 @@ def test_foreign_file_is_refused_and_left_alone(tmp_path: Path, change: object, 
     assert callable(change)
     path.write_bytes(change(path.read_bytes()))
     before = path.read_bytes()
+    Path(f"{path}.lock").unlink(missing_ok=True)
     for use in (lambda: history(path).read(), lambda: append_all(history(path), [[2]])):
         with pytest.raises(HistoryError, match=sentence):
             use()
     assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_token_ids_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -167,17 +219,195 @@ def test_erased_history_is_gone_and_other_files_are_left_alone(tmp_path: Path) -
 
 
 def _write_many(path: str, number: int) -> None:
-    append_all(history(Path(path), max_tokens=3000), [[number, i] * 4 for i in range(40)])
+    file = history(Path(path), max_tokens=700)
+    for i in range(40):
+        append_all(file, [[number, i] * 4] * 50)
 
 
-def test_two_processes_lose_nothing(tmp_path: Path) -> None:
+def test_two_processes_lose_nothing_though_both_rewrite_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(str(tmp_path / "file"), number)) for number in (1, 2)]
+    writers = [context.Process(target=_write_many, args=(str(path), number)) for number in (1, 2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
         assert writer.exitcode == 0
-    texts = contents(history(tmp_path / "file", max_tokens=3000))
-    assert sorted(text[0] for text in texts) == [1] * 40 + [2] * 40
-    assert all(text == text[:2] * 4 for text in texts)
+    texts = contents(history(path, max_tokens=3000))
+    assert sorted(texts) == sorted([number, i] * 4 for number in (1, 2) for i in range(40))
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
+
+
+def test_other_process_holding_the_lock_keeps_no_answer_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    file = history(path, max_tokens=1000)
+    with FileLock(f"{path}.lock"):
+        append_all(file, [[1] * 500, *[[2] * 500] * 10])  # so many that the file wants to be rewritten
+        assert path.stat().st_size == HEADER_BYTES + 11 * (8 + 4 * 500)
+    rewritten()
+    assert path.stat().st_size == HEADER_BYTES + 2 * (8 + 4 * 500)
+    assert contents(file) == [[1] * 500, [2] * 500]
+
+
+def test_rewrite_that_fails_is_told_with_the_next_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "_LOCK_SECONDS", 0)
+    with FileLock(tmp_path / "file.lock"):
+        file = history(tmp_path / "file", max_tokens=1000)
+        append_all(file, [[1] * 500] * 5)
+        rewritten()
+    with pytest.raises(HistoryError, match="is locked by another process"):
+        append_all(file, [[2]])
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_answer_that_comes_during_a_rewrite_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool
+) -> None:
+    path = tmp_path / "file"
+    other = history(path)
+    read = HistoryFile._records
+
+    def read_while_others_write(file: HistoryFile) -> history_records.Records:
+        if is_early:
+            append_all(other, [[7]])
+        records = read(file)
+        append_all(other, [[8]])
+        return records
+
+    append_all(other, [[1], [2]])
+    with monkeypatch.context() as patch:
+        patch.setattr(HistoryFile, "_records", read_while_others_write)
+        history(path)._rewrite()
+    assert contents(other) == [[1], [2], *[[7]] * is_early, [8]]
+
+
+def test_answer_that_reaches_a_file_just_replaced_is_written_to_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    write = HistoryFile._write
+
+    def write_when_replaced(file: HistoryFile, opened: FileIO, data: bytes) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(HistoryFile, "_write", write)
+            if not replaced:
+                replaced.append(True)
+                history(path)._rewrite()
+        write(file, opened, data)
+
+    replaced: list[bool] = []
+    monkeypatch.setattr(HistoryFile, "_write", write_when_replaced)
+    append_all(history(path), [[2]])
+    assert contents(history(path)) == [[1], [2]]
+
+
+def _append_until_killed(path: str, dies_in: str, acknowledged: Connection) -> None:
+    """Append, until a step of the rewriting thread or the last answer ends the process."""
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if dies_in:
+        setattr(Path, dies_in, die)
+    file = history(Path(path), max_tokens=100)
+    for number in range(100):
+        append_all(file, [[number] * 9] * 9)
+        acknowledged.send(number)
+    if dies_in:
+        rewritten()
+    die()
+
+
+@pytest.mark.parametrize("dies_in", ["", "chmod", "replace"])
+def test_kill_loses_no_answer_that_was_acknowledged(tmp_path: Path, dies_in: str) -> None:
+    path = tmp_path / "file"
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    writer = context.Process(target=_append_until_killed, args=(str(path), dies_in, sender))
+    writer.start()
+    sender.close()
+    with suppress(EOFError):
+        while True:
+            last = receiver.recv()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    texts = contents(history(path, max_tokens=100))
+    expected = [[number] * 9 for number in range(last - 10, last + 1)]
+    assert texts in (expected, [*expected[1:], [last + 1] * 9])
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
+
+
+def test_full_disk_is_told_and_costs_no_answer_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1], [2]])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        with pytest.raises(HistoryError, match="cannot be used: No space left on device"):
+            append_all(history(path), [[3, 4]])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(history(path)) == [[1], [2]]
+    append_all(history(path), [[5]])
+    assert contents(history(path)) == [[1], [2], [5]]
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_new_files_are_private_and_old_ones_keep_their_mode(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    with FileLock(f"{path}.lock", mode=0o600):
+        pass
+    assert contents(history(path)) == [[1]]
+    assert {mode_of(each) for each in tmp_path.iterdir()} == {0o600}
+    for mode in (0o640, 0o400 | 0o200):
+        path.chmod(mode)
+        history(path)._rewrite()
+        assert mode_of(path) == mode
+
+
+def test_empty_file_becomes_a_history(tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o640)
+    assert contents(history(tmp_path / "file")) == []
+    append_all(history(tmp_path / "file"), [[1]])
+    assert contents(history(tmp_path / "file")) == [[1]]
+    assert mode_of(tmp_path / "file") == 0o640
+
+
+def test_two_processes_that_make_the_file_at_once_do_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    append_all(history(path), [[1]])
+    path.write_bytes(path.read_bytes() * 2)
+    append_all(history(path), [[2]])
+    assert contents(history(path)) == [[1], [2]]
+
+
+def test_link_is_followed_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    link, target = tmp_path / "link", tmp_path / "folder" / "target"
+    link.symlink_to(target)
+    append_all(history(link), [[1]])
+    history(link)._rewrite()
+    append_all(history(link), [[2]])
+    assert contents(history(link)) == contents(history(target)) == [[1], [2]]
+    assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == ["link"]
+    assert not list(tmp_path.glob("link.*"))
+    erase_history(link)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "made")
+    (tmp_path / "link").symlink_to(tmp_path / "made")
+    before = {path.name: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for path in (tmp_path / "made", tmp_path / "link"):
+        file = history(path)
+        for use in (file.read, partial(append_all, file, [[2]]), partial(erase_history, path)):
+            with pytest.raises(HistoryError, match="is not a regular file"):
+                use()
+    assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before

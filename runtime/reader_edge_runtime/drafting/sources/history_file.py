@@ -1,128 +1,175 @@
-"""Past answers on disk, so that the next run drafts from them: an append-only file of texts.
+"""Past answers on disk, so that the next run drafts from them: an append-only file that several processes share.
 
-    offset  bytes
-         0      8  magic, b"\\x89redghi\\n"
-         8      4  format version, 1
-        12     32  tokenizer fingerprint (SHA-256)
-        44     20  zeros
-        64         records: uint32 tokens, uint32 CRC-32 of their bytes, then the tokens as int32
+An answer is on the disk, as far as the system goes, when `append` returns: it survives a kill. `append` takes no lock
+and waits for no one: it writes its record with a single call, which puts it behind what others write at the same time.
 
-All numbers are little-endian. Writers append under a lock. A record that a killed process left unfinished fails its
-checksum or its length; the next writer cuts it off. A text that was made use of is appended again; of equal texts only
-the last counts. So the file is in the order of the last use, and one that grew to twice the bound is rewritten with the
-texts used last and renamed into place.
+A file that grew to twice its bound is rewritten under a lock, by a thread of its own. No answer is lost meanwhile:
+
+    rewriting                                       appending
+    1. make `.NAME.successor`                       1. write to the file
+    2. read the file                                2. if there is a successor, write to that, too
+    3. write the texts used last to the successor   3. if another file has the name now, begin again
+    4. rename the successor to the file
+
+Who finds no successor in his step 2 either wrote before the others' step 2, which reads what he wrote, or after their
+step 4, which he notices in step 3. A rewriter that is killed leaves the file as it was, and a successor that the next
+one removes. A text that was written twice counts once.
 """
 
+import errno
 import os
-import struct
-import zlib
-from collections.abc import Iterator
+import stat
+import threading
+import warnings
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.drafting.sources.history_records import (
+    HEADER_BYTES,
+    MAGIC,
+    TOKEN_BYTES,
+    Int32Array,
+    Records,
+    check_header,
+    pack_header,
+    pack_record,
+    read_records,
+)
 from reader_edge_runtime.errors import HistoryError
 
-MAGIC = b"\x89redghi\n"
-FORMAT_VERSION = 1
-HEADER_BYTES = 64
-
-_HEADER = struct.Struct("<8sI32s20x")
-_RECORD = struct.Struct("<II")
-_TOKEN_BYTES = 4
+_NEW_FILE_MODE = 0o600  # it holds prompts
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _LOCK_SECONDS = 10
-
-Int32Array = npt.NDArray[np.int32]
+_MIN_BOUND = 1024
+# More often than once in a row a file is not replaced, unless its identity cannot be trusted.
+_MAX_TRIES = 4
 
 
 class HistoryFile:
-    """The history of one tokenizer, bounded to `max_tokens` tokens; least recently used texts go first."""
+    """The history of one tokenizer, bounded to `max_tokens` tokens; least recently used texts go first.
+
+    A symbolic link stands for the file that it points to.
+    """
 
     def __init__(self, path: Path, tokenizer_fingerprint: bytes, max_tokens: int, vocab_size: int) -> None:
-        self.path = path
-        self._header = _HEADER.pack(MAGIC, FORMAT_VERSION, tokenizer_fingerprint)
+        self.path = Path(os.path.realpath(path))
+        self._successor = _successor(self.path)
+        self._header = pack_header(tokenizer_fingerprint)
         self._max_tokens = max_tokens
+        self._max_bytes = HEADER_BYTES + 2 * TOKEN_BYTES * max(max_tokens, _MIN_BOUND)
         self._vocab_size = vocab_size
-        self._lock = _lock(path)
+        self._lock = _lock(self.path)
+        self._rewriter: threading.Thread | None = None
+        self._failure: HistoryError | None = None
 
     def read(self) -> list[Int32Array]:
         """The last used texts that hold at most `max_tokens` tokens together, the last one last; none without a file.
 
-        Raises HistoryError for a file of another tokenizer, of a newer format, or of another kind.
+        Warns of damage, and repairs it: what is whole is kept. Raises HistoryError for a file of another tokenizer, of
+        a newer format, or of another kind.
         """
         if not self.path.parent.is_dir():  # its lock would make the folder
             raise HistoryError(f"There is no folder '{self.path.parent}': make it, or name another file.")
         try:
+            self._content()  # before a foreign file gets a lock beside it
             with self._lock:
-                return self._newest(self._content())
+                records = self._records()
+                if records.num_damaged or records.is_cut:
+                    with suppress(OSError):  # which keeps no one from reading
+                        self._rewrite()
+                self._successor.unlink(missing_ok=True)
         except (OSError, Timeout) as error:
             raise _error(self.path, error) from error
+        if records.num_damaged:
+            places = "one place" if records.num_damaged == 1 else f"{records.num_damaged} places"
+            warnings.warn(f"'{self.path}' is damaged in {places}: the past answers there are lost.", stacklevel=2)
+        return self._newest(records.texts)
 
     def append(self, token_ids: Int32Array) -> None:
-        """Add one text, of one longer than the bound its end. Raises HistoryError."""
+        """Add one text, of one longer than the bound its end. Raises HistoryError, also for a rewrite that failed."""
+        if self._failure is not None:
+            raise self._failure
         token_ids = token_ids[max(0, len(token_ids) - self._max_tokens) :]
         if not len(token_ids):
             return
+        record = pack_record(token_ids)
         try:
-            with self._lock:
-                self._append(_packed(token_ids))
-        except (OSError, Timeout) as error:
+            any(self._append(record) for _ in range(_MAX_TRIES))
+        except OSError as error:
             raise _error(self.path, error) from error
 
-    def _append(self, record: bytes) -> None:
-        content = self._content()
-        end = HEADER_BYTES + sum(_RECORD.size + text.nbytes for text in self._texts(content))
-        if not len(content) or end - HEADER_BYTES + len(record) > 2 * _TOKEN_BYTES * max(self._max_tokens, 1024):
-            self._rewrite([*map(_packed, self._newest(content)), record])
-            return
-        with self.path.open("r+b") as file:
-            file.truncate(end)
-            file.seek(0, os.SEEK_END)
-            file.write(record)
+    def _append(self, record: bytes) -> bool:
+        """Write a record; False where another file took the name meanwhile, which may not have it."""
+        with _open(self.path, os.O_CREAT) as file:
+            file.seek(0)
+            if header := file.read(HEADER_BYTES):
+                check_header(header, self._header, self.path)
+            self._write(file, record)
+            with suppress(FileNotFoundError), _open(self._successor) as successor:
+                self._write(successor, record)
+            written = os.fstat(file.fileno())
+        if written.st_size > self._max_bytes and (self._rewriter is None or not self._rewriter.is_alive()):
+            self._rewriter = threading.Thread(target=self._rewrite_later, name="reader-edge history")
+            self._rewriter.start()
+        try:
+            return os.path.samestat(written, self.path.stat())
+        except FileNotFoundError:
+            return False
 
-    def _rewrite(self, records: list[bytes]) -> None:
-        write_file(self.path, self._header + b"".join(records))
+    def _write(self, file: FileIO, data: bytes) -> int:
+        """Append data with one call, in an empty file the header before it; returns where that begins."""
+        data = data if os.fstat(file.fileno()).st_size else self._header + data
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return file.tell() - len(data)
 
-    def _content(self) -> npt.NDArray[np.uint8]:
-        """The file as bytes, mapped; empty where there is none yet."""
+    def _rewrite_later(self) -> None:
+        try:
+            with self._lock:
+                self._rewrite()
+        except (OSError, Timeout) as error:
+            self._failure = _error(self.path, error)
+        except HistoryError as error:
+            self._failure = error
+
+    def _rewrite(self) -> None:
+        """Keep the texts used last; only under the lock."""
+        self._successor.unlink(missing_ok=True)
+        try:
+            with _open(self._successor, os.O_CREAT | os.O_EXCL) as successor:
+                begin = self._write(successor, b"".join(map(pack_record, self._newest(self._records().texts))))
+                successor.seek(HEADER_BYTES)
+                if begin > HEADER_BYTES:  # others were faster, whose texts are the newer ones
+                    self._write(successor, successor.read(begin - HEADER_BYTES))
+            self._successor.chmod(stat.S_IMODE(self.path.stat().st_mode))
+            self._successor.replace(self.path)
+        finally:
+            self._successor.unlink(missing_ok=True)
+
+    def _records(self) -> Records:
+        records = read_records(self._content(), self._vocab_size)
+        if any(text.min() < 0 or text.max() >= self._vocab_size for text in records.texts):
+            raise HistoryError(f"'{self.path}' holds token ids that the model does not have: erase it.")
+        return records
+
+    def _content(self) -> memoryview:
+        """The file as bytes, mapped; empty where there is none yet. Raises HistoryError for a foreign file."""
+        _refuse_what_is_no_file(self.path)
         if not self.path.exists() or not self.path.stat().st_size:
-            return np.empty(0, np.uint8)
-        with self.path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-        if header[: len(MAGIC)] != MAGIC or len(header) < HEADER_BYTES:
-            raise HistoryError(f"'{self.path}' is not a history file: name another one.")
-        version, fingerprint = _HEADER.unpack(header)[1:]
-        if version != FORMAT_VERSION:
-            raise HistoryError(
-                f"'{self.path}' has format version {version}, this one reads {FORMAT_VERSION}: erase it."
-            )
-        if fingerprint != _HEADER.unpack(self._header)[2]:
-            raise HistoryError(f"'{self.path}' belongs to another tokenizer: name another file, or erase it.")
-        return np.memmap(self.path, np.uint8, mode="r")
+            return memoryview(b"")
+        content = np.memmap(self.path, np.uint8, mode="r").data
+        check_header(bytes(content[:HEADER_BYTES]), self._header, self.path)
+        return content
 
-    def _texts(self, content: npt.NDArray[np.uint8]) -> Iterator[Int32Array]:
-        """The texts up to the first record that is not whole."""
-        at = HEADER_BYTES
-        while at + _RECORD.size <= len(content):
-            num_tokens, checksum = _RECORD.unpack(content[at : at + _RECORD.size].tobytes())
-            begin, end = at + _RECORD.size, at + _RECORD.size + _TOKEN_BYTES * num_tokens
-            if not num_tokens or end > len(content) or zlib.crc32(content[begin:end].tobytes()) != checksum:
-                return
-            text = np.frombuffer(content[begin:end].tobytes(), "<i4").astype(np.int32)
-            if text.min() < 0 or text.max() >= self._vocab_size:
-                raise HistoryError(f"'{self.path}' holds token ids that the model does not have: erase it.")
-            yield text
-            at = end
-
-    def _newest(self, content: npt.NDArray[np.uint8]) -> list[Int32Array]:
-        newest_first = reversed(list(self._texts(content)))
-        texts = {text.tobytes(): text for text in newest_first}
+    def _newest(self, texts: list[Int32Array]) -> list[Int32Array]:
+        distinct = {text.tobytes(): text for text in reversed(texts)}
         kept: list[Int32Array] = []
         room = self._max_tokens
-        for text in texts.values():
+        for text in distinct.values():
             room -= len(text)
             if room < 0:
                 break
@@ -132,15 +179,37 @@ class HistoryFile:
 
 def erase_history(path: Path) -> None:
     """Delete a history file, whatever tokenizer it belongs to. Raises HistoryError for a file of another kind."""
+    file = Path(os.path.realpath(path))
     try:
-        with _lock(path):
-            with path.open("rb") as content:
-                is_history = content.read(len(MAGIC)) == MAGIC
-            if not is_history:
+        _refuse_what_is_no_file(file)
+        with file.open("rb") as content:
+            if content.read(len(MAGIC)) != MAGIC:
                 raise HistoryError(f"'{path}' is not a history file: it was left alone.")
-            path.unlink()
+        with _lock(file):
+            file.unlink()
+            _successor(file).unlink(missing_ok=True)
     except (OSError, Timeout) as error:
         raise _error(path, error) from error
+
+
+def _open(path: Path, flags: int = 0) -> FileIO:
+    """A file to append to, unbuffered: each write is one call."""
+    _refuse_what_is_no_file(path)
+
+    def opener(name: str, own_flags: int) -> int:
+        return os.open(name, own_flags & ~os.O_CREAT | flags | _NO_LINK, _NEW_FILE_MODE)
+
+    return FileIO(path, "a+", opener=opener)
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise HistoryError(f"'{path}' is not a regular file: name another one.")
+
+
+def _successor(path: Path) -> Path:
+    """The file that a rewrite makes; others must find it, so that its name cannot tell its owner."""
+    return path.with_name(f".{path.name}.successor")
 
 
 def _error(path: Path, error: OSError | Timeout) -> HistoryError:
@@ -150,9 +219,4 @@ def _error(path: Path, error: OSError | Timeout) -> HistoryError:
 
 
 def _lock(path: Path) -> FileLock:
-    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS)
-
-
-def _packed(token_ids: Int32Array) -> bytes:
-    tokens = token_ids.astype("<i4").tobytes()
-    return _RECORD.pack(len(token_ids), zlib.crc32(tokens)) + tokens
+    return FileLock(f"{path}.lock", timeout=_LOCK_SECONDS, mode=_NEW_FILE_MODE)
