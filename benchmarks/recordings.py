@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.measuring import say
 from benchmarks.modelling import Modelled, modelled, replay_reader_edge
-from benchmarks.prompt_lookup import Replay, replay_lookup
+from benchmarks.prompt_lookup import replay_lookup
 from benchmarks.runtimes import RUNTIMES
-from reader_edge.bench.replay import RecordedRequest, read_recording
+from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.tokenizer_source import load_tokenizer
 
 MEASURED_PARTS = ("0.5b-quantised", "0.5b-full")
@@ -40,14 +40,14 @@ def model_recording(requests: list[RecordedRequest], curves: dict[str, dict[int,
     """Contender -> its modelled decoding of one recording."""
     figures: dict[str, Modelled] = {}
     for runtime in RUNTIMES:
-        lookup_replay: Replay | None = replay_lookup(requests, runtime.lookup) if runtime.lookup else None
+        looked_up = replay_lookup(requests, runtime.lookup) if runtime.lookup else None
         for precision in runtime.precisions:
             name = f"{runtime.name} {precision}"
             if name not in curves:
                 continue
-            if lookup_replay is None:
-                replay, drafting_s = replay_reader_edge(requests, curves[name])
-                figures[name] = modelled(replay, curves[name], drafting_s)
+            if looked_up is None:
+                replay = replay_reader_edge(requests, curves[name])
+                figures[name] = modelled(replay, curves[name], replay.prefill_s + replay.draft_s + replay.learn_s)
             else:
-                figures[name] = modelled(lookup_replay, curves[name])
+                figures[name] = modelled(looked_up, curves[name])
     return {name: asdict(figure) for name, figure in figures.items()}

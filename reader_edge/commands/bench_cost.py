@@ -10,17 +10,18 @@ from reader_edge.commands import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from reader_edge_runtime import EngineConfig
     from reader_edge_runtime.measuring.verify_cost import VerifyCost
 
 
 @click.command()
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
-@options.machine
+@options.engine
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
 @options.as_json
-@options.grouped(engine_options=options.EngineOptions)
-def cost(model: str | None, batch: int, engine_options: options.EngineOptions, redo: bool, as_json: bool) -> None:
+@options.grouped(config="EngineConfig")
+def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
@@ -31,7 +32,6 @@ def cost(model: str | None, batch: int, engine_options: options.EngineOptions, r
 
     package = ModelPackage.open(find_package(model))
     package.check_files()
-    config = engine_options.config()
     target, _ = settle_width(open_target(package, config.threads, config.provider, config.uses_native))
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)

@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reader_edge.commands import options
+
+if TYPE_CHECKING:
+    from reader_edge_runtime import EngineConfig, GenerationConfig
 
 
 @click.command("decode")
@@ -17,18 +21,19 @@ from reader_edge.commands import options
 @options.top_p
 @options.seed
 @options.datastores
-@options.machine
+@options.engine
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
 )
 @options.as_json
-@options.grouped(generation=options.GenerationOptions, engine_options=options.EngineOptions)
+@options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
 def decode(
     model: str | None,
     prompts: Path | None,
-    generation: options.GenerationOptions,
+    config: "GenerationConfig",
     rounds: int,
-    engine_options: options.EngineOptions,
+    datastores: tuple[str, ...],
+    engine_config: "EngineConfig",
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -40,13 +45,13 @@ def decode(
     from reader_edge.bench.decode import bench_decode
     from reader_edge.bench.decode_report import bench_fields, draw_bench, print_bench
     from reader_edge.bench.plot import check_plot
+    from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.terminal.console import count_progress
 
     check_plot(plot)
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    config = generation.config()
-    engine = engine_options.load(model)
+    engine = load_engine(model, engine_config, None, datastores)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, texts, config, rounds, on_progress)
     if as_json:

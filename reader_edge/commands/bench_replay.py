@@ -1,12 +1,15 @@
 """`reader-edge bench replay`: recorded answers through the drafter alone, or through a model's real passes."""
 
-from pathlib import Path
+import json
+from typing import TYPE_CHECKING
 
 import click
 
+from reader_edge.bench.replay_plan import ReplayPlan, datastore_path
 from reader_edge.commands import options
 
-_DATASTORE = "datastore="
+if TYPE_CHECKING:
+    from reader_edge_runtime import EngineConfig
 
 
 def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -23,17 +26,12 @@ def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | N
 
 def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history") and not _datastore_path(name)]
+    unknown = [name for name in names if name not in ("context", "history") and not datastore_path(name)]
     if unknown or "context" not in names:
         raise click.BadParameter(
             f"{value!r} must be context or context,history, each with ,datastore=FILE behind it if wanted."
         )
     return names
-
-
-def _datastore_path(name: str) -> str:
-    """FILE of datastore=FILE, else empty."""
-    return name.removeprefix(_DATASTORE) if name.startswith(_DATASTORE) else ""
 
 
 @click.command("replay")
@@ -63,17 +61,14 @@ def _datastore_path(name: str) -> str:
 @options.threads
 @options.provider
 @options.as_json
+@options.grouped(plan=ReplayPlan, config="EngineConfig")
 def replay_command(
-    files: tuple[Path, ...],
+    plan: ReplayPlan,
     model: str | None,
-    tokenizer: str | None,
     nodes: tuple[int, ...] | None,
-    sources: tuple[str, ...],
-    priors: str,
     stretches: int | None,
     max_tokens: int | None,
-    threads: int,
-    provider: str | None,
+    config: "EngineConfig",
     as_json: bool,
 ) -> None:
     """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
@@ -83,49 +78,45 @@ def replay_command(
     recorded tokens are forced through the package's passes, and everything else is the decoder's own; of each FILE,
     evenly spread stretches are timed, while the history learns from all of it. The model's weights play no part.
     """
-    is_history_used = "history" in sources
-    datastores = tuple(filter(None, map(_datastore_path, sources)))
-    if priors == "others" and len(files) < 2:
+    if plan.priors == "others" and len(plan.files) < 2:
         raise click.UsageError("--priors others learns from the other FILEs: name at least two.")
-    if model is None:
-        if tokenizer is None:
-            raise click.UsageError("Without --model, --tokenizer is needed.")
-        if stretches or max_tokens or threads or provider:
-            raise click.UsageError("--stretches, --max-tokens, --threads and --provider need --model.")
-        _replay_drafter(files, tokenizer, nodes or (8, 16, 64), is_history_used, priors, datastores, as_json)
-        return
-    if nodes:
-        raise click.UsageError("With --model the measured pass times choose the nodes: leave --nodes out.")
+    if model is not None:
+        if nodes:
+            raise click.UsageError("With --model the measured pass times choose the nodes: leave --nodes out.")
+        _replay_on_model(model, plan, config, stretches or 24, max_tokens or 64, as_json)
+    elif plan.tokenizer is None:
+        raise click.UsageError("Without --model, --tokenizer is needed.")
+    elif stretches or max_tokens or config.threads or config.provider:
+        raise click.UsageError("--stretches, --max-tokens, --threads and --provider need --model.")
+    else:
+        _replay_drafter(plan, plan.tokenizer, nodes or (8, 16, 64), as_json)
 
-    from reader_edge.bench.model_replay_report import ReplayPlan, print_model_json, print_model_table, replay_on_model
+
+def _replay_on_model(
+    model: str, plan: ReplayPlan, config: "EngineConfig", stretches: int, max_tokens: int, as_json: bool
+) -> None:
+    from reader_edge.bench.model_replay import replay_on_model
+    from reader_edge.bench.model_replay_report import model_replay_fields, print_model_replays
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
     from reader_edge_runtime.package.model_package import ModelPackage
 
-    plan = ReplayPlan(files, tokenizer, stretches or 24, max_tokens or 64, is_history_used, priors, datastores)
     package = ModelPackage.open(find_package(model))
     package.check_files()
     with count_progress("Stretches timed") as on_progress:
-        report = replay_on_model(package, plan, threads, provider, on_progress)
+        report = replay_on_model(package, plan, config, stretches, max_tokens, on_progress)
     if as_json:
-        print_model_json(report)
+        click.echo(json.dumps(model_replay_fields(report)))
     else:
-        print_model_table(report)
+        print_model_replays(report)
 
 
-def _replay_drafter(
-    files: tuple[Path, ...],
-    tokenizer: str,
-    nodes: tuple[int, ...],
-    is_history_used: bool,
-    priors: str,
-    datastores: tuple[str, ...],
-    as_json: bool,
-) -> None:
-    from reader_edge.bench.replay_report import print_json, print_table, replay_files
+def _replay_drafter(plan: ReplayPlan, tokenizer: str, nodes: tuple[int, ...], as_json: bool) -> None:
+    from reader_edge.bench.replay import replay_files
+    from reader_edge.bench.replay_report import print_replays, replay_fields
 
-    reports = replay_files(files, tokenizer, nodes, is_history_used, priors, datastores)
+    files = replay_files(plan, tokenizer, nodes)
     if as_json:
-        print_json(reports)
+        click.echo(json.dumps({"files": [replay_fields(file) for file in files]}))
     else:
-        print_table(reports)
+        print_replays(files)

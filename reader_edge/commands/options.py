@@ -2,35 +2,80 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+import reader_edge
 
 T = TypeVar("T")
 
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
-
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+
+def grouped(**kinds: type | str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Hand a command its options in groups instead of one by one.
+
+    kinds: parameter of the command -> dataclass, which is made of the options that bear its fields' names. One named by
+    a string is of `reader_edge`, imported when the command runs. A later group may hold an earlier one as a field.
+    """
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(command)
+        def call(**values: Any) -> T:
+            for parameter, kind in kinds.items():
+                made = getattr(reader_edge, kind) if isinstance(kind, str) else kind
+                names = [field.name for field in fields(made) if field.name in values]
+                values[parameter] = made(**{name: values.pop(name) for name in names})
+            return command(**values)
+
+        return call
+
+    return decorate
+
+
+def _inverted(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Of a flag that switches something off."""
+    return not value
+
+
+# Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
 temperature = click.option("-t", "--temperature", default=0.0, show_default=True, help="0 takes the most likely token.")
 top_p = click.option(
     "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass; 1 is off."
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
-no_native = click.option("--no-native", is_flag=True, help="Leave native kernels out, where they are installed.")
+no_native = click.option(
+    "--no-native",
+    "uses_native",
+    is_flag=True,
+    callback=_inverted,
+    help="Leave native kernels out, where they are installed.",
+)
 provider = click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda"]),
     help="Where the model runs. Default: on CUDA if package, wheel and machine allow it, else on the CPU.",
 )
 guard = click.option(
-    "--guard", is_flag=True, help="Decide near ties by single-token passes, where wide passes differ from them."
+    "--guard",
+    "is_near_tie_guarded",
+    is_flag=True,
+    help="Decide near ties by single-token passes, where wide passes differ from them.",
+)
+no_calibrate = click.option(
+    "--no-calibrate",
+    "is_calibrated",
+    is_flag=True,
+    callback=_inverted,
+    help="Assume pass times instead of measuring this machine once.",
+)
+no_draft = click.option(
+    "--no-draft", "is_drafted", is_flag=True, callback=_inverted, help="Decode plainly, one token a pass."
 )
 datastores = click.option(
     "--datastore",
@@ -48,92 +93,6 @@ prompts = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-def machine(command: Callable[..., T]) -> Callable[..., T]:
-    """Options of a model's place: threads, kernels, provider."""
+def engine(command: Callable[..., T]) -> Callable[..., T]:
+    """What most commands let a user say of EngineConfig."""
     return threads(no_native(provider(command)))
-
-
-def grouped(**kinds: type) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Hand a command its options in groups instead of one by one.
-
-    kinds: parameter of the command -> dataclass; it is made of the options that it has fields for, and its defaults
-    stand for options that the command does not have. All other options reach the command under their own names.
-    """
-
-    def decorate(command: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(command)
-        def call(**values: Any) -> T:
-            for parameter, kind in kinds.items():
-                names = [field.name for field in fields(kind) if field.name in values]
-                values[parameter] = kind(**{name: values.pop(name) for name in names})
-            return command(**values)
-
-        return call
-
-    return decorate
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """How a model is loaded, and which files it drafts from."""
-
-    threads: int = 0
-    no_native: bool = False
-    provider: str | None = None
-    guard: bool = False
-    no_calibrate: bool = False
-    history: Path | None = None
-    datastores: tuple[str, ...] = ()
-
-    def config(self) -> "EngineConfig":
-        """Raises ConfigError."""
-        from reader_edge_runtime import EngineConfig
-
-        return EngineConfig(
-            threads=self.threads,
-            provider=self.provider,
-            is_near_tie_guarded=self.guard,
-            is_calibrated=not self.no_calibrate,
-            uses_native=not self.no_native,
-        )
-
-    def load(self, model: str | None) -> "Engine":
-        """Load a model with these options. Raises ConfigError, or what `load_engine` raises."""
-        from reader_edge.model_source import load_engine
-
-        return load_engine(model, self.config(), self.history, self.datastores)
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """How an answer is decoded."""
-
-    max_tokens: int
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    no_draft: bool = False
-
-    def config(self, is_scored: bool = False) -> "GenerationConfig":
-        """Raises ConfigError."""
-        from reader_edge_runtime import GenerationConfig, SamplingConfig
-
-        sampling = SamplingConfig(
-            repetition_penalty=self.repetition_penalty,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            seed=self.seed,
-        )
-        return GenerationConfig(
-            max_tokens=self.max_tokens,
-            sampling=sampling,
-            stop=self.stop,
-            is_drafted=not self.no_draft,
-            is_scored=is_scored,
-        )

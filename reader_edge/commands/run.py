@@ -11,7 +11,7 @@ import click
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
-    from reader_edge_runtime import Engine, GenerationConfig
+    from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
     from reader_edge_runtime.engine import Prompt
 
 
@@ -62,28 +62,34 @@ class Output:
 @click.option("--repetition-penalty", default=1.0, show_default=True, help="1 is off.")
 @options.seed
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
-@options.machine
+@options.engine
 @options.guard
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draft from past answers in this file and add new ones; `reader-edge forget FILE` erases it.",
 )
-@click.option("--no-calibrate", is_flag=True, help="Assume pass times instead of measuring this machine once.")
-@click.option("--no-draft", is_flag=True, help="Decode plainly, one token a pass.")
+@options.no_calibrate
+@options.no_draft
 @options.datastores
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
 @options.grouped(
-    question=Question, generation=options.GenerationOptions, engine_options=options.EngineOptions, output=Output
+    question=Question,
+    sampling="SamplingConfig",
+    config="GenerationConfig",
+    engine_config="EngineConfig",
+    output=Output,
 )
 def run(
     model: str | None,
     question: Question,
-    generation: options.GenerationOptions,
-    engine_options: options.EngineOptions,
+    config: "GenerationConfig",
+    engine_config: "EngineConfig",
+    history: Path | None,
+    datastores: tuple[str, ...],
     output: Output,
 ) -> None:
     """Answer a prompt; without one, chat on a terminal.
@@ -93,22 +99,22 @@ def run(
     """
     if model == "-":
         model, question = None, replace(question, dash="-")
-    if output.compare and generation.no_draft:
+    if output.compare and not config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if output.compare and engine_options.history:
+    if output.compare and history:
         raise click.UsageError("--compare starts each round without past answers: leave --history out.")
     text = question.read()
     if text is None and (output.as_json or output.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
-    config = generation.config(is_scored=output.stats or output.as_json)
-    engine = engine_options.load(model)
+    from reader_edge.chat.answer import build_prompt
+    from reader_edge.model_source import load_engine
+
+    config = replace(config, is_scored=output.stats or output.as_json)
+    engine = load_engine(model, engine_config, history, datastores)
     if text is None:
         _chat(engine, config, question, output)
         return
-
-    from reader_edge.chat.answer import build_prompt
-
     prompt = build_prompt(engine, text, question.system, question.raw)
     if output.compare:
         _compare(engine, prompt, config, output)

@@ -3,22 +3,26 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reader_edge.commands import options
+
+if TYPE_CHECKING:
+    from reader_edge_runtime import EngineConfig
 
 
 @click.command()
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
-@options.machine
+@options.engine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@options.grouped(engine_options=options.EngineOptions)
+@options.grouped(engine_config="EngineConfig")
 def verify(
-    model: str | None, prompts: Path | None, max_tokens: int, engine_options: options.EngineOptions, as_json: bool
+    model: str | None, prompts: Path | None, max_tokens: int, engine_config: "EngineConfig", as_json: bool
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
@@ -28,13 +32,14 @@ def verify(
     there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Exit code 1
     when a token differs, or a bit where the package's attention is 'exact'.
     """
+    from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import prove
     from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
     from reader_edge.terminal.console import count_progress, print_table
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = replace(engine_options, no_calibrate=True).load(model)  # pass times would decide which trees are proved
+    engine = load_engine(model, replace(engine_config, is_calibrated=False))  # measured pass times would leave drafts out
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:

@@ -5,11 +5,19 @@ from collections import Counter
 import pytest
 
 from benchmarks.modelling import modelled, replay_reader_edge
-from benchmarks.prompt_lookup import Index, Replay, replay_lookup
+from benchmarks.prompt_lookup import Index, replay_lookup
 from benchmarks.runtimes import Lookup
-from reader_edge.bench.replay import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest
+from reader_edge_runtime import GenerationStats
 
 LOOKUP = Lookup(max_ngram=2, min_ngram=1, num_tokens=3, takes_last=False)
+
+
+def passes(by_width: dict[int, int], num_tokens: int) -> GenerationStats:
+    num_steps = sum(by_width.values())
+    return GenerationStats(
+        num_steps=num_steps, num_accepted_tokens=num_tokens - num_steps, steps_by_width=Counter(by_width)
+    )
 
 
 def test_lookup_proposes_what_followed_the_longest_known_end() -> None:
@@ -37,18 +45,18 @@ def test_replayed_passes_emit_what_they_accept_and_one_token_more() -> None:
     request = RecordedRequest("copy", [([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 9])])
     replay = replay_lookup([request], LOOKUP)
     # 6 is new: a plain pass emits 2; 3 4 5 are drafted behind it and accepted, and the pass adds 9.
-    assert replay.passes_by_width == Counter({1: 1, 4: 1})
-    assert replay.num_tokens == 5
+    assert replay.steps_by_width == Counter({1: 1, 4: 1})
+    assert replay.num_decoded_tokens == 5
     assert replay.acceptance_length == 2.5
 
 
 def test_a_rejected_draft_still_costs_its_width() -> None:
     request = RecordedRequest("other", [([1, 2, 3, 4, 1], [8, 7])])
-    assert replay_lookup([request], LOOKUP).passes_by_width == Counter({2: 1, 1: 1})
+    assert replay_lookup([request], LOOKUP).steps_by_width == Counter({2: 1, 1: 1})
 
 
 def test_modelled_time_weighs_passes_by_their_width() -> None:
-    replay = Replay(Counter({1: 2, 3: 1}), num_tokens=5)
+    replay = passes({1: 2, 3: 1}, num_tokens=5)
     result = modelled(replay, {1: 1.0, 2: 1.5, 4: 2.5})  # a pass of 3 lies between those of 2 and 4
     assert result.token_s == pytest.approx((2 * 1.0 + 2.0) / 5)
     assert result.speed_up == pytest.approx(1.0 / 0.8)
@@ -56,21 +64,21 @@ def test_modelled_time_weighs_passes_by_their_width() -> None:
 
 
 def test_time_spent_drafting_counts() -> None:
-    replay = Replay(Counter({1: 4}), num_tokens=4)
+    replay = passes({1: 4}, num_tokens=4)
     assert modelled(replay, {1: 1.0}, drafting_s=4.0).speed_up == pytest.approx(0.5)
 
 
 def test_widths_beyond_the_measured_ones_are_no_guess() -> None:
     with pytest.raises(ValueError, match="pass of 9 tokens was not measured, 8 at most"):
-        modelled(Replay(Counter({9: 1}), num_tokens=9), {1: 1.0, 8: 2.0})
+        modelled(passes({9: 1}, num_tokens=9), {1: 1.0, 8: 2.0})
 
 
 def test_reader_edge_drafts_wide_only_where_width_is_cheap() -> None:
     text = list(range(10, 60))
     request = RecordedRequest("copy", [(text + text, [*text, 5])])
-    cheap, _ = replay_reader_edge([request], {1: 1.0, 16: 1.0})
-    dear, drafting_s = replay_reader_edge([request], {1: 1.0, 16: 100.0})
-    assert cheap.num_tokens == dear.num_tokens == 51
+    cheap = replay_reader_edge([request], {1: 1.0, 16: 1.0})
+    dear = replay_reader_edge([request], {1: 1.0, 16: 100.0})
+    assert cheap.num_decoded_tokens == dear.num_decoded_tokens == 51
     assert cheap.acceptance_length > 4
-    assert max(dear.passes_by_width) == 1
-    assert drafting_s > 0
+    assert max(dear.steps_by_width) == 1
+    assert min(dear.prefill_s, dear.draft_s, dear.learn_s) > 0

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from reader_edge.bench.model_replay import ModelReplayer, RehearsalDrafter, Stretch, StretchTimes, choose_stretches
-from reader_edge.bench.replay import RecordedRequest
+from reader_edge.bench.model_replay import time_stretches
+from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser
+from reader_edge.bench.stretch import Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
@@ -28,8 +30,8 @@ COST = VerifyCost(1, (64, 128), (1, 8, 64), np.array([[1.0, 1.1, 2.0]] * 2))
 
 def replay(requests: list[RecordedRequest], stretches: list[Stretch], max_tokens: int = 16) -> list[StretchTimes]:
     target = BlindTarget(make_manifest(64, max_context=400))
-    replayer = ModelReplayer(target, COST, RehearsalDrafter(True, None), max_tokens)
-    return replayer.replay(requests, stretches, lambda: None)
+    rehearser = Rehearser(target, COST, RehearsalDrafter(True, None), max_tokens)
+    return list(time_stretches(rehearser, requests, stretches))
 
 
 def repeating(num_tokens: int, period: int = 9) -> list[int]:
@@ -41,10 +43,11 @@ def test_the_recording_decides_what_is_accepted() -> None:
     requests = [RecordedRequest("copy", [([0, 1, 2], repeating(100))]), RecordedRequest("new", [([3], varied)])]
     copied, new = replay(requests, [Stretch(0, 0, 48), Stretch(1, 0, 48)])
     assert (copied.task, copied.past, new.past) == ("copy", 51, 49)
-    assert copied.plain_tokens == new.plain_tokens == 16
-    assert copied.stats.acceptance_length > 4 > 2 > new.stats.acceptance_length
-    assert copied.stats.num_drafted_tokens > 0
-    assert copied.drafted_tokens == copied.stats.num_decoded_tokens >= 16
+    assert copied.plain.num_decoded_tokens == new.plain.num_decoded_tokens == 16
+    assert copied.plain.num_drafted_tokens == 0
+    assert copied.drafted.acceptance_length > 4 > 2 > new.drafted.acceptance_length
+    assert copied.drafted.num_drafted_tokens > 0
+    assert copied.drafted.num_decoded_tokens >= 16
     assert min(copied.plain_s, copied.drafted_s) > 0
 
 
@@ -52,15 +55,15 @@ def test_the_history_learns_what_comes_before_but_nothing_of_the_stretch_itself(
     answer = np.random.default_rng(2).permutation(60).tolist()
     requests = [RecordedRequest("same", [([61], answer)]), RecordedRequest("same", [([62], answer)])]
     first, again = replay(requests, [Stretch(0, 0, 16), Stretch(1, 0, 16)])
-    assert first.stats.num_accepted_tokens < 3  # were it learned from the plain way, all would be accepted
-    assert again.stats.accepted_by_source["history"] > 10
+    assert first.drafted.num_accepted_tokens < 3  # were it learned from the plain way, all would be accepted
+    assert again.drafted.accepted_by_source["history"] > 10
 
 
 def test_an_earlier_turn_is_context_and_history() -> None:
     answer = np.random.default_rng(3).permutation(60).tolist()
     (again,) = replay([RecordedRequest("chat", [([61], answer), ([62], answer)])], [Stretch(0, 1, 0)])
     assert again.past == 1 + 60 + 1
-    assert again.stats.num_accepted_tokens > 10
+    assert again.drafted.num_accepted_tokens > 10
 
 
 def test_stretches_spread_evenly_and_keep_to_the_context() -> None:

@@ -1,0 +1,119 @@
+"""Decoding stretches of recorded answers on a model's real passes, plainly and drafted.
+
+Every step is the decoder's own: draft, tree size by measured pass times, pass, verification, commit, guard. Only the
+choice is taken from the recording. So the model's weights, and what it would say itself, play no part; nor do the
+values in the KV cache, so the text before a stretch is not computed.
+"""
+
+import time
+from collections.abc import Sequence
+
+from reader_edge.bench.replay import MAX_DEPTH, Float32Array
+from reader_edge.bench.stretch import Stretch, StretchTimes
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
+from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.drafter import RetrievalDrafter, RetrievalRequest
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.target import Target
+
+
+class ForcedSampler(Sampler):
+    """Makes the model's own choice, which costs what it costs, and says what was recorded instead."""
+
+    def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
+        """token_ids: of prompt and answer; the answer is what gets chosen."""
+        super().__init__(SamplingConfig(), vocab_size, ())
+        self._recorded = token_ids
+
+    def choose(self, logits: Float32Array, position: int) -> int:
+        super().choose(logits, position)
+        return self._recorded[position]
+
+    @property
+    def takes_best(self) -> bool:
+        return True
+
+    def take_best(self, best_id: int, position: int) -> int:
+        return self._recorded[position]
+
+
+class RehearsalDrafter(RetrievalDrafter):
+    """Leaves answers out of its history: a stretch is decoded twice, and its whole answer learned after that.
+
+    It does not draft from the successors that the model thinks likely: they are not those of the recorded model.
+    parameters: what its mixture starts from, None for what is shipped.
+    """
+
+    def __init__(
+        self, is_history_used: bool, parameters: Float32Array | None, datastores: Sequence[Datastore] = ()
+    ) -> None:
+        config = DraftConfig(max_depth=MAX_DEPTH, is_history_used=is_history_used, is_logits_used=False)
+        super().__init__(config, datastores=datastores)
+        self._parameters = parameters
+
+    def begin(self, prompt_token_ids: Sequence[int]) -> RetrievalRequest:
+        return _Rehearsal(self, prompt_token_ids)
+
+    def loaded_core(self) -> DraftingCore:
+        core = self.wait().core()
+        assert core is not None
+        if self._parameters is not None:
+            core.parameters = self._parameters.copy()
+        return core
+
+
+class _Rehearsal(RetrievalRequest):
+    def finish(self) -> None:
+        return None
+
+
+class Rehearser:
+    """Decodes stretches both ways and learns nothing from it.
+
+    core: what drafts; callers may teach it between stretches. cost: the model's measured pass times. max_tokens: of a
+    stretch.
+    """
+
+    def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
+        self.core = drafter.loaded_core()
+        self._decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
+        self._budgets = {is_drafted: NodeBudget(MAX_WIDTH) for is_drafted in (False, True)}
+        for budget in self._budgets.values():
+            budget.times.add(cost)
+        self._max_tokens = max_tokens
+
+    def rehearse(
+        self, stretch: Stretch, task: str, context: list[int], output: list[int], ways: tuple[bool, bool]
+    ) -> StretchTimes:
+        """Decode a stretch of `output`, which follows `context`. ways: is_drafted, in the order to decode in."""
+        learned = self.core.parameters.copy()
+        text, past = context + output, len(context) + stretch.start
+        seconds, stats = {}, {}
+        for is_drafted in ways:
+            seconds[is_drafted], stats[is_drafted] = self._decode(text, past, is_drafted)
+        self.core.parameters[:] = learned
+        return StretchTimes(stretch, task, past, seconds[False], seconds[True], stats[False], stats[True])
+
+    def _decode(self, text: list[int], past: int, is_drafted: bool) -> tuple[float, GenerationStats]:
+        """Decode the stretch behind the first `past` tokens; seconds without the pass that gives its first token.
+
+        The request goes to the text's end, so that the stretch's last drafts are as long as others, and is cancelled
+        when it has come far enough.
+        """
+        decoder = self._decoder
+        decoder.budget = self._budgets[is_drafted]
+        config = GenerationConfig(max_tokens=len(text) - past, ignores_eos=True, is_drafted=is_drafted)
+        decoder.skip_prefill(text[: past - 1])
+        start = time.perf_counter()
+        sampler = ForcedSampler(text, decoder.target.manifest.vocab_size)
+        sequence = decoder.submit(text[:past], config, sampler=sampler)
+        while sequence.finish_reason is None and sequence.num_output_tokens <= self._max_tokens:
+            decoder.step()
+        seconds = time.perf_counter() - start - sequence.stats.prefill_s
+        decoder.cancel(sequence)
+        return seconds, sequence.stats
