@@ -4,7 +4,7 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.engine import Engine, GenerationChunk, GenerationResult
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.tokenizer import Message
+from reader_edge_runtime.text.chat_template import Message
 
 __all__ = [
     "DraftConfig",

@@ -21,8 +21,9 @@ from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.target import Target
+from reader_edge_runtime.text.chat_template import Message
 from reader_edge_runtime.text.text_stream import TextStream
-from reader_edge_runtime.text.tokenizer import Message, Tokenizer
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[Message]
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from reader_edge_runtime.text.tokenizer import StreamDecoder, Tokenizer
+from reader_edge_runtime.text.stream_decoder import StreamDecoder
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 class TextStream:

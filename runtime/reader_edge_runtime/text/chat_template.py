@@ -1,0 +1,98 @@
+"""The chat template of a model: messages in, the text of a prompt out."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reader_edge_runtime.errors import PromptError, TokenizerError
+
+Message = Mapping[str, str]
+
+_WORKER = Path(__file__).with_name("template_worker.py")
+_MAX_FILE_BYTES = 1 << 20
+# Besides the messages, what transformers gives a template: some ask whether `tools` is none.
+_CIRCUMSTANCES = {"add_generation_prompt": True, "tools": None, "documents": None}
+
+
+class ChatTemplate:
+    """A jinja2 template, rendered by a process that is bounded in time and memory: it is a program from outside.
+
+    The process starts with the first conversation and stays; a template that it dies of gets a new one.
+    special_tokens: texts that the template may name, such as "bos_token". Thread-safe.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._source = source
+        self._special_tokens = special_tokens
+        self._lock = threading.Lock()
+        self._worker: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def open(cls, path: Path, special_tokens: Mapping[str, str]) -> "ChatTemplate":
+        """Read a template. Raises TokenizerError."""
+        num_bytes = path.stat().st_size
+        if num_bytes > _MAX_FILE_BYTES:
+            raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a template may have: export again.")
+        try:
+            return cls(path.read_text(encoding="utf-8"), special_tokens)
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation, up to where the assistant's answer begins. Raises PromptError.
+
+        messages: each with a text "role" and a text "content".
+        """
+        for message in messages:
+            fields = message if isinstance(message, Mapping) else {}
+            if not isinstance(fields.get("role"), str) or not isinstance(fields.get("content"), str):
+                raise PromptError(f"A message needs a text 'role' and a text 'content', got {message!r:.100}.")
+        variables = {"messages": [dict(message) for message in messages], **_CIRCUMSTANCES, **self._special_tokens}
+        try:
+            request = json.dumps({"template": self._source, "variables": variables})
+        except (TypeError, ValueError) as error:
+            raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
+        with self._lock:
+            reply = self._ask(request)
+        if "text" not in reply:
+            raise PromptError(f"The model's chat template refuses these messages: {reply['error']}.")
+        return reply["text"]
+
+    def _ask(self, request: str) -> dict[str, str]:
+        worker = self._worker = self._worker or self._start()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        try:
+            worker.stdin.write(request + "\n")
+            worker.stdin.flush()
+            reply: dict[str, str] = json.loads(worker.stdout.readline())
+        except BaseException as error:
+            self._worker = None  # whatever cut the exchange short, Ctrl-C too: the next one must not read its reply
+            _end(worker)
+            if not isinstance(error, OSError | ValueError):
+                raise
+            return {"error": "it takes more time or memory than a template may"}
+        return reply
+
+    def _start(self) -> "subprocess.Popen[str]":
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-S", str(_WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="ascii",
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,  # Ctrl-C is for the answer, not for the worker
+        )
+        weakref.finalize(self, _end, worker)
+        return worker
+
+
+def _end(worker: "subprocess.Popen[str]") -> None:
+    with worker:
+        worker.kill()

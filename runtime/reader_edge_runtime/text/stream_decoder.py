@@ -1,0 +1,53 @@
+"""Decoding as it streams: text comes out as soon as no later token can change it."""
+
+import re
+from collections.abc import Sequence
+
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A UTF-8 character has at most four bytes, and a token at least one: whether a text ends inside a character shows in
+# its last four tokens.
+_MAX_CHARACTER_TOKENS = 4
+_BYTE_TOKEN = re.compile("<0x..>")
+
+
+class StreamDecoder:
+    """The text of an answer, piece by piece: together, what decoding prompt and answer gives behind the prompt.
+
+    A token's text depends on its neighbours, so tokens are decoded behind those that came out last. They are held back
+    while the text may end inside a character, and while they are byte tokens: a byte-fallback vocabulary decodes a
+    run of them as a whole, and one bad byte spoils all.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._held: list[int] = []
+        self._shown: list[int] = []
+        for token_id in reversed(prompt_token_ids):
+            token = tokenizer.token(token_id)
+            if token is None:
+                continue
+            self._shown.insert(0, token_id)
+            if len(self._shown) >= _MAX_CHARACTER_TOKENS and not _BYTE_TOKEN.fullmatch(token):
+                break
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain after one more token."""
+        token = self._tokenizer.token(token_id)
+        if token is None:
+            return ""
+        self._held.append(token_id)
+        if _BYTE_TOKEN.fullmatch(token):
+            return ""
+        last = (self._shown + self._held[-_MAX_CHARACTER_TOKENS:])[-_MAX_CHARACTER_TOKENS:]
+        return "" if self._tokenizer.decode(last).endswith(_REPLACEMENT) else self.finish()
+
+    def finish(self) -> str:
+        """The text still held back; half a character comes out as a replacement character."""
+        shown = self._tokenizer.decode(self._shown)
+        text = self._tokenizer.decode(self._shown + self._held)
+        if len(text) <= len(shown):
+            return ""
+        self._shown, self._held = self._held, []
+        return text[len(shown) :]

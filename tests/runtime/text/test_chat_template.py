@@ -1,0 +1,183 @@
+"""Chat templates: models' own render exactly, hostile ones are one sentence in bounded time and memory."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.text.chat_template import ChatTemplate, Message
+
+MESSAGES = [
+    {"role": "system", "content": "Be <brief> & kind."},
+    {"role": "user", "content": " ü🙂\n"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "Why?"},
+]
+
+CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] }}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages -%}
+    {% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content']
+        | trim + '<|eot_id|>' %}
+    {%- if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}
+    {{- content }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
+
+QWEN_2_5 = """{%- if tools %}
+    {{- '<|im_start|>system\\n# Tools\\n' }}
+    {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- "<|im_end|>\\n" }}
+{%- elif messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] + '\\n\\n' %}
+{% set rest = messages[1:] %}{% endif %}
+{%- for message in rest -%}
+    {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{ raise_exception("Roles must alternate user/assistant") }}
+    {% endif %}
+    {% set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start_of_turn>' + role + '\\n' + (first if loop.first else "") }}
+    {{- message['content'] | trim + '<end_of_turn>\\n' }}
+{%- endfor -%}
+{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+
+CHATML_TEXT = (
+    "<|im_start|>system\nBe <brief> & kind.<|im_end|>\n<|im_start|>user\n ü🙂\n<|im_end|>\n"
+    "<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+def render(source: str, messages: Sequence[Message] = MESSAGES) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(messages)
+
+
+@pytest.mark.parametrize("source", [CHATML, QWEN_2_5], ids=["ChatML", "Qwen2.5"])
+def test_chatml_renders_exactly(source: str) -> None:
+    assert render(source) == CHATML_TEXT
+
+
+def test_llama_3_renders_exactly() -> None:
+    turns = [("system", "Be <brief> & kind."), ("user", "ü🙂"), ("assistant", "Yes."), ("user", "Why?")]
+    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    wanted = "".join(f"{head.format(role)}{content}<|eot_id|>" for role, content in turns)
+    assert render(LLAMA_3) == f"<s>{wanted}{head.format('assistant')}"
+
+
+def test_gemma_renders_exactly_and_refuses_in_its_own_words() -> None:
+    assert render(GEMMA) == (
+        "<s><start_of_turn>user\nBe <brief> & kind.\n\nü🙂<end_of_turn>\n<start_of_turn>model\nYes.<end_of_turn>\n"
+        "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n"
+    )
+    with pytest.raises(PromptError, match="refuses these messages: Roles must alternate user/assistant"):
+        render(GEMMA, [*MESSAGES, MESSAGES[-1]])
+
+
+def test_what_transformers_gives_templates_is_there() -> None:
+    assert render("{{ messages[0] | tojson }}") == '{"role": "system", "content": "Be <brief> & kind."}'
+    assert render("{{ tools is none }} {{ strftime_now('%Y') | length }}") == "True 4"
+    assert render("{% for m in messages %}{{ m.role }}{% break %}{% endfor %}") == "system"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("{{ 'a' * 3000000000 }}", "more memory"),
+        ("{{ 'a' | center(3000000000) }}", "more memory"),
+        ("{{ 'a'.ljust(3000000000) }}", "more memory"),
+        ("{{ '%3000000000d' % 1 }}", "more memory"),
+        ("{{ '{:3000000000}'.format(1) }}", "more memory"),
+        ("{{ messages | tojson(indent=3000000000) }}", "more memory"),
+        ("{{ [1] * 300000000 }}", "more memory"),
+        ("{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "more memory"),
+        ("{% for i in range(100000) %}{{ 'abcdefghij' * 1000 }}{% endfor %}", "more memory"),
+        ("{{ 'a' * 9000000 }}", "more than 8388608 characters"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}"
+            "{% endfor %}{% endfor %}{% endfor %}",
+            "more time or memory",
+        ),
+        (
+            "{% set n = namespace(x=[]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+            "more time or memory",
+        ),
+        ("{% for x in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{" + "(" * 5000 + ")" * 5000 + "}}", "recursion"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ '%d' % 'x' }}", "a real number is required"),
+        ("{{ '{'.format(1) }}", "Single '{'"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% include '/etc/passwd' %}", "no loader"),
+        ("{% bad", "unknown tag"),
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{{ raise_exception('x' * 100000) }}", "x{300}.$"),
+    ],
+)
+def test_a_hostile_or_refusing_template_is_one_bounded_error(source: str, reason: str) -> None:
+    with pytest.raises(PromptError, match=f"^The model's chat template refuses these messages: .*{reason}"):
+        render(source)
+
+
+def test_a_conversation_outlives_what_kills_its_renderer() -> None:
+    template = ChatTemplate("{{ messages[0].content * (messages | length) ** 20 }}", {})
+    assert template.render(MESSAGES[2:3]) == "Yes."
+    with pytest.raises(PromptError, match="memory"):
+        template.render(MESSAGES)
+    assert template.render(MESSAGES[2:3]) == "Yes."
+    assert template._worker is not None
+    os.kill(template._worker.pid, signal.SIGKILL)
+    with pytest.raises(PromptError, match="time or memory"):
+        template.render(MESSAGES[2:3])
+    assert template.render(MESSAGES[2:3]) == "Yes."
+
+
+def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
+    template = ChatTemplate(CHATML, {})
+    template.render(MESSAGES)
+    worker = template._worker
+    template.render(MESSAGES)
+    assert worker is not None
+    assert template._worker is worker
+    assert worker.poll() is None
+    del template
+    assert worker.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"role": "user"}, "needs a text 'role'"),
+        ({"role": "user", "content": 5}, "needs a text 'role'"),
+        (7, "needs a text 'role'"),
+        ({"role": "user", "content": "x", "when": {1, 2}}, "not JSON serializable"),
+    ],
+)
+def test_a_malformed_message_is_refused(message: Message, words: str) -> None:
+    with pytest.raises(PromptError, match=words):
+        render(CHATML, [message])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"\xff{{ 1 }}", r"not UTF-8 text \(byte 0\)"), (b" " * (1 << 20 | 1), "1048577 bytes")]
+)
+def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "chat_template.jinja"
+    path.write_bytes(content)
+    with pytest.raises(TokenizerError, match=words):
+        ChatTemplate.open(path, {})

@@ -1,0 +1,109 @@
+"""A tokenizer from outside: every way it can be wrong is one sentence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import decoders, models
+
+from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.package.checksums import file_entry
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text import tokenizer as module
+from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.fake_target import make_manifest
+from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_level_tokenizer
+
+TEMPLATE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
+
+
+def test_a_conversation_becomes_the_token_ids_of_its_text() -> None:
+    tokenizer = Tokenizer(byte_level_tokenizer(), ChatTemplate(TEMPLATE, {}))
+    token_ids = tokenizer.encode_chat([{"role": "system", "content": "s"}, {"role": "user", "content": "ü"}])
+    assert tokenizer.decode(token_ids) == "<system>s\n<user>ü\n<assistant>"
+
+
+def test_messages_without_a_template_are_refused() -> None:
+    with pytest.raises(PromptError, match="no chat template"):
+        BYTE_LEVEL.encode_chat([{"role": "user", "content": "x"}])
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(PromptError, match="surrogate"):
+        BYTE_LEVEL.encode("\ud800")
+    with pytest.raises(PromptError, match="surrogate"):
+        BYTE_LEVEL.encode_batch(["\ud800"])
+
+
+def test_special_and_unknown_tokens_have_no_text() -> None:
+    assert [BYTE_LEVEL.token(token_id) for token_id in (256, 257)] == [None, None]
+    assert BYTE_LEVEL.token(BYTE_LEVEL.encode("a")[0]) == "a"
+
+
+def write_package(folder: Path, tokenizer_json: str, vocab_size: int) -> ModelPackage:
+    (folder / "model.onnx").write_bytes(b"")
+    (folder / "tokenizer.json").write_text(tokenizer_json)
+    files = {name: file_entry(folder / name) for name in ("model.onnx", "tokenizer.json")}
+    write_manifest(folder, replace(make_manifest(vocab_size), files=files))
+    return ModelPackage.open(folder)
+
+
+def word_level(vocabulary: dict[str, int], **parts: object) -> str:
+    """A tokenizer.json with one token a word and any other parts."""
+    written: dict[str, Any] = json.loads(FastTokenizer(models.WordLevel({})).to_str())
+    written["model"]["vocab"] = vocabulary  # the library itself would write every id up to the highest
+    return json.dumps(written | parts)
+
+
+def test_broken_and_foreign_tokenizers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="not a readable tokenizer"):
+        Tokenizer.open(write_package(tmp_path, json.dumps({"model": 1}), 300))
+    with pytest.raises(TokenizerError, match="has 257 tokens, the model 100"):
+        Tokenizer.open(write_package(tmp_path, byte_level_tokenizer().to_str(), 100))
+    with pytest.raises(TokenizerError, match="has 4000000001 tokens, the model 100"):
+        Tokenizer.open(write_package(tmp_path, word_level({"a": 4_000_000_000}), 100))
+    assert Tokenizer.open(write_package(tmp_path, byte_level_tokenizer().to_str(), 257)).encode("a")
+
+
+def test_ids_and_files_beyond_any_model_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(word_level({"a": 4_000_000_000}))
+    with pytest.raises(TokenizerError, match="has token id 4000000000, but ids must be below 16777216"):
+        Tokenizer.from_file(path)
+    monkeypatch.setattr(module, "_MAX_FILE_BYTES", 10)
+    with pytest.raises(TokenizerError, match="more than a tokenizer may have"):
+        Tokenizer.from_file(path)
+
+
+EMPTY_CHUNKS = {"type": "FixedLength", "length": 0}
+UNKNOWN_NAME = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}], "pair": []}
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_json", "reason"),
+    [
+        (word_level({"a": 0}), "Missing .UNK. token"),
+        (word_level({"a": 0}, pre_tokenizer=EMPTY_CHUNKS), "chunk size must be non-zero"),
+        (word_level({"b": 0}, post_processor=UNKNOWN_NAME | {"special_tokens": {}}), "no entry found for key"),
+    ],
+    ids=["no unknown token", "panic before", "panic behind"],
+)
+def test_what_the_library_fails_at_is_one_error(tmp_path: Path, tokenizer_json: str, reason: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tokenizer_json)
+    tokenizer = Tokenizer.from_file(path)
+    with pytest.raises(TokenizerError, match=rf"^The tokenizer cannot encode this text \(.*{reason}.*\): export"):
+        tokenizer.encode("b")
+
+
+def test_a_panic_of_decoding_is_one_error() -> None:
+    fast = FastTokenizer(models.WordLevel({"   ": 0}))
+    fast.decoder = decoders.Strip(" ", 2, 2)
+    with pytest.raises(TokenizerError, match="cannot decode the model's tokens"):
+        Tokenizer(fast).decode([0])
