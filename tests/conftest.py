@@ -8,6 +8,8 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -25,6 +27,39 @@ os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "kernels")
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+# What is not fast: a test whose module imports one of these (it exports models, or waits for processes it starts), and
+# what lies in these places (it decodes whole proofs or benchmarks).
+_SLOW_IMPORTS = frozenset({"onnx", "reader_edge_export", "subprocess", "torch"})
+_SLOW_PLACES = [ROOT / "tests" / place for place in ("benchmarks", "export", "reader_edge/bench", "reader_edge/proof")]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `pytest -m fast` runs."""
+    imports = {module: _imports(module) for module in {_module(item) for item in items}}
+    for item in items:
+        if not _is_in_slow_place(item.path) and not imports[_module(item)] & _SLOW_IMPORTS:
+            item.add_marker(pytest.mark.fast)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what holds no fast test before it imports torch."""
+    return True if config.option.markexpr == "fast" and _is_in_slow_place(collection_path) else None
+
+
+def _is_in_slow_place(path: Path) -> bool:
+    return any(path.is_relative_to(place) for place in _SLOW_PLACES)
+
+
+def _module(item: pytest.Item) -> ModuleType:
+    assert isinstance(item, pytest.Function)
+    return cast(ModuleType, item.module)
+
+
+def _imports(module: ModuleType) -> set[str]:
+    """The packages whose modules, classes and functions a test module names."""
+    values = vars(module).values()
+    return {str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).split(".")[0] for value in values}
 
 
 @pytest.fixture(scope="session")
