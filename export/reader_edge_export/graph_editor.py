@@ -113,3 +113,17 @@ def weight_of(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
     if value is None or value.const_value is None:
         return None
     return value.const_value.numpy()
+
+
+def matrix_shape(value: ir.Value) -> tuple[int, int]:
+    """Sizes of an initializer of two axes."""
+    weight = weight_of(value)
+    assert weight is not None
+    num_rows, num_columns = weight.shape
+    return num_rows, num_columns
+
+
+def integer_attribute(node: ir.Node, name: str, default: int) -> int:
+    """An integer attribute, or `default` where the node does not set it."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()

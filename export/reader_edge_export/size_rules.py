@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from reader_edge_export.graph_editor import integer_attribute
 from reader_edge_export.markers import TREE_ATTENTION
 
 Size = int | str | None
@@ -35,12 +36,6 @@ def output_content(node: ir.Node, contents: Contents) -> Sizes | None:
         return known[0]
     compute = _CONTENTS.get(node.op_type)
     return None if compute is None else compute(known)
-
-
-def integer_attribute(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute, or `default` where the node does not set it."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
 
 
 def _is_integer_cast(node: ir.Node) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from reader_edge_export.graph_editor import GraphEditor, weight_of
-from reader_edge_export.size_rules import Sizes, integer_attribute, output_content, output_sizes
+from reader_edge_export.graph_editor import GraphEditor, integer_attribute, weight_of
+from reader_edge_export.size_rules import Sizes, output_content, output_sizes
 
 _MAX_CONTENT = 8
 _FREE_SIZES = ("B", "N")  # of input_ids, in this order

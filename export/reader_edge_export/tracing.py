@@ -84,40 +84,14 @@ class _TreeAttention(torch.autograd.Function):
     """The marker; its own values are never looked at, only their shapes."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        past_key: torch.Tensor,
-        past_value: torch.Tensor,
-        write_pos: torch.Tensor,
-        mask: torch.Tensor,
-        layer: AttentionLayer,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return query.clone(), past_key.clone(), past_value.clone()
+    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in _as_outputs(tensors))
 
     @staticmethod
-    def symbolic(
-        g: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        past_key: Any,
-        past_value: Any,
-        write_pos: Any,
-        mask: Any,
-        layer: AttentionLayer,
-    ) -> tuple[Any, Any, Any]:
-        output, present_key, present_value = g.op(
+    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
+        outputs = g.op(
             f"{MARKER_DOMAIN}::{TREE_ATTENTION}",
-            query,
-            key,
-            value,
-            past_key,
-            past_value,
-            write_pos,
-            mask,
+            *tensors,
             scale_f=layer.scale,
             softcap_f=layer.softcap,
             num_heads_i=layer.num_heads,
@@ -125,10 +99,14 @@ class _TreeAttention(torch.autograd.Function):
             head_dim_i=layer.head_dim,
             outputs=3,
         )
-        output.setType(query.type())
-        present_key.setType(past_key.type())
-        present_value.setType(past_value.type())
-        return output, present_key, present_value
+        for output, like in zip(outputs, _as_outputs(tensors), strict=True):
+            output.setType(like.type())
+        return outputs
+
+
+def _as_outputs(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The inputs whose shapes the outputs have: query and past, of q, k, v, past_k, past_v and others."""
+    return tensors[0], *tensors[3:5]
 
 
 class _LogitHead(torch.autograd.Function):
@@ -149,7 +127,7 @@ class _LogitHead(torch.autograd.Function):
         return logits
 
 
-_mark_attention: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = _TreeAttention.apply
+_mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
 _mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
 
 
@@ -191,7 +169,7 @@ def tree_attention(
     mask = trace.tree_mask_sliding if is_windowed and trace.tree_mask_sliding is not None else trace.tree_mask
     past_key, past_value = trace.past[index] if trace.past else (key, value)
     output, present_key, present_value = _mark_attention(
-        query, key, value, past_key, past_value, trace.write_pos, mask, layer
+        layer, query, key, value, past_key, past_value, trace.write_pos, mask
     )
     trace.present[index] = (present_key, present_value)
     return output.transpose(1, 2).contiguous(), None

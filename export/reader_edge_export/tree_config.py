@@ -131,57 +131,49 @@ def _run(
         current_trace.reset(token)
 
 
-def _tree_patcher(max_context: int) -> type[ModelPatcher]:
-    class TreePatcher(ModelPatcher):  # type: ignore[misc]
-        """Gives the model the signature of the graph contract for the time of the trace."""
+class _TreePatcher(ModelPatcher):  # type: ignore[misc]
+    """Gives the model the signature of the graph contract for the time of the trace."""
 
-        def __init__(
-            self, config: OnnxConfig, model: PreTrainedModel, model_kwargs: dict[str, Any] | None = None
-        ) -> None:
-            super().__init__(config, model, model_kwargs)
-            self._patch = _TreePatch(model)
-            source_forward = self.orig_forward
+    def __init__(self, config: OnnxConfig, model: PreTrainedModel, model_kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__(config, model, model_kwargs)
+        self._patch = _TreePatch(model)
+        source_forward = self.orig_forward
 
-            def forward(
-                input_ids: torch.Tensor,
-                position_ids: torch.Tensor,
-                tree_mask: torch.Tensor,
-                write_pos: torch.Tensor,
-                logit_rows: torch.Tensor,
-                past_key: list[torch.Tensor],
-                past_value: list[torch.Tensor],
-                tree_mask_sliding: torch.Tensor | None = None,
-            ) -> dict[str, Any]:
-                past = list(zip(past_key, past_value, strict=True))
-                trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, max_context)
-                logits = _run(model, source_forward, trace, input_ids, position_ids)
-                present = [trace.present[layer] for layer in range(len(past))]
-                return {
-                    "logits": logits,
-                    "present_key": tuple(key for key, _ in present),
-                    "present_value": tuple(value for _, value in present),
-                }
+        def forward(
+            input_ids: torch.Tensor,
+            position_ids: torch.Tensor,
+            tree_mask: torch.Tensor,
+            write_pos: torch.Tensor,
+            logit_rows: torch.Tensor,
+            past_key: list[torch.Tensor],
+            past_value: list[torch.Tensor],
+            tree_mask_sliding: torch.Tensor | None = None,
+        ) -> dict[str, Any]:
+            past = list(zip(past_key, past_value, strict=True))
+            trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, config.max_context)
+            logits = _run(model, source_forward, trace, input_ids, position_ids)
+            present_key, present_value = zip(*(trace.present[layer] for layer in range(len(past))), strict=True)
+            return {"logits": logits, "present_key": present_key, "present_value": present_value}
 
-            self.patched_forward = forward
+        self.patched_forward = forward
 
-        def __enter__(self) -> None:
-            super().__enter__()
-            self._patch.__enter__()
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._patch.__enter__()
 
-        def __exit__(self, *exception: Any) -> None:
-            self._patch.__exit__(*exception)
-            super().__exit__(*exception)
-
-    return TreePatcher
+    def __exit__(self, *exception: Any) -> None:
+        self._patch.__exit__(*exception)
+        super().__exit__(*exception)
 
 
-def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], max_context: int) -> type[OnnxConfig]:
+def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_context: int) -> type[OnnxConfig]:
     is_windowed = sliding_window_of(layers) is not None
 
     class TreeOnnxConfig(base):  # type: ignore[misc]
         """Optimum's config of the architecture with the inputs and outputs of the graph contract."""
 
-        _MODEL_PATCHER = _tree_patcher(max_context)
+        _MODEL_PATCHER = _TreePatcher
+        max_context = source_context
 
         @property
         def inputs(self) -> DynamicAxes:
@@ -189,7 +181,7 @@ def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], max_conte
 
         @property
         def outputs(self) -> DynamicAxes:
-            return _output_axes(len(layers))
+            return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", len(layers))}
 
         def generate_dummy_inputs(self, framework: str = "pt", **shapes: Any) -> Mapping[str, Any]:
             return _example_inputs(layers, is_windowed)
@@ -205,18 +197,15 @@ def _input_axes(num_layers: int, is_windowed: bool) -> DynamicAxes:
         "write_pos": {0: "B"},
         "logit_rows": {0: "B", 1: "R"},
     }
-    for kind in ("key", "value"):
-        axes |= {f"past_{kind}.{layer}": {0: "B", 2: "S"} for layer in range(num_layers)}
+    axes |= _kv_axes("past", num_layers)
     if is_windowed:
-        axes["tree_mask_sliding"] = {0: "B", 2: "N", 3: "M"}
+        axes["tree_mask_sliding"] = axes["tree_mask"]
     return axes
 
 
-def _output_axes(num_layers: int) -> DynamicAxes:
-    axes: DynamicAxes = {"logits": {0: "B", 1: "R"}}
-    for kind in ("key", "value"):
-        axes |= {f"present_{kind}.{layer}": {0: "B", 2: "S"} for layer in range(num_layers)}
-    return axes
+def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
+    names = [f"{prefix}_{kind}.{layer}" for kind in ("key", "value") for layer in range(num_layers)]
+    return {name: {0: "B", 2: "S"} for name in names}
 
 
 def _example_inputs(layers: list[AttentionLayer], is_windowed: bool) -> dict[str, Any]:

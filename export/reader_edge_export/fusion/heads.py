@@ -22,23 +22,24 @@ class _Heads:
     head_size: int
 
 
-def fuse_heads(editor: GraphEditor) -> int:
-    """Fuse every layer whose query, key and value are one product and are turned whole; the number fused."""
+def fuse_heads(editor: GraphEditor) -> None:
+    """Fuse every layer whose query, key and value are one product and are turned whole."""
     by_source: dict[ir.Value, list[_Heads]] = {}
     for heads in _all_heads(editor.graph):
         by_source.setdefault(heads.cut.source, []).append(heads)
-    layers = [sorted(parts, key=lambda part: part.cut.begin) for parts in by_source.values()]
-    return len([layer for layer in layers if _is_layer(layer) and _fuse(editor, *layer)])
+    for parts in by_source.values():
+        layer = sorted(parts, key=lambda part: part.cut.begin)
+        if _is_layer(layer):
+            _fuse(editor, *layer)
 
 
-def _fuse(editor: GraphEditor, query: _Heads, key: _Heads, value: _Heads) -> bool:
+def _fuse(editor: GraphEditor, query: _Heads, key: _Heads, value: _Heads) -> None:
     _, cosines, sines = query.last.inputs
     assert cosines is not None
     assert sines is not None
     outputs = rotary_heads(editor, query.cut.source, cosines, sines, query.num_heads, key.num_heads)
     for part, output in zip((query, key, value), outputs, strict=True):
         editor.replace(part.last, [output])
-    return True
 
 
 def _is_layer(parts: list[_Heads]) -> bool:

@@ -12,29 +12,29 @@ from reader_edge_export.graph_editor import GraphEditor, weight_of
 _PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 
-def unflatten_products(editor: GraphEditor) -> int:
-    """Replace every Gemm between a reshape to rows and a reshape back; the number replaced."""
-    found = [node for node in list(editor.graph) if node.op_type == "Gemm" and _unflatten(editor, node)]
-    return len(found)
+def unflatten_products(editor: GraphEditor) -> None:
+    """Replace every Gemm between a reshape to rows and a reshape back."""
+    for node in list(editor.graph):
+        if node.op_type == "Gemm":
+            _unflatten(editor, node)
 
 
-def _unflatten(editor: GraphEditor, product: ir.Node) -> bool:
+def _unflatten(editor: GraphEditor, product: ir.Node) -> None:
     flat = producer(product.inputs[0], "Reshape")
     restored = next(consumers(product.outputs[0], "Reshape"), None)
     weight = weight_of(product.inputs[1])
     if flat is None or flat.inputs[0] is None or restored is None or weight is None or not _is_plain(product):
-        return False
+        return
     rows = flat.inputs[0]
     sizes = rows.shape[:-1] if rows.shape is not None else None
     wanted = restored.outputs[0].shape
     if sizes is None or wanted is None or tuple(wanted) != (*sizes, weight.shape[1]):
-        return False
+        return
     output = editor.op("MatMul", [rows, product.inputs[1]])
     if len(product.inputs) > 2:
         output.shape = wanted
         output = editor.op("Add", [output, product.inputs[2]])
     editor.replace(restored, [output])
-    return True
 
 
 def _is_plain(product: ir.Node) -> bool:

@@ -6,13 +6,16 @@ from reader_edge_export.fusion.matching import consumers, other_input, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 
-def fuse_rotary(editor: GraphEditor) -> int:
-    """Fuse every rotary embedding whose two halves turn by the same angles; the number fused."""
+def fuse_rotary(editor: GraphEditor) -> None:
+    """Fuse every rotary embedding whose two halves turn by the same angles."""
     for node in list(editor.graph):
         if node.op_type == "MatMul":
             _drop_expansion(node)
             _spell_out(editor, node)
-    return _RotaryFusion(editor).run()
+    rotary = _RotaryFusion(editor)
+    for node in editor.graph:
+        if node.op_type == "Neg":
+            rotary.fuse(node)
 
 
 def _drop_expansion(product: ir.Node) -> None:
@@ -38,15 +41,12 @@ class _RotaryFusion:
         self._editor = editor
         self._halves: dict[ir.Value, ir.Value] = {}
 
-    def run(self) -> int:
-        return len([node for node in self._editor.graph if node.op_type == "Neg" and self._fuse(node)])
-
-    def _fuse(self, negated: ir.Node) -> bool:
+    def fuse(self, negated: ir.Node) -> None:
         """Follow one negated half to the sum, and replace what is on the way."""
         rotated = next(consumers(negated.outputs[0], "Concat"), None)
         source = _rotated_source(rotated) if rotated is not None else None
         if rotated is None or source is None:
-            return False
+            return
         for turned in consumers(rotated.outputs[0], "Mul"):
             sine = _angles(other_input(turned, rotated.outputs[0]), "Sin")
             for total in consumers(turned.outputs[0], "Add"):
@@ -55,8 +55,7 @@ class _RotaryFusion:
                 if sine is not None and cosine is not None:
                     inputs = [source, self._half(cosine), self._half(sine)]
                     self._editor.replace(total, [self._editor.op("RotaryEmbedding", inputs)])
-                    return True
-        return False
+                    return
 
     def _half(self, angles: ir.Value) -> ir.Value:
         if angles not in self._halves:

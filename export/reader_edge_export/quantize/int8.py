@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import row_linear
 
 Float32Array = npt.NDArray[np.float32]
@@ -53,7 +53,7 @@ class Int8Products:
 
     def _portable_product(self, rows: ir.Value, stored: ir.Value, scales: ir.Value) -> ir.Value:
         editor = self._editor
-        num_outputs, num_inputs = stored_shape(stored)
+        num_outputs, num_inputs = matrix_shape(stored)
         is_flat = rows.shape is not None and len(rows.shape) == 2
         flat = rows if is_flat else editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
         row_scales = self._row_scales(flat)
@@ -95,10 +95,3 @@ def _leading_sizes(rows: ir.Value) -> tuple[object, ...]:
     """What identifies the sizes before the last: their names where all are known, else the value itself."""
     sizes = [] if rows.shape is None else [getattr(size, "value", size) for size in rows.shape][:-1]
     return tuple(sizes) if sizes and None not in sizes else (rows,)
-
-
-def stored_shape(stored: ir.Value) -> tuple[int, int]:
-    """(J, K) of a stored matrix."""
-    weight = weight_of(stored)
-    assert weight is not None
-    return weight.shape[0], weight.shape[1]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.graph_editor import GraphEditor, integer_attribute, weight_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -82,7 +82,7 @@ def _product(node: ir.Node) -> Product | None:
     weight = weight_of(node.inputs[1])
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return None
-    if node.op_type == "Gemm" and _attribute(node, "transB"):
+    if node.op_type == "Gemm" and integer_attribute(node, "transB", 0):
         weight = weight.T
     last, bias = _with_bias(node, weight.shape[1])
     return Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)
@@ -100,8 +100,3 @@ def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]
         if bias is not None and bias.shape == (width,):
             return added, bias.astype(np.float32, copy=False)
     return node, None
-
-
-def _attribute(node: ir.Node, name: str) -> int:
-    attribute = node.attributes.get(name)
-    return attribute.as_int() if attribute is not None else 0

@@ -8,7 +8,7 @@ width, as with any constant matrix.
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
 from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
 
@@ -56,7 +56,7 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
     """hidden (B, N, E) -> (B, R, E)."""
     indices = editor.op("Unsqueeze", [marker.rows, editor.int64s(2)], dtype=ir.DataType.INT64)
     hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
-    hidden.shape = ir.Shape(["B", "R", _shape(marker.weight)[1]])
+    hidden.shape = ir.Shape(["B", "R", matrix_shape(marker.weight)[1]])
     return hidden
 
 
@@ -71,9 +71,3 @@ def _is_input_ids(value: ir.Value | None) -> bool:
     while value is not None and (node := value.producer()) is not None and node.op_type in ("Reshape", "Identity"):
         value = node.inputs[0]
     return value is not None and value.name == "input_ids"
-
-
-def _shape(value: ir.Value) -> tuple[int, int]:
-    weight = weight_of(value)
-    assert weight is not None
-    return weight.shape[0], weight.shape[1]

@@ -1,0 +1,137 @@
+"""One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
+
+import shutil
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from reader_edge_export.commit_graph import write_commit_graph
+from reader_edge_export.graph import TOP_K, write_graph
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.parity import (
+    MAX_RELATIVE_ERROR,
+    MAX_RELATIVE_ERROR_HALF,
+    TreeCase,
+    check_greedy,
+    check_tree_against_decoding,
+    check_tree_logits,
+)
+from reader_edge_export.quality import check_quality
+from reader_edge_export.sources.hugging_face import Source
+from reader_edge_export.sources.module import load_model, vocab_size_of
+from reader_edge_export.sources.tokenizer import load_tokenizer, special_token_ids, write_tokenizer
+from reader_edge_export.stages import Stages
+from reader_edge_export.tracing import AttentionLayer
+from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_export.widened import write_widened
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.checksums import file_entry
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, FileEntry, Manifest
+from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+
+_VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
+_TRACE_FOLDER = "trace"
+_TWIN_FOLDER = "twin"
+
+
+class PackageExport:
+    """One export of a checked source into an empty folder; text: what the cost of rounding is measured on."""
+
+    def __init__(self, source: Source, options: ExportOptions, text: str, folder: Path, stages: Stages) -> None:
+        self._source = source
+        self._options = options
+        self._text = text
+        self._folder = folder
+        self._stages = stages
+
+    def run(self) -> Manifest:
+        with self._stages.enter("loading the model"):
+            model = load_model(self._source)
+            tokenizer = load_tokenizer(self._source, vocab_size_of(model))
+        layers = self._write_graph(model)
+        with self._stages.enter("writing the package"):
+            write_tokenizer(tokenizer, self._folder)
+            manifest = self._manifest(model, tokenizer, layers)
+            if self._options.is_for_devices:
+                write_commit_graph(manifest, self._folder / COMMIT_NAME)
+                manifest = replace(manifest, files=self._files())
+            write_manifest(self._folder, manifest)
+        with self._stages.enter("checking against the source"):
+            manifest = replace(manifest, checks=self._check(model, tokenizer))
+            write_manifest(self._folder, manifest)
+        return manifest
+
+    def _write_graph(self, model: PreTrainedModel) -> list[AttentionLayer]:
+        traced = self._folder / _TRACE_FOLDER / "traced.onnx"
+        with self._stages.enter("tracing"):
+            traced.parent.mkdir()
+            layers = trace_model(model, self._source.max_context, traced)
+        with self._stages.enter("lowering"):
+            write_graph(traced, self._folder, self._options)
+            shutil.rmtree(traced.parent)
+        return layers
+
+    def _manifest(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[AttentionLayer]
+    ) -> Manifest:
+        eos_token_ids, bos_token_id = special_token_ids(self._source, tokenizer)
+        return Manifest(
+            architecture=self._source.architecture,
+            num_heads=layers[0].num_heads,
+            num_kv_heads=layers[0].num_kv_heads,
+            head_dim=layers[0].head_dim,
+            num_layers=len(layers),
+            vocab_size=vocab_size_of(model),
+            top_k=min(TOP_K, vocab_size_of(model)),
+            max_context=self._source.max_context,
+            sliding_window=sliding_window_of(layers),
+            precision=self._options.precision,
+            attention=self._options.attention,
+            kv_dtype=HALF_PRECISIONS.get(self._options.precision, "float32"),
+            eos_token_ids=eos_token_ids,
+            bos_token_id=bos_token_id,
+            source_name=self._source.short_name,
+            source_fingerprint=self._source.fingerprint(),
+            exported_with={name: _version(name) for name in _VERSIONS},
+            checks={},
+            files=self._files(),
+        )
+
+    def _files(self) -> dict[str, FileEntry]:
+        return {path.name: file_entry(path) for path in sorted(self._folder.iterdir())}
+
+    def _check(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
+        package = ModelPackage.open(self._folder)
+        target = self._checked_target(package)
+        text_ids = tokenizer.encode(self._text, add_special_tokens=False)
+        case = TreeCase.draw(package, text_ids)
+        checks = check_tree_against_decoding(target, case)
+        if self._options.precision == "fp32":
+            checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR)
+            checks |= check_greedy(target, model, case.prompts[0])
+        else:
+            if self._options.precision in HALF_PRECISIONS:
+                checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR_HALF)
+            checks |= check_quality(target, model, text_ids)
+        return checks
+
+    def _checked_target(self, package: ModelPackage) -> HostTarget:
+        """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
+        if self._options.precision != "bf16":
+            return HostTarget.open(package)
+        twin = self._folder / _TWIN_FOLDER
+        twin.mkdir()
+        write_widened(package.path(GRAPH_NAME), twin)
+        target = HostTarget.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))
+        shutil.rmtree(twin)
+        return target
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "unknown"
