@@ -39,7 +39,8 @@ def verify(
     from reader_edge.terminal.console import count_progress, print_table
 
     texts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, replace(engine_config, is_calibrated=False))  # measured pass times would leave drafts out
+    # Measured pass times would leave drafts out, and with them their proof.
+    engine = load_engine(model, replace(engine_config, is_calibrated=False))
     with count_progress("Answers compared") as on_progress:
         report = prove(engine, texts, max_tokens, on_progress)
     if as_json:
