@@ -10,16 +10,23 @@ from reader_edge_runtime import Engine
 def comparison_fields(engine: Engine, comparison: Comparison) -> dict[str, object]:
     """A comparison, ready for JSON; the statistics are those of the last drafted round."""
     return {
-        "identical": comparison.is_identical,
-        "plain_tokens_per_s": comparison.plain_tokens_per_s,
-        "drafted_tokens_per_s": comparison.drafted_tokens_per_s,
-        "speedup": comparison.speedup,
-        "acceptance_length": comparison.drafted_stats.acceptance_length,
+        **speed_fields(comparison),
         "text": comparison.plain[0].text,
         "token_ids": comparison.plain[0].token_ids,
         "finish_reason": comparison.plain[0].finish_reason,
         "rounds": ROUNDS,
         "stats": stats_fields(engine, comparison.drafted_stats),
+    }
+
+
+def speed_fields(comparison: Comparison) -> dict[str, object]:
+    """What a comparison is made for, ready for JSON."""
+    return {
+        "identical": comparison.is_identical,
+        "plain_tokens_per_s": comparison.plain_tokens_per_s,
+        "drafted_tokens_per_s": comparison.drafted_tokens_per_s,
+        "speedup": comparison.speedup,
+        "acceptance_length": comparison.drafted_stats.acceptance_length,
     }
 
 

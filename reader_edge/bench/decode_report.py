@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from reader_edge.bench.comparison import Comparison
+from reader_edge.bench.comparison_report import speed_fields
 from reader_edge.bench.decode import DecodeBench, Way
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer_report import num_threads, width_sentence
+from reader_edge.terminal.console import figures_table, print_report
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine
 
@@ -50,34 +51,18 @@ def _way_fields(way: Way) -> dict[str, object]:
 
 
 def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
-    return {
-        "prompt": prompt,
-        "tokens": len(comparison.plain[0].token_ids),
-        "identical": comparison.is_identical,
-        "plain_tokens_per_s": comparison.plain_tokens_per_s,
-        "drafted_tokens_per_s": comparison.drafted_tokens_per_s,
-        "speedup": comparison.speedup,
-        "acceptance_length": comparison.drafted_stats.acceptance_length,
-    }
+    return {"prompt": prompt, "tokens": len(comparison.plain[0].token_ids), **speed_fields(comparison)}
 
 
 def print_bench(engine: Engine, bench: DecodeBench) -> None:
     """The same for eyes, on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
-    console.print(_speed_table(bench))
-    console.print(_parts_table(bench))
-    for line in _lines(engine, bench):
-        console.print(line, soft_wrap=True)
+    print_report(_speed_table(bench), _parts_table(bench), *_lines(engine, bench))
 
 
 def _speed_table(bench: DecodeBench) -> Table:
     rounds = len(bench.comparisons[0].plain)
-    table = Table(title=f"Tokens/s after the first token (median; rounds each way: {rounds})", title_justify="left")
-    table.add_column("prompt", no_wrap=True)
-    for name in ("tokens", "plain", "drafted", "speed-up", "acceptance length"):
-        table.add_column(name, justify="right")
+    title = f"Tokens/s after the first token (median; rounds each way: {rounds})"
+    table = figures_table(title, "prompt", "tokens", "plain", "drafted", "speed-up", "acceptance length")
     table.add_column("tokens are")
     for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
         table.add_row(
@@ -113,11 +98,8 @@ def _label(prompt: str) -> str:
 
 
 def _parts_table(bench: DecodeBench) -> Table:
-    table = Table(title="Milliseconds of a step, means", title_justify="left")
-    table.add_column("")
-    parts = list(bench.plain.parts_s)
-    for name in ("time to first token", *parts, "step", "per token"):
-        table.add_column(name, justify="right")
+    parts = ("time to first token", *bench.plain.parts_s, "step", "per token")
+    table = figures_table("Milliseconds of a step, means", "", *parts)
     for name, way in (("plain", bench.plain), ("drafted", bench.drafted)):
         step_s = sum(way.parts_s.values())
         per_token_s = step_s / way.stats.acceptance_length if way.stats.num_steps else 0.0

@@ -107,7 +107,7 @@ def replay_on_model(
     num_all, num_done = sum(len(stretches) for stretches, _ in chosen), 0
     replays = []
     for which, (path, (stretches, num_left_out)) in enumerate(zip(plan.files, chosen, strict=True)):
-        parameters = first_parameters(plan.priors, recordings[:which] + recordings[which + 1 :])
+        parameters = first_parameters(plan.priors, recordings, which)
         drafter = RehearsalDrafter(plan.is_history_used, parameters, datastores)
         times = []
         for each in time_stretches(Rehearser(target, cost, drafter, max_tokens), recordings[which], stretches):

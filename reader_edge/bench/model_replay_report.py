@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from statistics import mean
 
-from rich.console import Console
 from rich.table import Table
 
 from reader_edge.bench.model_replay import ModelReplay, ModelReplays
+from reader_edge.terminal.console import figures_table, print_report
 from reader_edge_runtime.stats import STEP_PARTS
 
 NOTE = (
@@ -63,35 +63,22 @@ def _fields(replay: ModelReplay) -> dict[str, object]:
 
 def print_model_replays(report: ModelReplays) -> None:
     """The most telling figures for eyes, on standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 140
-    console.print(_table(report))
-    console.print(NOTE)
-    for file, replay in report.replays:
-        if replay.num_left_out:
-            console.print(f"{file}: {replay.num_left_out} stretches are beyond this model's context and left out.")
+    left_out = [
+        f"{file}: {replay.num_left_out} stretches are beyond this model's context and left out."
+        for file, replay in report.replays
+        if replay.num_left_out
+    ]
+    print_report(_table(report), NOTE, *left_out)
 
 
 def _table(report: ModelReplays) -> Table:
     manifest = report.package.manifest
-    table = Table(
-        title=f"Replay on {manifest.source_name}, {manifest.precision} {manifest.attention}: decoding only, stretches "
-        f"of {report.max_tokens} tokens, both ways in turn; priors: {report.priors}",
-        title_justify="left",
+    title = (
+        f"Replay on {manifest.source_name}, {manifest.precision} {manifest.attention}: decoding only, stretches of "
+        f"{report.max_tokens} tokens, both ways in turn; priors: {report.priors}"
     )
-    table.add_column("recording")
-    for name in (
-        "stretches",
-        "tokens before",
-        "plain tokens/s",
-        "drafted",
-        "speed-up",
-        "acceptance length",
-        "nodes a pass",
-        "rested steps",
-    ):
-        table.add_column(name, justify="right")
+    figures = ("stretches", "tokens before", "plain tokens/s", "drafted", "speed-up", "acceptance length")
+    table = figures_table(title, "recording", *figures, "nodes a pass", "rested steps")
     for file, replay in report.replays:
         stats = replay.stats
         error = f" ± {replay.speedup_error:.2f}" if len(replay.times) > 1 else ""

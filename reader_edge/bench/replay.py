@@ -23,19 +23,11 @@ _LEARNING_NODES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """A recording with one node budget. num_bytes: the history and the largest context, in memory."""
-
-    simulator: Simulator[RequestCore]
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class FileReplays:
-    """A recording. replays: by node budget."""
+    """A recording, and what simulated decoding of it came to by node budget."""
 
     file: str
-    replays: dict[int, Replay]
+    replays: dict[int, Simulator[RequestCore]]
 
 
 def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[FileReplays]:
@@ -45,7 +37,7 @@ def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) 
     recordings = [read_recording(path, tokenizer) for path in plan.files]
     files = []
     for which, (path, requests) in enumerate(zip(plan.files, recordings, strict=True)):
-        parameters = first_parameters(plan.priors, recordings[:which] + recordings[which + 1 :])
+        parameters = first_parameters(plan.priors, recordings, which)
         replays = {n: replay(requests, n, plan.is_history_used, parameters, datastores) for n in budgets}
         files.append(FileReplays(path.stem, replays))
     return files
@@ -57,19 +49,20 @@ def replay(
     is_history_used: bool = True,
     parameters: Float32Array | None = None,
     datastores: Sequence[Datastore] = (),
-) -> Replay:
+) -> Simulator[RequestCore]:
     """Replay requests in order from an empty history, with trees of up to num_nodes drafted nodes.
 
     parameters: what the mixture starts from; None takes those that are shipped.
     """
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
     core = DraftingCore(config, parameters, datastores=datastores)
-    simulator, num_bytes = core_simulator(core, num_nodes), 0
+    simulator = core_simulator(core, num_nodes)
     for request in requests:
         simulator.decode(request)
         if simulator.request is not None:
-            num_bytes = max(num_bytes, core.history.num_bytes + simulator.request.num_bytes)
-    return Replay(simulator, num_bytes)
+            num_bytes = core.history.num_bytes + simulator.request.num_bytes
+            simulator.num_bytes = max(simulator.num_bytes, num_bytes)
+    return simulator
 
 
 def core_simulator(core: DraftingCore, num_nodes: int = _LEARNING_NODES) -> Simulator[RequestCore]:
@@ -77,11 +70,13 @@ def core_simulator(core: DraftingCore, num_nodes: int = _LEARNING_NODES) -> Simu
     return Simulator(core.begin, lambda request, num_left: request.draft(num_nodes + 1, MAX_DEPTH))
 
 
-def first_parameters(priors: str, others: Sequence[Sequence[RecordedRequest]]) -> Float32Array | None:
-    """What the mixture starts from: "shipped" (None), learned from "others", or "none" at all."""
+def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:
+    """What the mixture starts from to replay recordings[which]; None is what is shipped. priors: see ReplayPlan."""
     if priors == "shipped":
         return None
-    return as_priors(learn_parameters(others, cold_parameters())) if priors == "others" else cold_parameters()
+    if priors == "none":
+        return cold_parameters()
+    return as_priors(learn_parameters([*recordings[:which], *recordings[which + 1 :]], cold_parameters()))
 
 
 def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Float32Array) -> Float32Array:

@@ -13,23 +13,23 @@ _TASK = "  "
 
 def replay_fields(file: FileReplays) -> dict[str, object]:
     """All figures of a file, ready for JSON. Where no node budget is named, those of the largest one."""
-    simulators = {str(n): replay.simulator for n, replay in file.replays.items()}
+    replays = {str(n): replay for n, replay in file.replays.items()}
     largest = file.replays[max(file.replays)]
-    simulator, stats = largest.simulator, largest.simulator.stats
+    stats = largest.stats
     return {
         "file": file.file,
-        "acceptance_length": {n: each.stats.acceptance_length for n, each in simulators.items()},
+        "acceptance_length": {n: each.stats.acceptance_length for n, each in replays.items()},
         "acceptance_length_by_task": {
-            task: {n: each.stats_by_task[task].acceptance_length for n, each in simulators.items()}
-            for task in sorted(simulator.stats_by_task)
+            task: {n: each.stats_by_task[task].acceptance_length for n, each in replays.items()}
+            for task in sorted(largest.stats_by_task)
         },
-        "nodes_per_step": {n: _nodes_per_step(each.stats) for n, each in simulators.items()},
-        "draft_us_p50": float(np.median(simulator.draft_us)),
-        "draft_us_p99": float(np.percentile(simulator.draft_us, 99)),
-        "draft_us_p50_by_nodes": {n: float(np.median(each.draft_us)) for n, each in simulators.items()},
-        "learn_us_per_token": float(np.median(simulator.learn_us)),
-        "learn_us_per_token_p99": float(np.percentile(simulator.learn_us, 99)),
-        "learn_us_per_prompt_token": float(np.median(simulator.prompt_us)),
+        "nodes_per_step": {n: _nodes_per_step(each.stats) for n, each in replays.items()},
+        "draft_us_p50": float(np.median(largest.draft_us)),
+        "draft_us_p99": float(np.percentile(largest.draft_us, 99)),
+        "draft_us_p50_by_nodes": {n: float(np.median(each.draft_us)) for n, each in replays.items()},
+        "learn_us_per_token": float(np.median(largest.learn_us)),
+        "learn_us_per_token_p99": float(np.percentile(largest.learn_us, 99)),
+        "learn_us_per_prompt_token": float(np.median(largest.prompt_us)),
         "drafted_by_source": dict(stats.drafted_by_source),
         "accepted_by_source": dict(stats.accepted_by_source),
         "calibration": _calibration(stats),
@@ -62,16 +62,16 @@ def print_replays(files: Sequence[FileReplays]) -> None:
     click.echo(f"{'':{width}} {header}  drafted  draft µs (p99)  learn µs (p99)   MB  accepted from")
     for file in files:
         fields, largest = replay_fields(file), file.replays[max(budgets)]
-        stats = largest.simulator.stats
+        stats = largest.stats
         accepted = ", ".join(f"{name} {count}" for name, count in stats.accepted_by_source.most_common())
         click.echo(
-            f"{file.file:{width}} {_lengths([each.simulator.stats for each in file.replays.values()])}  "
+            f"{file.file:{width}} {_lengths([each.stats for each in file.replays.values()])}  "
             f"{_nodes_per_step(stats):7.1f}  {fields['draft_us_p50']:7.1f} ({fields['draft_us_p99']:4.0f})  "
             f"{fields['learn_us_per_token']:8.2f} ({fields['learn_us_per_token_p99']:3.0f}) "
             f"{largest.num_bytes / 1e6:4.0f}  {accepted}"
         )
         for task in _tasks(file):
-            by_nodes = [each.simulator.stats_by_task[task] for each in file.replays.values()]
+            by_nodes = [each.stats_by_task[task] for each in file.replays.values()]
             click.echo(f"{_TASK + task:{width}} {_lengths(by_nodes)}")
 
 
@@ -81,5 +81,5 @@ def _lengths(by_nodes: Sequence[GenerationStats]) -> str:
 
 def _tasks(file: FileReplays) -> list[str]:
     """The tasks of a file that has several, for lines of their own."""
-    tasks = sorted(next(iter(file.replays.values())).simulator.stats_by_task)
+    tasks = sorted(next(iter(file.replays.values())).stats_by_task)
     return tasks if len(tasks) > 1 else []

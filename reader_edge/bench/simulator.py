@@ -33,7 +33,7 @@ class Simulator(Generic[Request]):
         and learn_s for answers.
     draft_us, learn_us, prompt_us: microseconds of each draft, of learning each answer token (an equal share of its
         step's) and each prompt's mean token.
-    request: the one decoded last.
+    request: the one decoded last. num_bytes: the most memory the drafter held, where the caller tells it.
     """
 
     def __init__(self, begin: Callable[[Sequence[int]], Request], draft: Callable[[Request, int], DraftTree]) -> None:
@@ -42,6 +42,7 @@ class Simulator(Generic[Request]):
         self._begin = begin
         self._draft = draft
         self.request: Request | None = None
+        self.num_bytes = 0
         self.stats_by_task: defaultdict[str, GenerationStats] = defaultdict(GenerationStats)
         self.draft_us: list[float] = []
         self.learn_us: list[float] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
-    from reader_edge.terminal.console import count_progress
+    from reader_edge.terminal.console import count_progress, print_report
     from reader_edge_runtime.execution.registry import open_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
     from reader_edge_runtime.measuring.width_probe import settle_width
@@ -45,21 +45,14 @@ def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_j
         }
         click.echo(json.dumps(fields))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(_table(measured))
-    console.print(f"A row of logits: {1e3 * measured.row_s:.3f} ms")
+    print_report(_table(measured), f"A row of logits: {1e3 * measured.row_s:.3f} ms")
 
 
 def _table(cost: "VerifyCost") -> "Table":
-    from rich.table import Table
+    from reader_edge.terminal.console import figures_table
 
-    table = Table(title=f"Milliseconds of a pass, {cost.batch_size} in a batch (relative to one node)")
-    table.add_column("nodes", justify="right")
-    for past in cost.pasts:
-        table.add_column(f"past {past}", justify="right")
+    title = f"Milliseconds of a pass, {cost.batch_size} in a batch (relative to one node)"
+    table = figures_table(title, "nodes", *(f"past {past}" for past in cost.pasts))
     for column, width in enumerate(cost.widths):
-        row = [f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in cost.seconds]
-        table.add_row(str(width), *row)
+        table.add_row(str(width), *(f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in cost.seconds))
     return table

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+from reader_edge.commands import options
 
 
 def _parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -40,7 +40,7 @@ def datastore() -> None:
 
 
 @datastore.command()
-@click.argument("corpus", nargs=-1, required=True, type=_FILE)
+@click.argument("corpus", nargs=-1, required=True, type=options.FILE)
 @_out
 @_tokenizer
 @click.option(
@@ -79,7 +79,7 @@ def build(
 
 
 @datastore.command()
-@click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @_out
 @_max_memory
 @_force
@@ -96,12 +96,12 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
 
 
 @datastore.command()
-@click.argument("file", type=_FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("file", type=options.FILE)
+@options.as_json
 def info(file: Path, as_json: bool) -> None:
     """Tell what a datastore is, and check it against its checksum."""
     from reader_edge.datastore.report import info_fields, info_lines
-    from reader_edge.terminal.console import byte_progress
+    from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 
     opened = Datastore.open(file)
@@ -110,14 +110,11 @@ def info(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(info_fields(opened)))
         return
-    lines = info_lines(opened)
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        click.echo(f"{name:<{width}}  {value}")
+    print_pairs(info_lines(opened))
 
 
 @datastore.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=options.FILE)
 @click.argument("text")
 @_tokenizer
 @click.option("-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Continuations at most.")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from reader_edge.commands import options
+
 
 @click.command()
 @click.argument("model")
@@ -19,7 +21,7 @@ import click
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(
     "--calibration-text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.FILE,
     help="Text to measure the quality of int8 and int4 on. Default: a bundled one.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import click
 
+from reader_edge.commands import options
+
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=options.FILE)
 def forget(file: Path) -> None:
     """Erase FILE, a history of past answers that `run --history` made.
 

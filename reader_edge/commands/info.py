@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reader_edge.commands import options
+
 if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
     from reader_edge_runtime.package.model_package import ModelPackage
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def info(model: str | None, as_json: bool) -> None:
     """Tell what a package is, and check its files against their checksums."""
     from reader_edge.model_source import find_package
-    from reader_edge.terminal.console import byte_progress
+    from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.package.model_package import ModelPackage
 
     package = ModelPackage.open(find_package(model))
@@ -26,10 +28,7 @@ def info(model: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_fields(package)))
         return
-    lines = _lines(package.manifest)
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        click.echo(f"{name:<{width}}  {value}")
+    print_pairs(_pairs(package.manifest))
 
 
 def _fields(package: "ModelPackage") -> dict[str, object]:
@@ -42,7 +41,7 @@ def _fields(package: "ModelPackage") -> dict[str, object]:
     }
 
 
-def _lines(manifest: "Manifest") -> list[tuple[str, str]]:
+def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     from reader_edge.terminal.sizes import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]

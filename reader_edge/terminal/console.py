@@ -1,9 +1,10 @@
-"""What the user sees beside the answer: progress and tables on standard error."""
+"""Tables and lines for eyes, and progress on standard error."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -26,12 +27,37 @@ def stderr_console() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
+def figures_table(title: str, name: str, *figures: str) -> Table:
+    """An empty table: a column of names, then columns of figures."""
+    table = Table(title=title, title_justify="left")
+    table.add_column(name, no_wrap=True)
+    for figure in figures:
+        table.add_column(figure, justify="right")
+    return table
+
+
 def print_table(table: Table) -> None:
-    """Show a table on standard error; in a pipe as wide as it needs, so that nothing is cut."""
-    console = stderr_console()
+    """Show a table on standard error."""
+    _print(stderr_console(), table)
+
+
+def print_report(*parts: Table | str) -> None:
+    """Show tables and sentences on standard output."""
+    _print(Console(highlight=False), *parts)
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values on standard output, values below each other."""
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def _print(console: Console, *parts: Table | str) -> None:
     if not console.is_terminal:
-        console.width = 200
-    console.print(table)
+        console.width = 200  # as wide as tables need, so that nothing is cut
+    for part in parts:
+        console.print(part)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def test_what_is_no_recording_or_tokenizer_is_told(tokenizer_path: Path, tmp_pat
 
 def test_acceptance_never_counts_past_the_end_token() -> None:
     request = RecordedRequest("copy", [([1, 2, 3, 4, 1, 2, 3], [4, 32000])] * 3)
-    stats = replay([request], 8).simulator.stats_by_task["copy"]
+    stats = replay([request], 8).stats_by_task["copy"]
     # The end token is emitted by the target: never by the draft alone, so each answer takes two tokens in one step.
     assert stats.num_decoded_tokens == 6
     assert stats.acceptance_length <= 2
