@@ -22,9 +22,9 @@ NEW_FILE_MODE = 0o666  # less the umask
 def new_file(path: Path, mode: int = NEW_FILE_MODE, is_durable: bool = False) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends well, and vanishes when it does not.
 
-    mode: permissions of a new file, less the umask; a file that is replaced passes its own on. A symbolic link stays
-    one: what it points to is replaced. is_durable: on the disk before the block is left, whatever happens to the power.
-    Raises OSError, which names `path`, also where `path` is a device or a folder.
+    mode: permissions of a new file, less the umask; a replaced file hands its own on. A symbolic link is followed.
+    is_durable: the file survives a loss of power once the block has been left. Raises OSError, which names `path`,
+    also for a device or a folder.
     """
     target = Path(os.path.realpath(path))
     partial = temporary_name(target)
@@ -62,7 +62,7 @@ def temporary_name(target: Path, kind: str = "partial") -> Path:
 
 
 def leftovers(target: Path, kind: str = "partial") -> list[Path]:
-    """What killed processes left behind under temporary names of `target`, and this thread before it got its ids."""
+    """Temporary files and folders of `target` whose process is gone, or had the ids that this thread has now."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-([1-9][0-9]{{0,9}})-[0-9]+")
     own_name = temporary_name(target, kind).name
     names = os.listdir(target.parent) if target.parent.exists() else []

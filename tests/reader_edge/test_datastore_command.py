@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from reader_edge.cli import main
 from reader_edge.datastore.corpus import read_pieces
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
-from reader_edge_runtime.drafting.sources.datastore.check import check_structure
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from tests.reader_edge.package_copy import PackageCopy
+from tests.runtime.drafting.datastore_check import check_structure
 
 Command = Callable[..., Result]
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.drafting.sources.datastore import suffix_sort
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
-from reader_edge_runtime.drafting.sources.datastore.check import check_structure
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import (
@@ -26,6 +25,7 @@ from reader_edge_runtime.drafting.sources.datastore.header import (
     DatastoreHeader,
 )
 from reader_edge_runtime.errors import DatastoreError, InstallationError
+from tests.runtime.drafting.datastore_check import check_structure
 from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, WIDE, build
 
 Bytes = npt.NDArray[np.uint8]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reader_edge_runtime.drafting.kernels import datastore as kernels
-from reader_edge_runtime.drafting.sources.datastore.check import check_structure
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
+from tests.runtime.drafting.datastore_check import check_structure
 from tests.runtime.drafting.datastore_reference import (
     NARROW,
     WIDE,

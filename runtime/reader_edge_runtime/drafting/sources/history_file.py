@@ -1,9 +1,9 @@
 """Past answers on disk, so that the next run drafts from them: an append-only file that several processes share.
 
-An answer is on the disk, as far as the system goes, when `append` returns: it survives a kill. `append` takes no lock
-and waits for no one: it writes its record with a single call, which puts it behind what others write at the same time.
+Once `append` has returned, its answer survives a kill of the process. `append` takes no lock and waits for nobody: it
+writes its record with one system call, which the system puts behind whatever others are writing.
 
-A file that grew to twice its bound is rewritten under a lock, by a thread of its own. No answer is lost meanwhile:
+A file that has grown to twice its bound is rewritten under a lock, on a thread of its own, while appends go on:
 
     rewriting                                       appending
     1. make `.NAME.successor`                       1. write to the file
@@ -11,9 +11,9 @@ A file that grew to twice its bound is rewritten under a lock, by a thread of it
     3. write the texts used last to the successor   3. if another file has the name now, begin again
     4. rename the successor to the file
 
-Who finds no successor in his step 2 either wrote before the others' step 2, which reads what he wrote, or after their
-step 4, which he notices in step 3. A rewriter that is killed leaves the file as it was, and a successor that the next
-one removes. A text that was written twice counts once.
+An appender that finds no successor in its step 2 has either written before the rewriter's step 2, which then reads the
+record, or looked after the rewriter's step 4, which its own step 3 notices. A killed rewriter leaves the file as it was
+and a successor that the next reader or rewriter removes. A text that was written twice counts once.
 """
 
 import errno
@@ -21,7 +21,8 @@ import os
 import stat
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -45,7 +46,7 @@ _NEW_FILE_MODE = 0o600  # it holds prompts
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _LOCK_SECONDS = 10
 _MIN_BOUND = 1024
-# More often than once in a row a file is not replaced, unless its identity cannot be trusted.
+# Hardly ever is a file replaced twice during one append; where its identity is unstable, it seems to be for ever.
 _MAX_TRIES = 4
 
 
@@ -74,16 +75,14 @@ class HistoryFile:
         """
         if not self.path.parent.is_dir():  # its lock would make the folder
             raise HistoryError(f"There is no folder '{self.path.parent}': make it, or name another file.")
-        try:
+        with _explained(self.path):
             self._content()  # before a foreign file gets a lock beside it
             with self._lock:
                 records = self._records()
                 if records.num_damaged or records.is_cut:
-                    with suppress(OSError):  # which keeps no one from reading
+                    with suppress(OSError):  # a repair that fails is no reason not to read
                         self._rewrite()
                 self._successor.unlink(missing_ok=True)
-        except (OSError, Timeout) as error:
-            raise _error(self.path, error) from error
         if records.num_damaged:
             places = "one place" if records.num_damaged == 1 else f"{records.num_damaged} places"
             warnings.warn(f"'{self.path}' is damaged in {places}: the past answers there are lost.", stacklevel=2)
@@ -97,13 +96,11 @@ class HistoryFile:
         if not len(token_ids):
             return
         record = pack_record(token_ids)
-        try:
+        with _explained(self.path):
             any(self._append(record) for _ in range(_MAX_TRIES))
-        except OSError as error:
-            raise _error(self.path, error) from error
 
     def _append(self, record: bytes) -> bool:
-        """Write a record; False where another file took the name meanwhile, which may not have it."""
+        """Write a record; False if another file, which may lack it, has taken the name meanwhile."""
         with _open(self.path, os.O_CREAT) as file:
             file.seek(0)
             if header := file.read(HEADER_BYTES):
@@ -129,10 +126,9 @@ class HistoryFile:
 
     def _rewrite_later(self) -> None:
         try:
-            with self._lock:
-                self._rewrite()
-        except (OSError, Timeout) as error:
-            self._failure = _error(self.path, error)
+            with _explained(self.path), suppress(FileNotFoundError), self._lock:
+                if self.path.stat().st_size > self._max_bytes:  # no other process was faster
+                    self._rewrite()
         except HistoryError as error:
             self._failure = error
 
@@ -141,11 +137,11 @@ class HistoryFile:
         self._successor.unlink(missing_ok=True)
         try:
             with _open(self._successor, os.O_CREAT | os.O_EXCL) as successor:
+                self._successor.chmod(stat.S_IMODE(self.path.stat().st_mode))
                 begin = self._write(successor, b"".join(map(pack_record, self._newest(self._records().texts))))
                 successor.seek(HEADER_BYTES)
-                if begin > HEADER_BYTES:  # others were faster, whose texts are the newer ones
+                if begin > HEADER_BYTES:  # others have appended already; theirs are the newer texts
                     self._write(successor, successor.read(begin - HEADER_BYTES))
-            self._successor.chmod(stat.S_IMODE(self.path.stat().st_mode))
             self._successor.replace(self.path)
         finally:
             self._successor.unlink(missing_ok=True)
@@ -158,8 +154,7 @@ class HistoryFile:
 
     def _content(self) -> memoryview:
         """The file as bytes, mapped; empty where there is none yet. Raises HistoryError for a foreign file."""
-        _refuse_what_is_no_file(self.path)
-        if not self.path.exists() or not self.path.stat().st_size:
+        if not _num_bytes(self.path):
             return memoryview(b"")
         content = np.memmap(self.path, np.uint8, mode="r").data
         check_header(bytes(content[:HEADER_BYTES]), self._header, self.path)
@@ -180,21 +175,19 @@ class HistoryFile:
 def erase_history(path: Path) -> None:
     """Delete a history file, whatever tokenizer it belongs to. Raises HistoryError for a file of another kind."""
     file = Path(os.path.realpath(path))
-    try:
-        _refuse_what_is_no_file(file)
+    with _explained(path):
+        _num_bytes(file)
         with file.open("rb") as content:
             if content.read(len(MAGIC)) != MAGIC:
                 raise HistoryError(f"'{path}' is not a history file: it was left alone.")
         with _lock(file):
             file.unlink()
             _successor(file).unlink(missing_ok=True)
-    except (OSError, Timeout) as error:
-        raise _error(path, error) from error
 
 
 def _open(path: Path, flags: int = 0) -> FileIO:
     """A file to append to, unbuffered: each write is one call."""
-    _refuse_what_is_no_file(path)
+    _num_bytes(path)
 
     def opener(name: str, own_flags: int) -> int:
         return os.open(name, own_flags & ~os.O_CREAT | flags | _NO_LINK, _NEW_FILE_MODE)
@@ -202,20 +195,31 @@ def _open(path: Path, flags: int = 0) -> FileIO:
     return FileIO(path, "a+", opener=opener)
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
-    if path.exists() and not path.is_file():
+def _num_bytes(path: Path) -> int:
+    """The size of a file, 0 where there is none. Raises HistoryError for what is no regular file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0
+    if not stat.S_ISREG(found.st_mode):
         raise HistoryError(f"'{path}' is not a regular file: name another one.")
+    return found.st_size
 
 
 def _successor(path: Path) -> Path:
-    """The file that a rewrite makes; others must find it, so that its name cannot tell its owner."""
+    """The file that a rewrite makes. Others must find it, so its name cannot hold a process id."""
     return path.with_name(f".{path.name}.successor")
 
 
-def _error(path: Path, error: OSError | Timeout) -> HistoryError:
-    if isinstance(error, Timeout):
-        return HistoryError(f"'{path}' is locked by another process for {_LOCK_SECONDS} s: try again.")
-    return HistoryError(f"The history '{path}' cannot be used: {error.strerror or error}.")
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system, or of the lock, into a HistoryError."""
+    try:
+        yield
+    except Timeout:
+        raise HistoryError(f"'{path}' is locked by another process for {_LOCK_SECONDS} s: try again.") from None
+    except OSError as error:
+        raise HistoryError(f"The history '{path}' cannot be used: {error.strerror or error}.") from error
 
 
 def _lock(path: Path) -> FileLock:

@@ -105,9 +105,21 @@ def open_datastores(
     paths: Sequence[str | os.PathLike[str]], tokenizer_fingerprint: str, vocab_size: int
 ) -> list[Datastore]:
     """Map files that are used together, all of one model's tokenizer. Raises DatastoreError."""
-    if len(paths) > MAX_FILES:
+    datastores = [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]
+    check_together(datastores)
+    return datastores
+
+
+def check_together(datastores: Sequence[Datastore]) -> None:
+    """Raise DatastoreError unless these can be used together."""
+    if len(datastores) > MAX_FILES:
         raise DatastoreError(
-            f"{len(paths)} datastores are given, {MAX_FILES} can be used at once: "
+            f"{len(datastores)} datastores are given, {MAX_FILES} can be used at once: "
             "merge some with 'reader-edge datastore merge'."
         )
-    return [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]
+    for datastore in datastores[1:]:
+        if datastore.header.tokenizer_fingerprint != datastores[0].header.tokenizer_fingerprint:
+            raise DatastoreError(
+                f"'{datastores[0].path}' and '{datastore.path}' were built with different tokenizers: "
+                "build one of them again."
+            )

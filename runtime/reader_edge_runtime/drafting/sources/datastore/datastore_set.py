@@ -7,9 +7,8 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels import datastore as kernels
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
-from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, check_together
 from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES
-from reader_edge_runtime.errors import DatastoreError
 
 _CHUNK = 1 << 20
 _NO_FILE = np.frombuffer(b"", np.uint32)
@@ -38,17 +37,7 @@ class DatastoreSet:
     """
 
     def __init__(self, datastores: Sequence[Datastore]) -> None:
-        if len(datastores) > MAX_FILES:
-            raise DatastoreError(
-                f"{len(datastores)} datastores are given, {MAX_FILES} can be used at once: "
-                "merge some with 'reader-edge datastore merge'."
-            )
-        for datastore in datastores[1:]:
-            if datastore.header.tokenizer_fingerprint != datastores[0].header.tokenizer_fingerprint:
-                raise DatastoreError(
-                    f"'{datastores[0].path}' and '{datastore.path}' were built with different tokenizers: "
-                    "build one of them again."
-                )
+        check_together(datastores)
         self._datastores = list(datastores)
         words = [datastore.words for datastore in datastores]
         words += [_NO_FILE] * (MAX_FILES - len(words))

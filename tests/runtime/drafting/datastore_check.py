@@ -1,4 +1,4 @@
-"""Whether a datastore's arrays are what they should be: for files whose checksum is right but whose writer is not."""
+"""Whether a datastore's arrays are what they should be, tokens, suffixes and keys alike."""
 
 import numpy as np
 
