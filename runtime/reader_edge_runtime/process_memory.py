@@ -10,7 +10,8 @@ import functools
 import mmap
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,15 +23,22 @@ _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LOADING_THRESHOLD, _THRESHOLD = 256 << 10, 4 << 20
 
+_LOADING = threading.Lock()
+
+Range = tuple[int, int]  # address and size in bytes
+
 
 class FilePages:
     """The pages of a file that this process has mapped and not written into. Elsewhere than on Linux there are none.
 
-    They are looked up once, so the file has to stay mapped for as long as `forget` is called.
+    They are looked up once, so the file has to stay mapped for as long as `forget` is called: what it forgets later
+    would be whatever memory took the place. others: mappings of the file that somebody else made, and may undo.
     """
 
-    def __init__(self, file: Path) -> None:
-        ranges = _unwritten_ranges(str(file.resolve())) if _c_library() is not None else []
+    def __init__(self, file: Path, others: Sequence[Range] = ()) -> None:
+        ranges = _joined(each for each, is_written in _mappings(file) if not is_written)
+        for other in others:
+            ranges = [part for each in ranges for part in _without(each, other)]
         self._ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
         self._split()
 
@@ -61,18 +69,21 @@ def large_blocks_apart() -> Iterator[None]:
     """Meanwhile, every large block of memory that is freed goes back to the system at once: loading frees many.
 
     Else glibc keeps them in a heap full of holes. Its threshold, which moves until it is set, stays at 4 MiB then.
-    Other C libraries are left alone.
+    Other C libraries are left alone. One thread at a time: the threshold is the process's.
     """
-    mallopt = getattr(_c_library(), "mallopt", None)
-    if mallopt is None:
-        yield
-        return
-    mallopt(_M_MMAP_THRESHOLD, _LOADING_THRESHOLD)
-    try:
-        yield
-    finally:
-        mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _THRESHOLD)
+    mallopt = getattr(_c_library(), "mallopt", lambda *arguments: None)
+    with _LOADING:
+        mallopt(_M_MMAP_THRESHOLD, _LOADING_THRESHOLD)
+        try:
+            yield
+        finally:
+            mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
+            mallopt(_M_TRIM_THRESHOLD, 2 * _THRESHOLD)
+
+
+def mapped_ranges(file: Path) -> list[Range]:
+    """Where this process has mapped a file, written into or not."""
+    return [each for each, _ in _mappings(file)]
 
 
 @functools.cache
@@ -86,19 +97,36 @@ def _advise(start: int, size: int, advice: str) -> None:
         library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), getattr(mmap, advice))
 
 
-def _unwritten_ranges(path: str) -> list[tuple[int, int]]:
-    """Start and size of what is mapped of a file without pages of this process's own, by /proc/self/smaps."""
-    ranges: list[tuple[int, int]] = []
-    current: tuple[int, int] | None = None
+def _mappings(file: Path) -> Iterator[tuple[Range, bool]]:
+    """What is mapped of a file, and whether some of it is pages of this process's own, by /proc/self/smaps."""
+    if _c_library() is None:
+        return
+    path = str(file.resolve())
+    current: Range | None = None
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         if mapping := _MAPPING.match(line):
             start, end = (int(address, 16) for address in mapping.groups()[:2])
             current = (start, end - start) if mapping[3] == path else None
         elif current is not None and line.startswith("Anonymous:"):
-            if line.split()[1] == "0":
-                if ranges and sum(ranges[-1]) == current[0]:  # one that was split
-                    start, size = ranges.pop()
-                    current = start, size + current[1]
-                ranges.append(current)
+            yield current, line.split()[1] != "0"
             current = None
-    return ranges
+
+
+def _joined(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges that follow each other without a gap, as those do that were split, as one."""
+    joined: list[Range] = []
+    for start, size in ranges:
+        if joined and sum(joined[-1]) == start:
+            first, before = joined.pop()
+            start, size = first, before + size
+        joined.append((start, size))
+    return joined
+
+
+def _without(whole: Range, part: Range) -> list[Range]:
+    """What is left of a range, before and behind a part of it."""
+    (start, size), (first, num_bytes) = whole, part
+    end, last = start + size, first + num_bytes
+    if last <= start or end <= first:
+        return [whole]
+    return [(a, b - a) for a, b in ((start, first), (last, end)) if a < b]

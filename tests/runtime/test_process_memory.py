@@ -10,7 +10,9 @@ import pytest
 
 from reader_edge.terminal.memory import resident_bytes
 from reader_edge_runtime import process_memory
-from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere than on Linux nothing is given back")
 
@@ -69,6 +71,38 @@ def test_pages_written_into_are_kept(file: Path) -> None:
         mapped[5] = 77
         FilePages(file).forget()
         assert mapped[5] == 77
+
+
+def test_pages_that_somebody_else_mapped_are_left_alone(file: Path) -> None:
+    """The other mapping may be gone, and other memory in its place, when pages are forgotten."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as first:
+        array = np.frombuffer(first, np.int64)
+        others = mapped_ranges(file)
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as second:
+            both, own = FilePages(file), FilePages(file, others)
+            assert (both.num_bytes, own.num_bytes) == (2 * NUM_BYTES, NUM_BYTES)
+            again = np.frombuffer(second, np.int64)
+            assert array.sum() == again.sum()
+            read = resident_bytes()
+            own.forget()
+            assert 0.9 * NUM_BYTES < read - resident_bytes() < 1.1 * NUM_BYTES
+            del again
+        del array
+
+
+def test_two_sessions_on_a_package_forget_each_its_own_pages(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the second one wipes out memory that took the place of the first one's weights, once that is gone."""
+    monkeypatch.setattr(process_memory, "_MIN_BYTES", 1 << 20)  # the demo's weights are small
+    first, second = (HostTarget.open(ModelPackage.open(demo_folder), uses_native=False) for _ in range(2))
+    pages = [
+        {page for start, size in target._weights._ranges for page in range(start, start + size, mmap.PAGESIZE)}
+        for target in (first, second)
+        if target._weights is not None
+    ]
+    assert all(pages)
+    assert not set.intersection(*pages)
 
 
 def test_a_file_that_is_not_mapped_has_no_pages(file: Path) -> None:

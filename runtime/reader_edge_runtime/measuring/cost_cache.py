@@ -10,14 +10,15 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import write_file
-from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, measure_verify_cost
 from reader_edge_runtime.processor import num_usable_cores, processor_name
 from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 2
 
 _MAX_FILE_BYTES = 1 << 20
-_MAX_POINTS = 1024
+_MAX_PAST = 1 << 28  # the longest context that a manifest may have
+_MAX_SECONDS = 3600.0
 
 
 def load_or_measure(
@@ -52,25 +53,25 @@ def _read(path: Path, batch_size: int) -> VerifyCost | None:
         if path.stat().st_size > _MAX_FILE_BYTES:
             return None
         return _parse(json.loads(path.read_bytes()), batch_size)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
 def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
-    pasts, widths = _ascending(fields["pasts"]), _ascending(fields["widths"])
+    pasts, widths = _ascending(fields["pasts"], _MAX_PAST), _ascending(fields["widths"], MAX_WIDTH)
     seconds = np.array(fields["seconds"], np.float64)
-    if seconds.shape != (len(pasts), len(widths)) or not (seconds > 0).all() or not np.isfinite(seconds).all():
+    if seconds.shape != (len(pasts), len(widths)) or not ((seconds > 0) & (seconds < _MAX_SECONDS)).all():
         raise ValueError("seconds do not fit the grid")
     row_s = float(str(fields["row_s"]))
-    if not (row_s >= 0 and np.isfinite(row_s)):
+    if not 0 <= row_s < _MAX_SECONDS:
         raise ValueError("row_s is no time")
     return VerifyCost(batch_size, pasts, widths, seconds, row_s)
 
 
-def _ascending(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list) or not 0 < len(values) <= _MAX_POINTS:
+def _ascending(values: object, most: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or not values:
         raise ValueError("no grid")
-    if not all(isinstance(value, int) and value > 0 for value in values) or sorted(set(values)) != values:
+    if not all(type(value) is int and 0 < value <= most for value in values) or sorted(set(values)) != values:
         raise ValueError("grid points do not ascend")
     return tuple(values)
 

@@ -1,1 +1,10 @@
-"""Packages on ONNX Runtime."""
+"""ONNX Runtime as the engine of execution. Whatever is imported from here, the installation is looked at first."""
+
+import os
+
+from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
+
+INSTALLED_WHEEL = installed_wheel()
+
+# Else importing onnxruntime starts a thread that writes a device id and events to the user's cache folder, to be sent.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"

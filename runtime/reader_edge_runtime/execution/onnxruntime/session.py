@@ -1,36 +1,11 @@
-"""Which ONNX Runtime is installed, and sessions on it."""
+"""Sessions on ONNX Runtime: options, loading, and runs whose faults are ours to tell."""
 
-from importlib import metadata
 from pathlib import Path
 
-from reader_edge_runtime.errors import InstallationError, ProviderError
+import onnxruntime as ort
+
+from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.processor import has_saturating_sums, num_usable_cores
-
-
-def installed_wheel() -> str:
-    """Name and version of the one installed ONNX Runtime wheel.
-
-    Both wheels own the same folder and break each other silently, hence InstallationError with neither or both.
-    """
-    versions = {}
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    if not versions:
-        raise InstallationError("ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').")
-    if len(versions) > 1:
-        raise InstallationError(
-            "onnxruntime and onnxruntime-gpu are both installed and break each other: "
-            "pip uninstall both, then pip install 'reader-edge[cpu]' or 'reader-edge[gpu]'."
-        )
-    return " ".join(next(iter(versions.items())))
-
-
-INSTALLED_WHEEL = installed_wheel()
-
-import onnxruntime as ort  # noqa: E402  (only after the check above, whose sentence beats an AttributeError)
 
 # ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
 LOG_SEVERITY = 3
@@ -85,11 +60,26 @@ def load_session(
     try:
         session = ort.InferenceSession(str(graph), options, providers=[(provider, provider_options or {})])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes here
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ProviderError(f"ONNX Runtime cannot load '{graph}': {reason}") from error
+        raise ProviderError(f"ONNX Runtime cannot load '{graph}': {_reason(error)}") from error
     if session.get_providers()[0] != provider:
         raise ProviderError(
             f"ONNX Runtime would run '{graph}' on {session.get_providers()[0]} instead of {provider}: "
             "use --provider cpu, or see its log for what is missing."
         )
     return session
+
+
+def run_bound(session: ort.InferenceSession, binding: ort.IOBinding, options: ort.RunOptions | None = None) -> None:
+    """Run a graph on its bound tensors. Raises ProviderError where it fails."""
+    try:
+        session.run_with_iobinding(binding, options)
+    except Exception as error:  # as when loading
+        raise ProviderError(
+            f"ONNX Runtime failed in a pass ({_reason(error)}): export the model again, or free some memory."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what ONNX Runtime says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

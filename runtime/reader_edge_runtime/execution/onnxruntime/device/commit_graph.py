@@ -11,7 +11,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import tree_bucket
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
 from reader_edge_runtime.execution.onnxruntime.placement import load_placed
-from reader_edge_runtime.execution.onnxruntime.session import run_options, session_options
+from reader_edge_runtime.execution.onnxruntime.session import run_bound, run_options, session_options
 
 Int64Array = npt.NDArray[np.int64]
 View = tuple[list[int], int]  # shape and address of a part of a slab
@@ -55,7 +55,7 @@ class CommitGraph:
         move = self._bound_move(slab, num_rows)
         move.rows.write(padded)
         move.write_pos.write(write_pos.reshape(-1))
-        self._session.run_with_iobinding(move.binding, self._options)
+        run_bound(self._session, move.binding, self._options)
 
     def copy_slot(self, source: DeviceArray, slot: int, target: DeviceArray, target_slot: int) -> None:
         """Copy a slot of one slab to a slot of another: unbound from its past, a scatter copies everything."""
@@ -64,7 +64,7 @@ class CommitGraph:
         for index in range(source.shape[0]):
             views = slot_view(source, index, slot, 1), slot_view(target, index, target_slot, 1)
             binding = self._bind(source.data_type, *views, first, first)
-            self._session.run_with_iobinding(binding, self._options)
+            run_bound(self._session, binding, self._options)
 
     def _bound_move(self, slab: DeviceArray, num_rows: int) -> _BoundMove:
         """The slab bound in place, kept until it moves."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import onnxruntime as ort
 
-from reader_edge_runtime.execution.onnxruntime.session import CUDA, INSTALLED_WHEEL
+from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
+from reader_edge_runtime.execution.onnxruntime.session import CUDA
 
 # What the wheel onnxruntime-gpu 1.31 was built with (its library's own needs, and the kernels inside it).
 _CUDA_MAJOR = 13

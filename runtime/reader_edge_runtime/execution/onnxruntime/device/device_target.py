@@ -9,6 +9,7 @@ import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, build_inputs, padded, refuse_hidden_states
+from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph, slot_view
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
@@ -19,8 +20,8 @@ from reader_edge_runtime.execution.onnxruntime.placement import load_placed
 from reader_edge_runtime.execution.onnxruntime.session import (
     CPU,
     CUDA,
-    INSTALLED_WHEEL,
     NOT_CAPTURED,
+    run_bound,
     run_options,
     session_options,
 )
@@ -123,7 +124,7 @@ class DeviceTarget:
         bound = self._bound_pass(device_cache, wanted.first_slot, _padded_sizes(inputs, device_cache.memory.shape[3]))
         for name, array in inputs.items():
             bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
-        self.session.run_with_iobinding(bound.binding, bound.options)
+        run_bound(self.session, bound.binding, bound.options)
 
         def read(name: str, is_wanted: bool) -> Float32Array | None:
             return bound.outputs[name].read()[:, :num_rows] if is_wanted else None

@@ -8,14 +8,15 @@ import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, build_inputs, refuse_hidden_states
+from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.onnxruntime.native import has_native_operators, native_library
-from reader_edge_runtime.execution.onnxruntime.session import INSTALLED_WHEEL, open_session, shrinking_options
+from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound, shrinking_options
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
+from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 # Tokens of a prompt in one pass: more take more memory and hardly less time.
@@ -64,11 +65,14 @@ class HostTarget:
                 "use --provider cuda, or export with another --precision."
             )
         library = native_library() if uses_native else None
+        weights = package.folder / WEIGHTS_NAME
         with large_blocks_apart():
+            others = mapped_ranges(weights)  # of other sessions on the same package, which may end before this one
             session = open_session(package.path(GRAPH_NAME), threads, library)
+            pages = FilePages(weights, others)
         check_contract(session, package.manifest)
         is_native = library is not None and has_native_operators(session)
-        return cls(session, package.manifest, is_native, FilePages(package.folder / WEIGHTS_NAME))
+        return cls(session, package.manifest, is_native, pages)
 
     @property
     def provider(self) -> str:
@@ -111,7 +115,7 @@ class HostTarget:
                 tensors.inputs[name][:] = array
             else:  # a mask, as wide as the past
                 binding.bind_cpu_input(name, array)
-        self.session.run_with_iobinding(binding, self._run_options)
+        run_bound(self.session, binding, self._run_options)
         self._run_options = None
         self._forget_embeddings(inputs["input_ids"].size)
         wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp  # which no graph for the CPU computes

@@ -1,0 +1,67 @@
+"""Graphs that load and are not what they say: each is one sentence."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import helper, numpy_helper
+
+from reader_edge.cli import main
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def _lose_the_shape_of_logits(graph: onnx.GraphProto) -> None:
+    output = next(output for output in graph.output if output.name == "logits")
+    output.type.tensor_type.ClearField("shape")
+    hidden = "logits_of_some_shape"
+    for node in graph.node:
+        node.output[:] = [hidden if name == "logits" else name for name in node.output]
+        node.input[:] = [hidden if name == "logits" else name for name in node.input]
+    graph.input.append(helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [None]))
+    graph.initializer.append(numpy_helper.from_array(np.array([0, 0, -1]), "shape"))
+    graph.node.append(helper.make_node("Reshape", [hidden, "shape"], ["logits"]))
+
+
+def _fail_inside_a_pass(graph: onnx.GraphProto) -> None:
+    """Token ids that no row of the embeddings has."""
+    graph.initializer.append(numpy_helper.from_array(np.array(1 << 30), "far"))
+    graph.node.insert(0, helper.make_node("Add", ["input_ids", "far"], ["far_ids"]))
+    for node in graph.node[1:]:
+        node.input[:] = ["far_ids" if name == "input_ids" else name for name in node.input]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(_lose_the_shape_of_logits, "logits has shape []"), (_fail_inside_a_pass, "failed in a pass")],
+)
+def test_a_spoilt_graph_is_one_sentence(
+    spoil: Callable[[onnx.GraphProto], None], words: str, demo_folder: Path, tmp_path: Path
+) -> None:
+    package = PackageCopy(demo_folder, tmp_path / "package")
+    model = onnx.load(package.folder / GRAPH_NAME, load_external_data=False)
+    spoil(model.graph)
+    package.write_file(GRAPH_NAME, model.SerializeToString())
+    result = CliRunner().invoke(main, ["run", str(package.folder), "-p", "# tar"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(demo_folder: Path) -> None:
+    target = HostTarget.open(ModelPackage.open(demo_folder))
+    cache = target.new_cache(1, 8)
+    good = Pass(0, [DraftTree.root(5)], [[0]], wants_logits=True)
+    before = target.forward(cache, good).wanted_logits.tobytes()
+    with pytest.raises(ProviderError, match=r"^ONNX Runtime failed in a pass \(.*indices element out of data bounds"):
+        target.forward(cache, Pass(0, [DraftTree.root(target.manifest.vocab_size)], [[0]]))
+    assert target.forward(cache, good).wanted_logits.tobytes() == before
