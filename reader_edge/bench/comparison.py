@@ -14,7 +14,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """An answer, and by the clock on the wall: seconds to its first token, and from there to its end."""
+    """An answer, with wall-clock seconds to its first token, and from there to its end."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -31,7 +31,7 @@ class TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rounds of both ways, in the order they ran."""
+    """Answers of every round, plain and drafted, in the order they ran."""
 
     plain: tuple[TimedAnswer, ...]
     drafted: tuple[TimedAnswer, ...]
@@ -68,10 +68,10 @@ def compare(
     num_rounds: int = ROUNDS,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Answer a prompt several times each way, in alternating order.
+    """Answer a prompt several times plainly and drafted, in alternating order.
 
-    What the engine learned is dropped before every round: an answer seen before would draft itself. The drafter is
-    waited for: on a machine that never drafted it is compiled first.
+    Before every answer the engine forgets what it learned, or the answer before would draft it. Waits for the drafter,
+    which a machine that never drafted compiles first. on_progress: told answers done and answers in all.
     """
     if isinstance(engine.decoder.drafter, RetrievalDrafter):
         engine.decoder.drafter.wait()

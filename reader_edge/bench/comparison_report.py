@@ -20,7 +20,7 @@ def comparison_fields(engine: Engine, comparison: Comparison) -> dict[str, objec
 
 
 def speed_fields(comparison: Comparison) -> dict[str, object]:
-    """What a comparison is made for, ready for JSON."""
+    """Speeds and acceptance, ready for JSON."""
     return {
         "identical": comparison.is_identical,
         "plain_tokens_per_s": comparison.plain_tokens_per_s,
@@ -31,7 +31,7 @@ def speed_fields(comparison: Comparison) -> dict[str, object]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """The same for eyes."""
+    """A comparison as a table."""
     num_tokens = comparison.plain[0].stats.num_tokens
     title = f"{num_tokens} tokens, median of {ROUNDS} rounds each, in alternating order"
     table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")

@@ -15,12 +15,11 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of decoding over all prompts.
+    """Plain or drafted decoding of all prompts.
 
     tokens_per_s: tokens of all prompts over the sum of their median decode times.
     first_token_s: median. stats: the sum of all rounds.
-    parts_s: seconds of a step by part, means: those of STEP_PARTS, and "other", which is all that the clock on the
-        wall saw beside them.
+    parts_s: mean seconds of a step by part: those of STEP_PARTS, and "other", the rest of the wall-clock time.
     """
 
     tokens_per_s: float
@@ -31,7 +30,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBench:
-    """What was measured. *_bytes: the package's files, the KV cache, and the most resident memory of this process."""
+    """What was measured. *_bytes: the package's files, the KV cache, and this process's peak resident memory."""
 
     prompts: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
@@ -59,7 +58,7 @@ def bench_decode(
     num_rounds: int,
     on_progress: OnProgress | None = None,
 ) -> DecodeBench:
-    """Answer every prompt both ways in turn, each answer with nothing learned from another.
+    """Answer every prompt plainly and drafted in turn, learning nothing from one answer for another.
 
     on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
     """
@@ -80,7 +79,7 @@ def bench_decode(
 
 
 def _shifted(on_progress: OnProgress | None, number: int, num_prompts: int) -> OnProgress | None:
-    """Progress of one prompt as progress of all."""
+    """Report the progress of one prompt as progress through all of them."""
     if on_progress is None:
         return None
     return lambda done, total: on_progress(number * total + done, num_prompts * total)

@@ -55,7 +55,7 @@ def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
 
 
 def print_bench(engine: Engine, bench: DecodeBench) -> None:
-    """The same for eyes, on standard output."""
+    """Print the measurement as tables on standard output."""
     print_report(_speed_table(bench), _parts_table(bench), *_lines(engine, bench))
 
 
@@ -93,7 +93,7 @@ def _excerpt(prompt: str) -> str:
 
 
 def _label(prompt: str) -> str:
-    """An excerpt in letters that every plot's font has, and no formula."""
+    """An excerpt in characters that plot fonts have, with nothing that matplotlib takes for a formula."""
     return _excerpt(prompt).encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
 
 
@@ -119,7 +119,7 @@ def _lines(engine: Engine, bench: DecodeBench) -> list[str]:
 
 
 def draw_bench(bench: DecodeBench, path: Path) -> None:
-    """Speeds by prompt, and a token's time by part, both ways."""
+    """Draw each prompt's speeds, and how a token's time divides into parts, plain and drafted."""
     figure = new_figure(11, 1.6 + 0.3 * len(bench.prompts))
     speeds, times = figure.subplots(1, 2)
     places = range(len(bench.prompts))

@@ -62,7 +62,7 @@ def _fields(replay: ModelReplay) -> dict[str, object]:
 
 
 def print_model_replays(report: ModelReplays) -> None:
-    """The most telling figures for eyes, on standard output."""
+    """Print the main figures on standard output."""
     left_out = [
         f"{file}: {replay.num_left_out} stretches are beyond this model's context and left out."
         for file, replay in report.replays

@@ -1,4 +1,4 @@
-"""Plots, written whole or not at all. matplotlib is an extra."""
+"""Plots, drawn with matplotlib, which is an optional dependency, and written whole or not at all."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path | None) -> None:
-    """Tell before the work what would spoil a plot. Raises ConfigError or InstallationError."""
+    """Check before the work that a plot can be written. Raises ConfigError or InstallationError."""
     if path is None:
         return
     if path.suffix not in FORMATS:
@@ -26,7 +26,7 @@ def check_plot(path: Path | None) -> None:
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure, inches wide and high."""
+    """An empty figure, `width` by `height` inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -7,7 +7,7 @@ from pathlib import Path
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-# The recordings' end token; any number that the tokenizer does not give out would do.
+# Stands for the end of an answer; any id that the tokenizer does not use would do.
 END_TOKEN_ID = 32000
 _WANTED = 'a line is {"task": text, "turns": [{"input": text, "output": text}]}'
 

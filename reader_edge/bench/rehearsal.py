@@ -23,10 +23,10 @@ from reader_edge_runtime.target import Target
 
 
 class ForcedSampler(Sampler):
-    """Makes the model's own choice, which costs what it costs, and says what was recorded instead."""
+    """Spends the time that choosing takes, then answers with the recorded token."""
 
     def __init__(self, token_ids: Sequence[int], vocab_size: int) -> None:
-        """token_ids: of prompt and answer; the answer is what gets chosen."""
+        """token_ids: prompt and recorded answer, by position."""
         super().__init__(SamplingConfig(), vocab_size, ())
         self._recorded = token_ids
 
@@ -43,10 +43,10 @@ class ForcedSampler(Sampler):
 
 
 class RehearsalDrafter(RetrievalDrafter):
-    """Leaves answers out of its history: a stretch is decoded twice, and its whole answer learned after that.
+    """A drafter that does not learn what it decodes: each stretch is decoded twice, then its whole answer is simulated.
 
-    It does not draft from the successors that the model thinks likely: they are not those of the recorded model.
-    parameters: what its mixture starts from, None for what is shipped.
+    It does not draft from the target's likely successors either, which are not those of the model that was recorded.
+    parameters: what its mixture starts from; None takes what is shipped.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class _Rehearsal(RetrievalRequest):
 
 
 class Rehearser:
-    """Decodes stretches both ways and learns nothing from it.
+    """Decodes stretches plainly and drafted, and learns nothing from them.
 
     core: what drafts; callers may teach it between stretches. cost: the model's measured pass times. max_tokens: of a
     stretch.

@@ -12,7 +12,7 @@ _TASK = "  "
 
 
 def replay_fields(file: FileReplays) -> dict[str, object]:
-    """All figures of a file, ready for JSON. Where no node budget is named, those of the largest one."""
+    """All figures of a file, ready for JSON; those without a node budget in them are of the largest one."""
     replays = {str(n): replay for n, replay in file.replays.items()}
     largest = file.replays[max(file.replays)]
     stats = largest.stats
@@ -42,7 +42,7 @@ def _nodes_per_step(stats: GenerationStats) -> float:
 
 
 def _calibration(stats: GenerationStats) -> list[dict[str, float]]:
-    """Per tenth of predicted value with nodes in it: its lower end, mean predicted, mean observed, nodes."""
+    """For each tenth of predicted values that has nodes: its lower end, mean prediction, share accepted, nodes."""
     return [
         {
             "from": tenth / 10,
@@ -55,7 +55,7 @@ def _calibration(stats: GenerationStats) -> list[dict[str, float]]:
 
 
 def print_replays(files: Sequence[FileReplays]) -> None:
-    """The most telling figures for eyes, on standard output."""
+    """Print the main figures on standard output."""
     budgets = list(files[0].replays)
     width = max(len(name) for file in files for name in (file.file, *(_TASK + task for task in _tasks(file))))
     header = " ".join(f"{f'{n} nodes':>9}" for n in budgets)
@@ -80,6 +80,6 @@ def _lengths(by_nodes: Sequence[GenerationStats]) -> str:
 
 
 def _tasks(file: FileReplays) -> list[str]:
-    """The tasks of a file that has several, for lines of their own."""
+    """The tasks of a file that has several: each gets a line of its own."""
     tasks = sorted(next(iter(file.replays.values())).stats_by_task)
     return tasks if len(tasks) > 1 else []

@@ -19,10 +19,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StretchTimes:
-    """A stretch decoded both ways.
+    """A stretch, decoded plainly and drafted.
 
-    past: tokens before it. *_s: seconds by the clock on the wall, without the pass that gives the first token.
-    plain, drafted: what happened in them; a drafted step may go beyond the stretch.
+    past: tokens before it. *_s: wall-clock seconds, without the pass that gives the first token. plain, drafted: the
+    statistics of that time; a drafted step may go beyond the stretch.
     """
 
     stretch: Stretch
@@ -37,9 +37,9 @@ class StretchTimes:
 def choose_stretches(
     requests: Sequence[RecordedRequest], num_stretches: int, max_tokens: int, max_context: int
 ) -> tuple[list[Stretch], int]:
-    """Stretches spread evenly over a recording, in its order, and how many candidates a context would not hold.
+    """Stretches spread evenly over a recording, in order, and how many candidates exceed the model's context.
 
-    Every answer is cut into stretches of max_tokens, so that all tokens are as likely to be among those chosen.
+    Candidates are all answers, cut into stretches of max_tokens: every token is as likely to be timed.
     """
     stretches, num_left_out = [], 0
     for r, request in enumerate(requests):
