@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 
 ROOT = Path(__file__).parent.parent
 

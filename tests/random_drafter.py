@@ -1,15 +1,16 @@
 """Decoders that draft at random, on a target without weights, and decoding written down directly."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
 
@@ -18,21 +19,22 @@ class RandomDrafter:
     """Random trees over a small vocabulary: many are right by chance, at scattered nodes."""
 
     num_harvested_rows = 5
+    wants_hidden_states = False
     is_ready = True
 
     def __init__(self, vocab_size: int, num_nodes: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._vocab_size = vocab_size
         self._num_nodes = num_nodes
-        self._last = 0
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> "RandomDrafter":
-        other = RandomDrafter(self._vocab_size, self._num_nodes, int(self._random.integers(1 << 30)))
-        other._last = prompt_token_ids[-1]
-        return other
+    def begin(self, token_ids: Sequence[int]) -> "RandomRequest":
+        return RandomRequest(token_ids, min(4, self._vocab_size))
 
-    def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-        tree = DraftTree.root(self._last)
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        return [self._tree(cast(RandomRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
+
+    def _tree(self, request: "RandomRequest", max_nodes: int, max_depth: int) -> DraftTree:
+        tree = DraftTree.root(request.token_ids[-1])
         depths = [0]
         for _ in range(min(self._num_nodes, max_nodes) - 1):
             parent = int(self._random.integers(len(tree)))
@@ -42,26 +44,26 @@ class RandomDrafter:
                 depths.append(depths[parent] + 1)
         return tree
 
-    def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        self._last = token_ids[-1]
+    def forget(self) -> None:
+        return None
 
-    def learn_successors(
-        self,
-        tree: DraftTree,
-        rows: range,
-        before_ids: list[int],
-        top_ids: npt.NDArray[np.int64],
-        top_logits: npt.NDArray[np.float32],
-    ) -> None:
-        assert top_ids.shape == top_logits.shape == (len(rows), min(4, self._vocab_size))
-        assert len(before_ids) <= 2
-        assert range(len(tree))[rows.start : rows.stop] == rows
-        assert (np.diff(top_logits, axis=1) <= 0).all()
+
+class RandomRequest:
+    """Checks what it observes of its own list of token ids."""
+
+    def __init__(self, token_ids: Sequence[int], top_k: int) -> None:
+        self.token_ids = token_ids
+        self._top_k = top_k
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        if scored is None:
+            return
+        assert scored.top_ids.shape == scored.top_logits.shape == (len(scored.rows), self._top_k)
+        assert range(len(scored.tree))[scored.rows.start : scored.rows.stop] == scored.rows
+        assert self.token_ids[scored.root] == scored.tree.token_ids[0]
+        assert (np.diff(scored.top_logits, axis=1) <= 0).all()
 
     def finish(self) -> None:
-        self._last = -1
-
-    def forget(self) -> None:
         return None
 
 

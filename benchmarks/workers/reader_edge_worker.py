@@ -10,7 +10,7 @@ from protocol import serve
 import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.target import Cache, Pass
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.engine import Prompt
 
 ROUNDS = 3

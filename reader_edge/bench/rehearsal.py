@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter, RetrievalRequest
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.stats import GenerationStats

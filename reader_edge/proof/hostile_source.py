@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reader_edge_runtime.draft_tree import ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.sources.source import Proposal
 
 _MAX_PROPOSED = 24
@@ -17,22 +19,30 @@ class HostileSource:
     """
 
     name = "hostile"
+    wants_hidden_states = False
 
     def __init__(self, token_ids: range, seed: int = 0) -> None:
         self._token_ids = token_ids
         self._random = np.random.Generator(np.random.Philox(seed))
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> "HostileSource":
+    def begin(self, token_ids: Sequence[int]) -> "HostileSource":
         """Itself: it does not care about the text."""
         return self
 
-    def propose(self, max_nodes: int, max_depth: int) -> Proposal:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+        """A tree for each request."""
+        return [self._proposal() for _ in wishes]
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        """Learn nothing."""
+
+    def finish(self) -> None:
+        """Nothing is kept."""
+
+    def _proposal(self) -> Proposal:
         """Few distinct tokens, so that siblings repeat and some trees are chains."""
         num = int(self._random.integers(1, _MAX_PROPOSED + 1))
         few = self._random.choice(self._token_ids, size=4).tolist()
         parents = [int(self._random.integers(-1, i)) for i in range(num)]
         token_ids = [few[i] for i in self._random.integers(4, size=num)]
         return Proposal(token_ids, parents, self._random.random(num).tolist())
-
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """Learn nothing."""

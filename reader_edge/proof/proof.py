@@ -18,7 +18,8 @@ from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge.proof.witness import PlainAnswer, Witness, digest, run_of
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts

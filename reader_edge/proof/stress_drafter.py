@@ -1,11 +1,13 @@
 """A drafter that makes verification work hard: it knows the answer and hides it among wrong branches."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_NODES = 40
 _MAX_RIGHT = 12
@@ -20,35 +22,27 @@ class StressDrafter:
     """
 
     is_ready = True
+    num_harvested_rows = 3  # so that a prompt's end is read at more than one row
+    wants_hidden_states = False
 
     def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocab_size: int, seed: int = 0) -> None:
         self._answers = answers
         self._vocab_size = vocab_size
         self._random = np.random.Generator(np.random.Philox(seed))
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> "StressRequest":
-        return StressRequest(self._answers[tuple(prompt_token_ids)], self._vocab_size, self._random)
+    def begin(self, token_ids: Sequence[int]) -> "StressRequest":
+        return StressRequest(token_ids, self._answers[tuple(token_ids)])
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        return [self._tree(cast(StressRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
 
     def forget(self) -> None:
         """Nothing was learned: the answers are given."""
 
-
-class StressRequest:
-    """One request of a StressDrafter."""
-
-    num_harvested_rows = 3  # so that a prompt's end is read at more than one row
-
-    def __init__(self, answer: Sequence[int], vocab_size: int, random: np.random.Generator) -> None:
-        self._answer = answer
-        self._vocab_size = vocab_size
-        self._random = random
-        self._num_emitted = 0
-        self._pending = -1
-
-    def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+    def _tree(self, request: "StressRequest", max_nodes: int, max_depth: int) -> DraftTree:
         num_right = min(int(self._random.integers(_MAX_RIGHT + 1)), max_depth)
-        right = list(self._answer[self._num_emitted : self._num_emitted + num_right])
-        tree = DraftTree.root(self._pending)
+        right = request.following(num_right)
+        tree = DraftTree.root(request.token_ids[-1])
         depths = [0]
         last_right = 0
         for _ in range(min(max_nodes, _MAX_NODES) - 1):
@@ -60,18 +54,21 @@ class StressRequest:
                 _child(tree, depths, parent, int(self._random.integers(self._vocab_size)), "wrong")
         return tree
 
-    def observe(self, tree: DraftTree, token_ids: Sequence[int]) -> None:
-        self._num_emitted += len(token_ids)
-        self._pending = token_ids[-1]
 
-    def learn_successors(
-        self,
-        tree: DraftTree,
-        rows: range,
-        before_ids: list[int],
-        top_ids: npt.NDArray[np.int64],
-        top_logits: npt.NDArray[np.float32],
-    ) -> None:
+class StressRequest:
+    """One request of a StressDrafter. token_ids: its own list. answer: what plain decoding gives."""
+
+    def __init__(self, token_ids: Sequence[int], answer: Sequence[int]) -> None:
+        self.token_ids = token_ids
+        self._answer = answer
+        self._num_prompt_tokens = len(token_ids)
+
+    def following(self, num_tokens: int) -> list[int]:
+        """The next tokens of the plain answer."""
+        num_emitted = len(self.token_ids) - self._num_prompt_tokens
+        return list(self._answer[num_emitted : num_emitted + num_tokens])
+
+    def observe(self, scored: ScoredTree | None) -> None:
         """Nothing to learn: the answer is known."""
 
     def finish(self) -> None:

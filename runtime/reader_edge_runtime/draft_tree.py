@@ -1,7 +1,7 @@
-"""The draft tree: what one forward pass of the target model scores at once."""
+"""The draft tree: what one forward pass of the target model scores at once, and what the target said of it."""
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from reader_edge_runtime.errors import DraftError
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Float32Array = npt.NDArray[np.float32]
 
 _BITS = tuple(1 << node for node in range(256))
 _ROOT_ALONE = np.ones((1, 1), np.bool_), np.zeros(1, np.int64)
@@ -135,3 +136,39 @@ class DraftTree:
             if self.parents[other] == node and self.token_ids[other] == token_id:
                 return other
         return -1
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTree:
+    """What the target said of a tree's nodes, rejected ones included: its K best successors of R nodes.
+
+    tree: as it was scored. rows: the R nodes. root: position of the tree's root in the request's text.
+    top_ids: int64 (R, K), best first; top_logits: float32 (R, K), which may hold infinities and NaN.
+    hidden_states: float32 (R, E), None where nobody asked for them.
+    The arrays belong to this value: no later pass overwrites them.
+
+    vocab_size: of the target. Raises DraftError for ids outside it, since compiled drafting looks ids up unchecked.
+    """
+
+    tree: DraftTree
+    rows: range
+    root: int
+    top_ids: Int64Array
+    top_logits: Float32Array
+    vocab_size: InitVar[int]
+    hidden_states: Float32Array | None = None
+
+    def __post_init__(self, vocab_size: int) -> None:
+        shape = self.top_ids.shape
+        if len(shape) != 2 or shape[0] != len(self.rows) or shape != self.top_logits.shape:
+            raise DraftError(
+                f"The target reported successors of shape {shape} with logits of shape {self.top_logits.shape} for "
+                f"{len(self.rows)} nodes: its graph is not what its manifest says."
+            )
+        # As unsigned numbers, negative ids are above every vocabulary: one comparison finds both.
+        if self.top_ids.size and int(self.top_ids.astype(np.uint64).max()) >= vocab_size:
+            outside = self.top_ids[(self.top_ids < 0) | (self.top_ids >= vocab_size)]
+            raise DraftError(
+                f"The target named token id {int(outside[0])} as a successor, but the vocabulary has {vocab_size} "
+                "tokens: its graph is not what its manifest says."
+            )

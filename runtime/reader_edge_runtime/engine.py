@@ -11,7 +11,8 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
-from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError

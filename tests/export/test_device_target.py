@@ -12,7 +12,7 @@ import pytest
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.device import device_target
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph

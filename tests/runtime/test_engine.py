@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime import engine as engine_module
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
     ConfigError,

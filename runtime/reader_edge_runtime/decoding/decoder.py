@@ -15,8 +15,9 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
 from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.decoding.slots import Slots
-from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import NUM_BEFORE, Drafter
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
@@ -166,17 +167,15 @@ class Decoder:
             self.cache.commit(slot, list(range(len(tree))))
             if is_last:
                 break
-            self._learn_successors(sequence, tree, length, rows, result, 0)
+            self._observe(sequence, tree, length, rows, result, 0)
         token_id = self._choose(sequence, result, 0, -1)
         sequence.append(token_id)
-        if sequence.drafter is not None:
-            sequence.drafter.observe(DraftTree.chain([prompt[sequence.num_prompt_tokens - 1]]), [token_id])
-        self._learn_successors(sequence, tree, length, rows, result, 0)
+        self._observe(sequence, tree, length, rows, result, 0)
 
     def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
         """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
-        drafter = sequence.drafter if not sequence.guard.is_in_vain else None
-        num_harvested = min(drafter.num_harvested_rows, self.max_harvested_rows) if drafter is not None else 0
+        is_harvested = sequence.drafter is not None and not sequence.guard.is_in_vain
+        num_harvested = min(self.drafter.num_harvested_rows, self.max_harvested_rows) if is_harvested else 0
         first = sequence.num_prompt_tokens - max(num_harvested, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
@@ -186,9 +185,10 @@ class Decoder:
         room = self.target.manifest.max_context - past
         if room < 2 or self.budget.is_plain_due:
             return [None] * len(self.running)
-        drafts: list[DraftTree | None] = []
-        num_drafted = num_started = 0
-        for sequence in self.running:
+        drafts: list[DraftTree | None] = [None] * len(self.running)
+        wishes: dict[int, DraftWish] = {}
+        num_started = 0
+        for b, sequence in enumerate(self.running):
             max_depth = sequence.num_remaining_tokens - 1
             is_first = not sequence.has_drafted
             if (
@@ -197,16 +197,17 @@ class Decoder:
                 or max_depth < 1
                 or (is_first and not self.budget.pays_start(max_depth))
                 or sequence.takes_rest()
-                or not self.budget.affords(num_drafted + 1, num_started + is_first)
+                or not self.budget.affords(len(wishes) + 1, num_started + is_first)
             ):
-                drafts.append(None)
-            else:
-                num_drafted += 1
-                num_started += is_first
-                sequence.has_drafted = True
-                draft = sequence.drafter.draft(min(room, self.budget.max_drafted), max_depth)
-                draft.check(sequence.token_ids[-1], self.target.manifest.vocab_size, room)
-                drafts.append(draft)
+                continue
+            num_started += is_first
+            sequence.has_drafted = True
+            wishes[b] = DraftWish(sequence.drafter, min(room, self.budget.max_drafted), max_depth)
+        for b, draft in zip(wishes, self.drafter.draft(list(wishes.values())), strict=True):
+            if isinstance(draft, ReaderEdgeError):
+                raise draft
+            draft.check(self.running[b].token_ids[-1], self.target.manifest.vocab_size, room)
+            drafts[b] = draft
         return drafts
 
     def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:
@@ -266,7 +267,7 @@ class Decoder:
             self.on_logits(sequence, logits)
         return sequence.sampler.choose(logits, len(sequence.token_ids))
 
-    def _learn_successors(
+    def _observe(
         self, sequence: Sequence, tree: DraftTree, root: int, rows: range, result: ForwardResult, b: int
     ) -> None:
         """Hand the drafter what the target thought of every row, rejected ones included.
@@ -274,9 +275,9 @@ class Decoder:
         root: position of the tree's root in the sequence.
         """
         if sequence.drafter is not None:
-            before_ids = sequence.token_ids[max(0, root - NUM_BEFORE) : root]
-            top_ids, top_logits = result.top_ids[b, : len(rows)], result.top_logits[b, : len(rows)]
-            sequence.drafter.learn_successors(tree, rows, before_ids, top_ids, top_logits)
+            top_ids, top_logits = result.top_ids[b, : len(rows)].copy(), result.top_logits[b, : len(rows)].copy()
+            vocab_size = self.target.manifest.vocab_size
+            sequence.drafter.observe(ScoredTree(tree, rows, root, top_ids, top_logits, vocab_size))
 
     def _learn(
         self, b: int, draft: DraftTree | None, tree: DraftTree, verification: Verification, result: ForwardResult
@@ -284,13 +285,11 @@ class Decoder:
         """Count what happened to running sequence b, and let its drafter learn."""
         sequence = self.running[b]
         sequence.stats.count_tree(tree, verification.path)
-        if sequence.drafter is not None:
-            sequence.drafter.observe(tree, verification.token_ids)
         if draft is not None:
             sequence.guard.learn(draft, tree, verification)
             sequence.stats.num_vain_drafts += len(tree) == 1
             root = len(sequence.token_ids) - len(verification.token_ids) - 1
-            self._learn_successors(sequence, tree, root, range(len(tree)), result, b)
+            self._observe(sequence, tree, root, range(len(tree)), result, b)
 
     def _release_finished(self) -> None:
         for slot in reversed(range(len(self.running))):

@@ -26,7 +26,7 @@ from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.proposals import NO_PROPOSALS, pack_proposals
-from reader_edge_runtime.drafting.sources.source import RequestSource, Source
+from reader_edge_runtime.drafting.sources.source import Proposal
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
 _MAX_NODES = 256
@@ -38,19 +38,19 @@ _USED_LENGTH = ORDER
 class DraftingCore:
     """History, learned parameters and working memory, shared by all requests of an engine; one caller at a time.
 
-    parameters: of the mixture, changed in place as drafts fare well or badly.
+    parameters: of the mixture, changed in place as drafts fare well or badly. source_names: of what proposes beside the
+    sources compiled in.
     """
 
     def __init__(
         self,
         config: DraftConfig,
         parameters: Float32Array | None = None,
-        sources: Sequence[Source] = (),
+        source_names: Sequence[str] = (),
         datastores: Sequence[Datastore] = (),
     ) -> None:
         self.config = config
-        self.sources = tuple(sources)
-        self.names = (*SOURCES[:4], *(source.name for source in self.sources))
+        self.names = (*SOURCES[:4], *source_names)
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
         self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
         self.datastores = DatastoreSet(datastores)
@@ -70,7 +70,6 @@ class RequestCore:
         self._context = CountStore(len(prompt_token_ids))
         self._state: Int32Array = np.full(STATE, -1, np.int32)
         self._epoch = core.history.epoch
-        self._sources: list[RequestSource] = [source.begin(prompt_token_ids) for source in core.sources]
         self._proposals = NO_PROPOSALS
         self._nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
         self._values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
@@ -98,13 +97,18 @@ class RequestCore:
         datastore.find(datastores.files, datastores.layouts, recent, len(recent), match)
         self._answer_begin = max(1, self._context.end - _PROMPT_TAIL)
 
-    def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-        """A tree of at most max_nodes nodes, the root included, and max_depth levels below the root."""
+    def draft(self, max_nodes: int, max_depth: int, proposals: Sequence[Proposal] = ()) -> DraftTree:
+        """A tree of at most max_nodes nodes, the root included, and max_depth levels below the root.
+
+        proposals: checked ones, one of each further source.
+        """
         core = self._core
         max_nodes = min(max_nodes, core.config.max_nodes, _MAX_NODES)
         max_depth = min(max_depth, core.config.max_depth)
         self._check_epoch()
-        self._propose(max_nodes, max_depth)
+        if proposals:
+            self._proposals, roots = pack_proposals(proposals)
+            self._state[PROPOSAL_STATE : PROPOSAL_STATE + len(roots)] = roots
         n = tree.draft(self._current_arrays(), max_nodes, max_depth)
         self._num_nodes = n
         token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()
@@ -123,8 +127,6 @@ class RequestCore:
         if self._state[HISTORY_STATE + 1] >= _USED_LENGTH:
             self._core.history.note_use(int(self._state[HISTORY_STATE]))
         self._num_nodes = 0
-        for source in self._sources:
-            source.observe(token_ids)
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Suppose that the text went on with these tokens; learns nothing. For tools and tests."""
@@ -184,10 +186,3 @@ class RequestCore:
             core.work,
         )
         return arrays, (context, history, successors, proposals)
-
-    def _propose(self, max_nodes: int, max_depth: int) -> None:
-        if not self._sources:
-            return
-        proposals = [source.propose(max_nodes, max_depth) for source in self._sources]
-        self._proposals, roots = pack_proposals(proposals, [source.name for source in self._core.sources])
-        self._state[PROPOSAL_STATE : PROPOSAL_STATE + len(roots)] = roots

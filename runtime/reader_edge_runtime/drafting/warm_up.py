@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.kernel_cache import mark_complete
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
 def _learn_successors(core: "DraftingCore") -> None:
     top_ids = np.arange(8, dtype=np.int64).reshape(2, 4)
     top_logits = np.zeros((2, 4), np.float32)
-    core.successors.learn(DraftTree.chain([1, 2000, 3]), range(1, 3), [1, 2], top_ids, top_logits)
+    tree = DraftTree.chain([1, 2000, 3])
+    core.successors.learn(ScoredTree(tree, range(1, 3), 2, top_ids, top_logits, vocab_size=8), [1, 2])
     core.successors.after(1, 2)
 
 

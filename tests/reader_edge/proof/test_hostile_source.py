@@ -8,11 +8,13 @@ from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.sequence import Sequence
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "package"
 VOCAB_SIZE = 6144
+_WISHES = [DraftWish(HostileSource(range(100)), 24, 8)] * 20
 
 
 def _engine(token_ids: range) -> Engine:
@@ -50,8 +52,7 @@ def _finish(engine: Engine, sequence: Sequence) -> None:
 
 
 def test_trees_repeat_siblings_and_the_same_seed_gives_the_same_ones() -> None:
-    proposals = [HostileSource(range(100), seed=1).propose(24, 8) for _ in range(2)]
+    proposals = [HostileSource(range(100), seed=1).propose(_WISHES) for _ in range(2)]
     assert proposals[0] == proposals[1]
-    source = HostileSource(range(100))
-    pairs = [list(zip(p.parents, p.token_ids, strict=True)) for p in (source.propose(24, 8) for _ in range(20))]
+    pairs = [list(zip(p.parents, p.token_ids, strict=True)) for p in proposals[0]]
     assert any(len(set(each)) < len(each) for each in pairs)

@@ -56,7 +56,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
 
 
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostileSource, "propose", lambda *_: Proposal([], [], []))
+    monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
     report = prove(engine, PROMPTS[:1], 2)
     assert report.refusal is None
     assert report.num_divergences == 0

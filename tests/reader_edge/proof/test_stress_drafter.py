@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.draft_tree import DraftTree
+from tests.drafted_text import DraftedText
 
 PROMPT = (1, 2, 3)
 ANSWER = list(range(100, 180))
@@ -12,12 +13,12 @@ VOCAB_SIZE = 200
 
 def _trees(seed: int = 0, max_nodes: int = 64, max_depth: int = 64) -> list[DraftTree]:
     """Trees of a request that accepts three tokens a step."""
-    request = StressDrafter({PROMPT: ANSWER}, VOCAB_SIZE, seed).begin(PROMPT)
-    request.observe(DraftTree.chain([PROMPT[-1]]), ANSWER[:1])
+    text = DraftedText(StressDrafter({PROMPT: ANSWER}, VOCAB_SIZE, seed), PROMPT)
+    text.go_on(ANSWER[:1])
     trees = []
     for start in range(1, 61, 3):
-        trees.append(request.draft(max_nodes, max_depth))
-        request.observe(trees[-1], ANSWER[start : start + 3])
+        trees.append(text.draft(max_nodes, max_depth))
+        text.go_on(ANSWER[start : start + 3])
     return trees
 
 

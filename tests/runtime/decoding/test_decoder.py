@@ -1,6 +1,5 @@
 """The decoder against a target without weights: drafting never changes a token, the cache is always right."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -13,11 +12,12 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, RetrievalDrafter
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.stats import STEP_PARTS
 from tests.fake_target import FakeTarget, make_manifest
-from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
+from tests.random_drafter import RandomDrafter, RandomRequest, decode, make_decoder, reference
 
 
 @settings(max_examples=60, deadline=None)
@@ -124,10 +124,7 @@ def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None
     class Slow(RandomDrafter):
         is_ready = False
 
-        def begin(self, prompt_token_ids: Sequence[int]) -> "Slow":
-            return self
-
-        def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
+        def _tree(self, request: RandomRequest, max_nodes: int, max_depth: int) -> DraftTree:
             raise AssertionError("asked for a draft")
 
     manifest = make_manifest(8)

@@ -9,7 +9,7 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning import harvest
 from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest

@@ -1,15 +1,13 @@
 """Requests to the decoder: prefixes reused, ends, cancelled and interrupted ones, what is refused."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError
 from tests.fake_target import make_manifest
-from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
+from tests.random_drafter import RandomDrafter, RandomRequest, decode, make_decoder, reference
 
 
 def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
@@ -99,13 +97,8 @@ def test_hostile_drafter_raises_and_later_requests_are_right() -> None:
     manifest = make_manifest(6)
 
     class Hostile(RandomDrafter):
-        def begin(self, prompt_token_ids: Sequence[int]) -> "Hostile":
-            other = Hostile(6, 4, 0)
-            other._last = prompt_token_ids[-1]
-            return other
-
-        def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-            return DraftTree([self._last, 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
+        def _tree(self, request: RandomRequest, max_nodes: int, max_depth: int) -> DraftTree:
+            return DraftTree([request.token_ids[-1], 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
 
     decoder = make_decoder(manifest, Hostile(6, 4, 0))
     with pytest.raises(DraftError, match="6000"):

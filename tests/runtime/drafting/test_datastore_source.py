@@ -6,10 +6,10 @@ import numpy as np
 
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.kernels import datastore as kernels
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.layout import DATASTORE_STATE
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from tests.runtime.drafting.datastore_reference import build, longest_end, occurrences
 from tests.runtime.drafting.test_drafter import VOCAB_SIZE, decode, plain
 

@@ -9,9 +9,10 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting import kernel_cache, kernel_loader, warm_up
-from reader_edge_runtime.drafting.drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader, _compiler_pages
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.process_memory import FilePages
+from tests.drafted_text import DraftedText
 
 
 def test_importing_the_runtime_imports_no_compiler() -> None:
@@ -26,12 +27,12 @@ def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) ->
     is_compiled = threading.Event()
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", is_compiled.wait)
     drafter = RetrievalDrafter(DraftConfig())
-    request = drafter.begin([1, 2, 1, 2, 1])
-    assert request.draft(8, 8).token_ids == [1]
-    request.finish()
+    text = DraftedText(drafter, [1, 2, 1, 2, 1])
+    assert text.draft(8, 8).token_ids == [1]
+    text.finish()
     is_compiled.set()  # all of the above came first
     drafter.wait()
-    assert len(drafter.begin([1, 2, 1, 2, 1]).draft(8, 8)) > 1
+    assert len(DraftedText(drafter, [1, 2, 1, 2, 1]).draft(8, 8)) > 1
 
 
 def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytes
     drafter = RetrievalDrafter(DraftConfig())
     with pytest.raises(OSError, match="no compiler"):
         drafter.wait()
-    assert len(drafter.begin([1, 2, 1, 2, 1]).draft(8, 8)) == 1
+    assert len(DraftedText(drafter, [1, 2, 1, 2, 1]).draft(8, 8)) == 1
 
 
 def test_cache_folder_follows_the_environment_and_may_be_missing(

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.integrity import check_successors
 from reader_edge_runtime.drafting.kernels.layout import CLASSES
@@ -38,6 +39,12 @@ def keys(tree: DraftTree, node: int, before_ids: Sequence[int]) -> list[tuple[in
     return [(token_id,)] if before < 0 else [(token_id,), (before, token_id)]
 
 
+def learn_one(store: SuccessorStore, before: int, token: int, top_ids: ArrayLike, top_logits: ArrayLike) -> None:
+    """Record what the target said of `token` behind `before`."""
+    rows = np.array([top_ids], np.int64), np.array([top_logits], np.float32)
+    store.learn(ScoredTree(DraftTree.root(token), range(1), 1, *rows, vocab_size=100_000), [before])
+
+
 def learn_plainly(reference: Reference, key: tuple[int, ...], top_ids: np.ndarray, top_logits: np.ndarray) -> None:
     weights = np.exp(top_logits[:MAX_SUCCESSORS] - top_logits[0])
     said = dict(zip(top_ids[:MAX_SUCCESSORS].tolist(), (weights / weights.sum()).tolist(), strict=True))
@@ -58,7 +65,7 @@ def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: 
         before_ids = random.integers(vocab_size, size=int(random.integers(3))).tolist()
         top_ids = np.array([random.permutation(MAX_SUCCESSORS)[:top_k] for _ in rows], np.int64)
         top_logits = -np.sort(6 * random.random((len(rows), top_k))).astype(np.float32)
-        store.learn(tree, rows, before_ids, top_ids, top_logits)
+        store.learn(ScoredTree(tree, rows, len(before_ids), top_ids, top_logits, 3000), before_ids)
         for row, node in enumerate(rows):
             for key in keys(tree, node, before_ids):
                 learn_plainly(reference, key, top_ids[row], top_logits[row])
@@ -77,7 +84,7 @@ def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs
     store, pairs = SuccessorStore(max_pairs), set()
     for before, token in random.integers(40, size=(400, 2)).tolist():
         ids = 1000 * before + 10 * token + random.permutation(10)[:6]
-        store.learn(DraftTree.root(token), range(1), [before], ids[None], np.zeros((1, 6), np.float32))
+        learn_one(store, before, token, ids, np.zeros(6))
         pairs.add((before, token))
         assert {token_id // 10 for token_id, _ in store.after(before, token)} == {100 * before + token}
     check_successors(store)
@@ -90,9 +97,8 @@ def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs
 
 def test_what_the_target_no_longer_says_fades() -> None:
     store = SuccessorStore(16)
-    logits = np.linspace(2, 0, 8, dtype=np.float32)[None]
     for first in [0, *[10] * 12]:
-        store.learn(DraftTree.root(3), range(1), [2], (np.arange(8) + first)[None], logits)
+        learn_one(store, 2, 3, np.arange(8) + first, np.linspace(2, 0, 8))
     assert [token_id for token_id, _ in store.after(3)] == [*range(10, 18)]
     assert [token_id for token_id, _ in store.after(2, 3)] == [*range(10, 18)]
 
@@ -100,19 +106,16 @@ def test_what_the_target_no_longer_says_fades() -> None:
 def test_a_full_set_drops_its_oldest_pair() -> None:
     store = SuccessorStore(1)  # one set
     num_ways = len(store.after_pair)
-    logits = np.zeros((1, 1), np.float32)
     for before in [*range(num_ways), 0, 90]:
-        store.learn(DraftTree.root(7), range(1), [before], np.array([[before]]), logits)
+        learn_one(store, before, 7, [before], [0.0])
     assert store.after(1, 7) == []
     assert [store.after(before, 7)[0][0] for before in (0, *range(2, num_ways), 90)] == [0, *range(2, num_ways), 90]
 
 
 def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() -> None:
     store = SuccessorStore(16)
-    logits = np.log(np.array([[0.9, 0.09, 0.0099, 0.0001]], np.float32))
-    store.learn(DraftTree.root(3), range(1), [2], np.array([[10, 11, 12, 13]]), logits)
-    flat = np.zeros((1, 4), np.float32)
-    store.learn(DraftTree.root(4), range(1), [2], np.array([[10, 11, 12, 13]]), flat)
+    learn_one(store, 2, 3, [10, 11, 12, 13], np.log([0.9, 0.09, 0.0099, 0.0001]))
+    learn_one(store, 2, 4, [10, 11, 12, 13], np.zeros(4))
     sharp_ids, sharp = zip(*store.after(2, 3), strict=True)
     assert sharp_ids == (10, 11, 12)
     assert sharp == pytest.approx((0.9, 0.09, 0.0099), abs=1e-3)
@@ -126,15 +129,14 @@ def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() ->
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
 def test_odd_logits_do_no_harm(value: float) -> None:
     store = SuccessorStore(16)
-    logits = np.array([[value, 0.0, value]], np.float32)
-    store.learn(DraftTree.root(3), range(1), [2], np.array([[10, 11, 12]]), logits)
+    learn_one(store, 2, 3, [10, 11, 12], [value, 0.0, value])
     assert all(token_id in (10, 11, 12) and 0 <= p <= 1 for token_id, p in store.after(2, 3))
 
 
 def test_what_the_target_said_is_drafted_until_it_is_forgotten() -> None:
     core = DraftingCore(DraftConfig(max_nodes=8))
     top_ids, logits = np.array([[20, 21], [30, 31]]), np.array([[3.0, 1.0], [4.0, 0.0]], np.float32)
-    core.successors.learn(DraftTree.chain([5, 20]), range(2), [4], top_ids, logits)
+    core.successors.learn(ScoredTree(DraftTree.chain([5, 20]), range(2), 1, top_ids, logits, 32), [4])
     tree = core.begin([9, 4, 5]).draft(8, 4)
     assert {20, 21} <= set(tree.token_ids)
     assert tree.sources[tree.child(0, 20)] == tree.sources[tree.child(0, 21)] == "logits"
@@ -144,6 +146,6 @@ def test_what_the_target_said_is_drafted_until_it_is_forgotten() -> None:
 
 def test_nothing_is_recorded_where_the_source_is_off() -> None:
     core = DraftingCore(DraftConfig(is_logits_used=False))
-    core.successors.learn(DraftTree.root(5), range(1), [4], np.array([[20]]), np.zeros((1, 1), np.float32))
+    learn_one(core.successors, 4, 5, [20], [0.0])
     assert core.begin([4, 5]).draft(8, 4).token_ids[1:].count(20) == 0
     assert core.successors.num_bytes < 1000

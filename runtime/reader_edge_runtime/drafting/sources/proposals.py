@@ -5,23 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
-from reader_edge_runtime.drafting.kernels.layout import NUM_PROPOSALS, PROBABILITY_BUCKETS
+from reader_edge_runtime.drafting.kernels.layout import PROBABILITY_BUCKETS
 from reader_edge_runtime.drafting.sources.source import Proposal
-from reader_edge_runtime.errors import DraftError
 
 _CHILD = 1
 NO_PROPOSALS: Int32Array = np.zeros((1, 4), np.int32)
 
 
-def pack_proposals(proposals: Sequence[Proposal], names: Sequence[str]) -> tuple[Int32Array, list[int]]:
+def pack_proposals(proposals: Sequence[Proposal]) -> tuple[Int32Array, list[int]]:
     """(P, 4) int32: token, first child, next sibling (0 for none), class; and the number of each proposal's root.
 
-    Raises DraftError for what is not a tree of possible tokens.
+    proposals: checked ones, NUM_PROPOSALS at most.
     """
-    if len(proposals) > NUM_PROPOSALS:
-        raise DraftError(f"At most {NUM_PROPOSALS} sources may propose, got {len(proposals)}.")
-    for proposal, name in zip(proposals, names, strict=True):
-        proposal.check(name)
     nodes = np.zeros((1 + sum(1 + len(proposal.token_ids) for proposal in proposals), 4), np.int32)
     roots: list[int] = []
     root = 1  # node 0 stands for "none"

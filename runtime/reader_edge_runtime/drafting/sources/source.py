@@ -1,16 +1,23 @@
-"""The seam for further sources: a draft model, a tool-call schema. Context and history are compiled in.
+"""The seam for further sources: a draft model, a head over hidden states, a tool-call schema.
 
-A source proposes a small tree before each draft. Its tokens are candidates beside all others: how much its word counts
-is learned from how its proposals of each probability fared.
+A source proposes a small tree for each request before each draft. Its tokens are candidates beside all others: how much
+its word counts is learned from how its proposals of each probability fared. Context, history, successors and datastores
+are compiled in instead: they are looked up at every node of a tree, and a call into Python takes longer than a draft.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.errors import DraftError
 
 MAX_TOKEN_ID = 2**31 - 2
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +46,21 @@ class Proposal:
                 raise DraftError(f"Source {source!r} proposed a probability of {self.probabilities[i]}.")
 
 
-class RequestSource(Protocol):
-    """A source's state for one request."""
-
-    def propose(self, max_nodes: int, max_depth: int) -> Proposal:
-        """What may follow the text so far."""
-
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """The text went on with these tokens."""
-
-
 class Source(Protocol):
-    """A further source. name: as it appears in the statistics."""
+    """Proposes for all requests of a step at once; the time it takes counts as time of drafting.
+
+    name: as it appears in the statistics.
+    wants_hidden_states: whether the scores that its requests observe shall hold the target's hidden states.
+    """
 
     name: str
+    wants_hidden_states: bool
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> RequestSource:
-        """Start a request."""
+    def begin(self, token_ids: Sequence[int]) -> RequestDrafter:
+        """Its state for one request. token_ids: the request's own list, which holds the prompt and grows."""
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+        """What may follow each request's text; `wish.request` is what `begin` gave for it.
+
+        Where it raises, it is asked again for each request alone, and those for which it raises again end.
+        """

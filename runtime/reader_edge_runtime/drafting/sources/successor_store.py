@@ -1,10 +1,12 @@
 """The target's best successors of tokens and pairs, in arrays of bounded size."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.kernels import successors
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Successors
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.successors import NAMED, NUM_AND_LEVEL, NUM_BEFORE, NUMBERS, RECORD, WAYS
 
@@ -30,19 +32,14 @@ class SuccessorStore:
     def num_bytes(self) -> int:
         return self.after_token.nbytes + self.after_pair.nbytes
 
-    def learn(
-        self, tree: DraftTree, rows: range, before_ids: list[int], top_ids: Int64Array, top_logits: Float32Array
-    ) -> None:
-        """Record the target's best successors (R, K), best first, of the tree's nodes `rows`.
-
-        before_ids: the tokens before the root, oldest first.
-        """
+    def learn(self, scored: ScoredTree, text: Sequence[int]) -> None:
+        """Record the target's best successors of a tree's nodes. text: the request's, to the tree's root at least."""
         if not self.max_pairs:
             return
-        token_ids = np.array(tree.token_ids, np.int64)
-        parents = np.array(tree.parents, np.int64)
+        token_ids = np.array(scored.tree.token_ids, np.int64)
+        parents = np.array(scored.tree.parents, np.int64)
         before: Int64Array = np.full(NUM_BEFORE, -1, np.int64)
-        newest_first = before_ids[: -NUM_BEFORE - 1 : -1]
+        newest_first = text[max(0, scored.root - NUM_BEFORE) : scored.root][::-1]
         before[: len(newest_first)] = newest_first
         learned = 0
         while True:
@@ -50,12 +47,12 @@ class SuccessorStore:
                 token_ids,
                 parents,
                 before,
-                rows.start + learned,
-                top_ids[learned:],
-                top_logits[learned:],
+                scored.rows.start + learned,
+                scored.top_ids[learned:],
+                scored.top_logits[learned:],
                 *self.arrays,
             )
-            if learned == len(rows):
+            if learned == len(scored.rows):
                 break
             self._grow(int(token_ids.max()))
 

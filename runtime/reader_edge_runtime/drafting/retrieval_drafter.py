@@ -1,0 +1,168 @@
+"""The drafter that needs no training: the request's own text, past answers, datastores and further sources."""
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source_set import SourceSet
+from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
+
+
+_PROMPT_TAIL = 4
+# Past answers that wait to be learned with the next draft.
+_MAX_UNLEARNED = 64
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class RetrievalDrafter:
+    """Drafts from the request's own text (context), past answers (history) and further sources.
+
+    The compiled core may take a while to load, or long to compile on a machine that never ran it. Until it is there,
+    nothing is drafted; requests that run by then catch up.
+    """
+
+    def __init__(
+        self,
+        config: DraftConfig,
+        sources: Sequence[Source] = (),
+        datastores: Sequence[Datastore] = (),
+        history_file: HistoryFile | None = None,
+    ) -> None:
+        """Raises ConfigError for more sources than can be mixed, HistoryError."""
+        self.config = config
+        self.sources = SourceSet(sources)
+        self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
+        self.wants_hidden_states = self.sources.wants_hidden_states
+        self._datastores = tuple(datastores)
+        self._history_file = history_file
+        self._past_answers = history_file.read() if history_file is not None else []
+        self._core: DraftingCore | None = None
+        self._loader = KernelLoader.shared()
+        self._loader.start()
+
+    def wait(self) -> "RetrievalDrafter":
+        """Itself, once the core is there: for tools that measure or prove."""
+        self._loader.wait()
+        self.core()
+        return self
+
+    @property
+    def is_ready(self) -> bool:
+        return self._loader.is_ready
+
+    def begin(self, token_ids: Sequence[int]) -> "RetrievalRequest":
+        return RetrievalRequest(self, token_ids)
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        core = self.core()
+        requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
+        if core is None:
+            return [DraftTree.chain([request.token_ids[-1]]) for request in requests]
+        states = [request.caught_up(core) for request in requests]
+        proposals = self.sources.propose([request.sources for request in requests], wishes)
+        return [
+            each if isinstance(each, DraftError) else state.draft(wish.max_nodes, wish.max_depth, each)
+            for state, wish, each in zip(states, wishes, proposals, strict=True)
+        ]
+
+    def forget(self) -> None:
+        """Also what came from a history file, which itself stays as it is."""
+        self._past_answers = []
+        if self._core is not None:
+            self._core = self._new_core()
+
+    def learn_later(self, token_ids: Sequence[int]) -> None:
+        """Take an answer into the history when something is next drafted."""
+        if self.config.is_history_used:
+            self._past_answers.append(np.array(token_ids, np.int32))
+            if len(self._past_answers) > _MAX_UNLEARNED:
+                self.core()
+
+    def remember(self, token_ids: Sequence[int] | Int32Array) -> None:
+        """Keep an answer, or that it was used, in the history file; one that cannot be written ends with a warning."""
+        if self._history_file is None:
+            return
+        try:
+            self._history_file.append(np.array(token_ids, np.int32))
+        except HistoryError as error:
+            warnings.warn(f"{error} Answers are no longer added to it.", stacklevel=2)
+            self._history_file = None
+
+    def core(self) -> "DraftingCore | None":
+        """The compiled core, with all past answers learned; None while it is not loaded."""
+        if not self._loader.is_ready:
+            return None
+        if self._core is None:
+            self._core = self._new_core()
+        for answer in self._past_answers:
+            self._core.history.add(answer)
+        self._past_answers.clear()
+        return self._core
+
+    def _new_core(self) -> "DraftingCore":
+        from reader_edge_runtime.drafting.core import DraftingCore
+
+        return DraftingCore(self.config, source_names=self.sources.names, datastores=self._datastores)
+
+
+class RetrievalRequest:
+    """One request of a RetrievalDrafter. What it is told costs nothing until it drafts: then it is learned.
+
+    token_ids: the request's own list. sources: what the further sources hold of it.
+    """
+
+    def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int]) -> None:
+        self.token_ids = token_ids
+        self.sources = drafter.sources.begin(token_ids)
+        self._drafter = drafter
+        self._num_prompt_tokens = len(token_ids)
+        self._num_learned = 0
+        self._scored: list[ScoredTree] = []
+        self._state: RequestCore | None = None
+        self._core: DraftingCore | None = None
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        if scored is not None:
+            self._scored.append(scored)
+
+    def caught_up(self, core: "DraftingCore") -> "RequestCore":
+        """The compiled state, with all of the text learned; made anew where `core` is another one than before."""
+        if self._state is None or core is not self._core:
+            self._core = core
+            self._state = core.begin(self.token_ids[: self._num_prompt_tokens])
+            self._num_learned = self._num_prompt_tokens
+        if len(self.token_ids) > self._num_learned:
+            self._state.observe(self.token_ids[self._num_learned :])
+            self._num_learned = len(self.token_ids)
+        for scored in self._scored:  # after the tokens they foretold
+            core.successors.learn(scored, self.token_ids)
+        self.sources.observe(self._scored)
+        self._scored.clear()
+        return self._state
+
+    def finish(self) -> None:
+        core = self._drafter.core()
+        has_answer = len(self.token_ids) > self._num_prompt_tokens
+        answer = self.token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :]
+        if self._state is not None and core is not None:
+            for text in self.caught_up(core).finish():
+                self._drafter.remember(text)
+        elif has_answer:
+            self._drafter.learn_later(answer)
+        if has_answer:
+            self._drafter.remember(answer)
+        self.sources.finish()
