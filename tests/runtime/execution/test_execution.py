@@ -222,7 +222,7 @@ def test_prefill_takes_the_models_chunks_unless_it_is_told(
 
 
 def test_no_memory_pattern_is_kept_for_a_length(demo_folder: Path) -> None:
-    """ONNX Runtime keeps one for good for each, 10 KB on the demo; whether a process grows by that, its heap decides."""
+    """ONNX Runtime keeps one for good for each, 10 KB on the demo; its heap decides whether a process grows by it."""
     session = HostTarget.open(ModelPackage.open(demo_folder)).session
     assert not session.get_session_options().enable_mem_pattern
 
