@@ -20,9 +20,7 @@ def build_table(report: BuildReport) -> Table:
     table.add_column()
     table.add_row("tokens", str(header.num_tokens))
     table.add_row("documents", str(header.num_documents))
-    table.add_row(
-        "size", f"{readable_size(header.file_bytes)}, {header.file_bytes / header.num_tokens:.2f} bytes a token"
-    )
+    table.add_row("size", _size(header))
     table.add_row("time", f"{sum(report.stage_seconds.values()):.1f} s")
     for name, seconds in report.stage_seconds.items():
         table.add_row(f"  {name}", f"{seconds:.1f} s")
