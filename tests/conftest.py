@@ -34,6 +34,16 @@ _SLOW_IMPORTS = frozenset({"onnx", "reader_edge_export", "subprocess", "torch"})
 _SLOW_PLACES = [ROOT / "tests" / place for place in ("benchmarks", "export", "reader_edge/bench", "reader_edge/proof")]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of file.")
+
+
+@pytest.fixture
+def fuzz_seconds(pytestconfig: pytest.Config) -> float:
+    seconds: float = pytestconfig.getoption("--fuzz-seconds")
+    return seconds
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `pytest -m fast` runs."""
     imports = {module: _imports(module) for module in {_module(item) for item in items}}

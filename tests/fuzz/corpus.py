@@ -1,0 +1,75 @@
+"""What once broke a reader, or was tried by somebody who meant to: contents of files, by kind, and a name for each."""
+
+import json
+from typing import Any
+
+from tests.fuzz.subjects import DEMO, SUBJECTS
+
+_MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())
+
+
+def _manifest(**changes: Any) -> bytes:
+    return json.dumps({**_MANIFEST, **changes}).encode()
+
+
+def _tokenizer(kind: str, vocab: object, unk: object = None, merges: tuple[str, ...] = ()) -> bytes:
+    unknown = {"unk_id" if kind == "Unigram" else "unk_token": unk}
+    model = {"type": kind, "vocab": vocab, "merges": merges, **unknown}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model}).encode()
+
+
+_COST = {"pasts": [64], "widths": [1, 2], "seconds": [[1.0, 1.5]], "row_s": 0.0}
+
+CORPUS: dict[str, dict[str, bytes]] = {
+    "manifest": {
+        "a lone surrogate": _manifest(source_name="\ud800"),
+        "an escape sequence": _manifest(architecture="\x1b[2J"),
+        "400 digits": _manifest(num_layers=10**400),
+        "4,500 digits": _manifest().replace(b'"num_layers": 4', b'"num_layers": ' + b"9" * 4500),
+        "a figure beyond any float": _manifest(checks={"parity": 10**400}),
+        "a name that leads outside": _manifest(files={**_MANIFEST["files"], "../weights": {}}),
+        "endless nesting": b"[" * 100_000,
+        "not UTF-8": b'{"format": "\xff"}',
+    },
+    "graph": {"nothing": b"", "a length beyond the file": b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"},
+    "tokenizer": {
+        "no unknown token": _tokenizer("WordLevel", {"a": 0}, "[UNK]"),
+        "an unknown token that is missing": _tokenizer("BPE", {"a": 0}, "<unk>"),
+        "an id of four thousand million": _tokenizer("WordLevel", {"a": 4_294_967_295}, "a"),
+        "an unknown id outside": _tokenizer("Unigram", [["a", 0.0]], 7),
+        "a vocabulary of nothing": _tokenizer("Unigram", []),
+        "merges of unknown parts": _tokenizer("BPE", {"a": 0}, merges=("x y",)),
+        "endless nesting": b"[" * 100_000,
+    },
+    "template": {
+        "a division by zero": b"{{ 1/0 }}",
+        "a bad format": b"{{ '%d' % 'x' }}{{ '{:>9999999999}'.format(1) }}",
+        "recursion": b"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "not UTF-8": b"\xff{{ messages }}",
+        "all memory": b"{{ 'a' * 3000000000 }}",
+        "no end": b"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "nested lists": b"{% set n=namespace() %}{% for i in range(9999) %}{% set n.x = [n.x] %}{% endfor %}{{ n.x }}",
+        "a complaint with an escape sequence": b"{{ raise_exception('\x1b[2J' ~ messages) }}",
+        "a lone surrogate": b"{{ '\\ud800' }}",
+        "the way out of a sandbox": b"{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    },
+    "prompts.txt": {"not UTF-8": b"\xff\n", "nothing": b"", "other line ends": "a\u2028b\x85c\x0cd".encode()},
+    "prompts.jsonl": {
+        "a byte order mark": b'\xef\xbb\xbf{"prompt": "a"}\n',
+        "other line ends": '{"prompt": "a\u2028b"}\n'.encode(),
+        "a lone surrogate": b'{"prompt": "\\ud800"}\n',
+        "endless nesting": b"[" * 100_000,
+        "4,500 digits": b'{"prompt": ' + b"9" * 4500 + b"}",
+    },
+    "cost": {
+        "400 digits": json.dumps({**_COST, "seconds": [[10**400, 1]]}).encode(),
+        "no time": json.dumps({**_COST, "row_s": 10**400}).encode(),
+        "no number": json.dumps({**_COST, "row_s": float("nan")}).encode(),
+        "a width beyond any model": json.dumps({**_COST, "widths": [1, 10**12]}).encode(),
+        "a first width that is not 1": json.dumps({**_COST, "widths": [2, 3]}).encode(),
+        "endless nesting": b"[" * 100_000,
+    },
+    "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
+    "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},
+}
+assert CORPUS.keys() == SUBJECTS.keys()

@@ -1,0 +1,140 @@
+"""What is fuzzed: for each kind of file a good sample, a way to spoil it, and what a program does with one."""
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+import numpy as np
+
+from reader_edge.prompt_file import read_prompts
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
+from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
+from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.measuring import cost_cache
+from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.package.graph_file import GraphFile
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.conftest import ROOT
+from tests.fake_target import FakeTarget, make_manifest
+from tests.fuzz.mutation import mutated, mutated_json
+from tests.reader_edge.package_copy import CHAT_TEMPLATE
+from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, build
+from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
+
+DEMO = ROOT / "models" / "demo" / "package"
+TEXTS = ("", "# tar\n", "Zürich 🙂 \u2028 \ufffd", "\ud800")
+DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
+COST = VerifyCost(1, (64,), (1, 2), np.array([[1.0, 1.5]]))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kind of file.
+
+    samples: makes good files' contents, in a folder to work in. read: what a program does with the file at a path;
+    it may raise ReaderEdgeError, and nothing else.
+    """
+
+    samples: Callable[[Path], list[bytes]]
+    spoil: Callable[[bytes, Random], bytes]
+    read: Callable[[Path], object]
+
+
+def _read_manifest(path: Path) -> None:
+    manifest = ModelPackage.open(path.rename(path.with_name(MANIFEST_NAME)).parent).manifest
+    manifest.past_names()
+
+
+def _read_tokenizer(path: Path) -> None:
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.fingerprint()
+    for text in TEXTS:
+        try:
+            token_ids = tokenizer.encode(text)
+        except ReaderEdgeError:
+            continue
+        tokenizer.decode(token_ids)
+    tokenizer.decode(range(min(tokenizer.vocab_size, 1000)))
+
+
+def _render_template(path: Path) -> None:
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "\x1b[2J"}]
+    ChatTemplate.open(path, {"eos_token": "<end>"}).render(messages)
+
+
+def _encode_prompts(path: Path) -> None:
+    for prompt in read_prompts(path):
+        BYTE_LEVEL.encode(prompt)
+
+
+def _read_cost(path: Path) -> None:
+    """A broken cache is no error: the cost is measured again."""
+    with (
+        patch.object(cost_cache, "cost_path", lambda *_: path),
+        patch.object(cost_cache, "measure_verify_cost", lambda *_, **__: COST),
+    ):
+        cost_cache.load_or_measure(FakeTarget(make_manifest()), 0, 1).pass_seconds(100)
+
+
+def _history(path: Path) -> HistoryFile:
+    return HistoryFile(path, bytes(range(32)), max_tokens=1000, vocab_size=100)
+
+
+def _history_samples(folder: Path) -> list[bytes]:
+    for length in (1, 30, 500, 500):
+        _history(folder / "sample").append(np.arange(length, dtype=np.int32) % 100)
+    return [(folder / "sample").read_bytes()]
+
+
+def _read_history(path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # damage is told that way
+        _history(path).read()
+    _history(path).append(np.arange(5, dtype=np.int32))
+
+
+def _read_datastore(path: Path) -> None:
+    """Opened without a look at its body, as for decoding: look-ups in any body end."""
+    datastore = Datastore.open(path, FINGERPRINT, NARROW)
+    together = DatastoreSet([datastore])
+    for context in ([1, 2], [255, 256], [NARROW - 1]):
+        match = together.find(context, 8)
+        together.narrow(match, 3)
+        together.successors(match, 8)
+    datastore.check_body()
+
+
+def _spoil_datastore(content: bytes, random: Random) -> bytes:
+    """Often behind the header, whose checksum would end the reading at once."""
+    return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
+
+
+SUBJECTS = {
+    "manifest": Subject(lambda _: [(DEMO / MANIFEST_NAME).read_bytes()], mutated_json, _read_manifest),
+    "graph": Subject(lambda _: [(DEMO / GRAPH_NAME).read_bytes()], mutated, GraphFile.read),
+    "tokenizer": Subject(
+        lambda _: [make().to_str().encode() for make in (byte_level_tokenizer, byte_fallback_tokenizer)],
+        mutated_json,
+        _read_tokenizer,
+    ),
+    "template": Subject(lambda _: [CHAT_TEMPLATE.encode()], mutated, _render_template),
+    "prompts.txt": Subject(lambda _: ["# tar\n\nZürich\n".encode()], mutated, _encode_prompts),
+    "prompts.jsonl": Subject(lambda _: [b'{"prompt": "# tar"}\n{"prompt": "a\\u0041"}\n'], mutated, _encode_prompts),
+    "cost": Subject(
+        lambda _: [json.dumps({"pasts": [64, 512], "widths": [1, 2], "seconds": [[1, 1.5]] * 2, "row_s": 0}).encode()],
+        mutated_json,
+        _read_cost,
+    ),
+    "history": Subject(_history_samples, mutated, _read_history),
+    "datastore": Subject(
+        lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore
+    ),
+}
