@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from reader_edge_export.data_types import drop_plain_casts, mark_data_types
 from reader_edge_export.fusion import (
+    drop_plain_casts,
     fuse_heads,
     fuse_merged_heads,
     fuse_norms,
@@ -40,7 +40,6 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     fold_sizes(editor)
     unflatten_products(editor)
     if options.attention != "portable":
-        mark_data_types(model.graph)
         drop_plain_casts(model.graph)
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
