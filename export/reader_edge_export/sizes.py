@@ -37,16 +37,17 @@ class _SizeFolder:
             if node.op_type == "Reshape":
                 self._copy_sizes(node)
             self._replace_content(node)
+        for value, data_type in self._inferred.data_types.items():
+            value.dtype = data_type
         for value, sizes in self._inferred.sizes.items():
-            value.dtype = self._inferred.data_types[value]
             if not value.is_graph_output():
                 value.shape = ir.Shape(sizes)
 
     def _replace_content(self, node: ir.Node) -> None:
         """A constant in the place of known numbers; the one shared reader in the place of a free size."""
         output = node.outputs[0]
-        content, sizes = self._inferred.contents.get(output), self._inferred.sizes[output]
-        if content is None or len(sizes) > 1 or output.is_graph_output():
+        content, sizes = self._inferred.contents.get(output), self._inferred.sizes.get(output)
+        if content is None or sizes is None or len(sizes) > 1 or output.is_graph_output():
             return
         numbers = [size for size in content if isinstance(size, int)]
         if len(numbers) == len(content):
@@ -70,8 +71,8 @@ class _SizeFolder:
         """Let a reshape copy the free sizes that stay at their place, instead of being told them."""
         data, shape = node.inputs[0], node.inputs[1]
         before = self._inferred.sizes.get(data) if data is not None else None
-        wanted = self._inferred.sizes[node.outputs[0]]
-        if before is None or weight_of(shape) is not None:
+        wanted = self._inferred.sizes.get(node.outputs[0])
+        if before is None or wanted is None or weight_of(shape) is not None:
             return
         copied = [0 if size == old and isinstance(size, str) else size for size, old in zip_longest(wanted, before)]
         copied = copied[: len(wanted)]
