@@ -5,6 +5,7 @@ from dataclasses import fields
 
 from rich.table import Table
 
+from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
 from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
@@ -27,12 +28,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
 
 def stats_table(engine: Engine, stats: GenerationStats) -> Table:
     """The same for eyes."""
-    table = Table(title="Answer", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in _rows(engine, stats):
-        table.add_row(name, value)
-    return table
+    return pairs_table("Answer", _rows(engine, stats))
 
 
 def num_threads(engine: Engine) -> int:

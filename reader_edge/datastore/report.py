@@ -5,6 +5,7 @@ from typing import Any
 from rich.table import Table
 
 from reader_edge.datastore.build import BuildReport
+from reader_edge.terminal.console import pairs_table, stage_pairs
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreHeader
@@ -15,16 +16,8 @@ _MAX_NAMES = 10
 def build_table(report: BuildReport) -> Table:
     """Sizes, and where the time went."""
     header = report.header
-    table = Table(title="Built", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("tokens", str(header.num_tokens))
-    table.add_row("documents", str(header.num_documents))
-    table.add_row("size", _size(header))
-    table.add_row("time", f"{sum(report.stage_seconds.values()):.1f} s")
-    for name, seconds in report.stage_seconds.items():
-        table.add_row(f"  {name}", f"{seconds:.1f} s")
-    return table
+    pairs = [("tokens", str(header.num_tokens)), ("documents", str(header.num_documents)), ("size", _size(header))]
+    return pairs_table("Built", [*pairs, *stage_pairs(report.stage_seconds)])
 
 
 def info_fields(datastore: Datastore) -> dict[str, Any]:

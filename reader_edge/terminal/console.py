@@ -1,7 +1,7 @@
 """Tables and lines for eyes, and progress on standard error."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
@@ -34,6 +34,22 @@ def figures_table(title: str, name: str, *figures: str) -> Table:
     for figure in figures:
         table.add_column(figure, justify="right")
     return table
+
+
+def pairs_table(title: str, pairs: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and values."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in pairs:
+        table.add_row(name, value)
+    return table
+
+
+def stage_pairs(stage_seconds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The time that a task took, and each of its stages."""
+    stages = [(f"  {name}", f"{seconds:.1f} s") for name, seconds in stage_seconds.items()]
+    return [("time", f"{sum(stage_seconds.values()):.1f} s"), *stages]
 
 
 def print_table(table: Table) -> None:
