@@ -13,12 +13,11 @@ from reader_edge.bench.replay import core_simulator, first_parameters
 from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.bench.stretch import Stretch, StretchTimes, choose_stretches
 from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.registry import open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
-from reader_edge_runtime.measuring.width_probe import settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -102,7 +101,7 @@ def replay_on_model(
         if not stretches:
             raise ConfigError(f"No answer of '{path}' fits this model's context of {manifest.max_context} tokens.")
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
-    target, _ = settle_width(open_target(package, config.threads, config.provider, config.uses_native))
+    target, _ = settled_target(package, config)
     cost = load_or_measure(target, config.threads, 1)
     num_all, num_done = sum(len(stretches) for stretches, _ in chosen), 0
     replays = []

@@ -25,14 +25,10 @@ def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_j
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress, print_report
-    from reader_edge_runtime.execution.registry import open_target
+    from reader_edge_runtime.assembly import open_package, settled_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
-    from reader_edge_runtime.measuring.width_probe import settle_width
-    from reader_edge_runtime.package.model_package import ModelPackage
 
-    package = ModelPackage.open(find_package(model))
-    package.check_files()
-    target, _ = settle_width(open_target(package, config.threads, config.provider, config.uses_native))
+    target, _ = settled_target(open_package(find_package(model)), config)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

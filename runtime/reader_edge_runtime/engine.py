@@ -3,25 +3,18 @@
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from reader_edge_runtime.assembly import Drafting, assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
 from reader_edge_runtime.decoding.sequence import FinishReason
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
-from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.registry import open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
-from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
+from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.chat_template import Message
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -97,29 +90,9 @@ class Engine:
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError
         or ProviderError.
         """
-        config = config or EngineConfig()
-        package = ModelPackage.open(path)
-        package.check_files(on_progress)
-        tokenizer = Tokenizer.open(package)
-        opened = open_datastores(datastores, tokenizer.fingerprint(), package.manifest.vocab_size) if datastores else []
-        target: Target = open_target(package, config.threads, config.provider, config.uses_native)
-        report = None
-        if config.is_probed or config.is_near_tie_guarded:
-            target, report = settle_width(target)
-        cost = load_or_measure(target, config.threads, 1, on_progress=on_calibration) if config.is_calibrated else None
-        if drafter is None:  # not before the measuring: its kernels take time and memory while they load
-            draft = draft or DraftConfig()
-            history_file = _history_file(history, tokenizer, package, draft)
-            drafter = RetrievalDrafter(draft, datastores=opened, history_file=history_file)
-        decoder = Decoder(target, drafter, config)
-        if cost is not None:
-            decoder.budget.times.add(cost)
-            decoder.max_harvested_rows = worthwhile_rows(cost, decoder.max_harvested_rows)
-        if report is not None and config.is_near_tie_guarded:
-            decoder.near_tie_margin = near_tie_margin(report)
-        elif report is not None and package.manifest.attention == "exact":
-            decoder.is_drafting = report.is_invariant  # else what the package promises does not hold here
-        return cls(package, tokenizer, decoder, report)
+        drafting = Drafting(draft or DraftConfig(), history, datastores, drafter)
+        parts = assemble(path, config or EngineConfig(), drafting, on_progress, on_calibration)
+        return cls(parts.package, parts.tokenizer, parts.decoder, parts.width_report)
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages through the model's chat template."""
@@ -178,15 +151,6 @@ class Engine:
                 yield answer.next_chunk()
         finally:
             answer.close()
-
-
-def _history_file(
-    path: str | os.PathLike[str] | None, tokenizer: Tokenizer, package: ModelPackage, draft: DraftConfig
-) -> HistoryFile | None:
-    if path is None:
-        return None
-    fingerprint = bytes.fromhex(tokenizer.fingerprint())
-    return HistoryFile(Path(path), fingerprint, draft.max_history_tokens, package.manifest.vocab_size)
 
 
 class _Answer:

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
-from reader_edge_runtime import engine as engine_module
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig, assembly
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
@@ -143,7 +142,7 @@ def test_width_probe_finds_the_exact_package_invariant(shared_engine: Engine) ->
 def test_an_exact_package_is_decoded_plainly_where_its_bits_depend_on_widths(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "settle_width", lambda target: WidthReport(16, 4, 1e-5))
+    monkeypatch.setattr(assembly, "settle_width", lambda target: (target, WidthReport(16, 4, 1e-5)))
     plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False))
     assert plain.generate("# tar", GREEDY).stats.num_drafted_tokens == 0
     guarded = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_near_tie_guarded=True))

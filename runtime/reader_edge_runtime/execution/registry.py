@@ -1,4 +1,7 @@
-"""Which provider runs a package."""
+"""The providers there are, what each needs, and which of them runs a package."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
@@ -6,26 +9,52 @@ from reader_edge_runtime.execution.onnxruntime.device.device_target import Devic
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import COMMIT_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A way to run packages.
+
+    name: as options and configs have it. obstacle: why it cannot be had on this machine, one sentence with the remedy;
+    None where nothing is known to be missing. suits: whether a package is made for it.
+    open: load a package with so many threads, and with native kernels or without. Raises ProviderError.
+    """
+
+    name: str
+    obstacle: Callable[[], str | None]
+    suits: Callable[[ModelPackage], bool]
+    open: Callable[[ModelPackage, int, bool], Target]
+
+
+# The first that suits a package and is to be had runs it, unless another is asked for.
+PROVIDERS = {
+    provider.name: provider
+    for provider in (
+        Provider(
+            name="cuda",
+            obstacle=cuda_obstacle,
+            suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
+            open=lambda package, threads, uses_native: DeviceTarget.open_on(package, "cuda", threads),
+        ),
+        Provider(name="cpu", obstacle=lambda: None, suits=lambda package: True, open=HostTarget.open),
+    )
+}
 
 
 def open_target(
     package: ModelPackage, threads: int = 0, provider: str | None = None, uses_native: bool = True
-) -> HostTarget | DeviceTarget:
-    """Load a package on "cpu" or "cuda".
+) -> Target:
+    """Load a package on a provider of PROVIDERS; None takes the first that suits it and is to be had.
 
-    None takes CUDA where the package is made for it and nothing that it needs is known to be missing, else the CPU;
-    `HostTarget.provider` says which. CUDA asked for by name is CUDA, or a ProviderError that says what is missing.
-    uses_native: on the CPU, see `HostTarget.open`.
+    threads: 0 takes the usable cores. uses_native: take native kernels where the provider has them.
+    Raises ProviderError, for a provider asked for by name with what is missing.
     """
-    if provider == "cuda":
-        obstacle = cuda_obstacle()
+    if provider is None:
+        found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
+    else:
+        found = PROVIDERS[provider]
+        obstacle = found.obstacle()
         if obstacle is not None:
             raise ProviderError(obstacle)
-    if provider == "cuda" or (provider is None and is_for_devices(package) and cuda_obstacle() is None):
-        return DeviceTarget.open_on(package, "cuda", threads)
-    return HostTarget.open(package, threads, uses_native)
-
-
-def is_for_devices(package: ModelPackage) -> bool:
-    """Whether a package has what a device needs: GPU-made operators, and a graph that moves its cache."""
-    return COMMIT_NAME in package.manifest.files
+    return found.open(package, threads, uses_native)

@@ -1,0 +1,111 @@
+"""The composition root: package, target, probe, pass times, drafter and decoder are put together here alone."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reader_edge_runtime.config import DraftConfig, EngineConfig
+from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.execution.registry import open_target
+from reader_edge_runtime.measuring.cost_cache import load_or_measure
+from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+FilePath = str | os.PathLike[str]
+Progress = Callable[[int, int], None]  # told what is done, and how much there is in all
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """What is drafted from: an own drafter, or a retrieval drafter described by the other fields.
+
+    history: a file that keeps past answers between runs; made when it is not there.
+    datastores: files of `reader-edge datastore build`, made with the model's tokenizer.
+    """
+
+    config: DraftConfig
+    history: FilePath | None = None
+    datastores: Sequence[FilePath] = ()
+    drafter: Drafter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of. width_report: None where the width probe did not run."""
+
+    package: ModelPackage
+    tokenizer: Tokenizer
+    decoder: Decoder
+    width_report: WidthReport | None
+
+
+def assemble(
+    path: FilePath,
+    config: EngineConfig,
+    drafting: Drafting,
+    on_progress: Progress | None = None,
+    on_calibration: Progress | None = None,
+) -> Parts:
+    """Load a package for decoding. Raises PackageError, TokenizerError, DatastoreError, HistoryError or ProviderError.
+
+    on_progress: told bytes checked. on_calibration: told rounds measured, at the first use of a package on a machine.
+    """
+    package = open_package(path, on_progress)
+    tokenizer = Tokenizer.open(package)
+    fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
+    datastores = open_datastores(drafting.datastores, fingerprint, vocab_size) if drafting.datastores else []
+    target, report = settled_target(package, config)
+    costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
+    drafter = drafting.drafter
+    if drafter is None:  # not before the measuring: its kernels take time and memory while they load
+        history = None
+        if drafting.history is not None:
+            max_tokens = drafting.config.max_history_tokens
+            history = HistoryFile(Path(drafting.history), bytes.fromhex(fingerprint), max_tokens, vocab_size)
+        drafter = RetrievalDrafter(drafting.config, datastores=datastores, history_file=history)
+    return Parts(package, tokenizer, make_decoder(target, drafter, config, costs, report), report)
+
+
+def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:
+    """A package whose files are what its manifest says. Raises PackageError. on_progress: told bytes checked."""
+    package = ModelPackage.open(path)
+    package.check_files(on_progress)
+    return package
+
+
+def settled_target(package: ModelPackage, config: EngineConfig) -> tuple[Target, WidthReport | None]:
+    """A package's model on the provider that a config asks for, and what the width probe found of it, if it ran."""
+    target = open_target(package, config.threads, config.provider, config.uses_native)
+    if config.is_probed or config.is_near_tie_guarded:
+        return settle_width(target)
+    return target, None
+
+
+def make_decoder(
+    target: Target,
+    drafter: Drafter,
+    config: EngineConfig,
+    costs: Sequence[VerifyCost] = (),
+    report: WidthReport | None = None,
+) -> Decoder:
+    """A decoder that knows measured pass times, the first of them of single sequences, and what the probe found."""
+    decoder = Decoder(target, drafter, config)
+    for cost in costs:
+        decoder.budget.times.add(cost)
+    if costs:
+        decoder.max_harvested_rows = worthwhile_rows(costs[0], decoder.max_harvested_rows)
+    if report is not None and config.is_near_tie_guarded:
+        decoder.near_tie_margin = near_tie_margin(report)
+    elif report is not None and target.manifest.attention == "exact":
+        decoder.is_drafting = report.is_invariant  # else what the package promises does not hold here
+    return decoder
