@@ -1,4 +1,4 @@
-"""The folder an export writes: it appears whole, or the world stays as it was."""
+"""The folder that an export writes: it appears whole, or everything stays as it was."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
 
 
 def _recover(out: Path) -> None:
-    """Clear what killed exports to `out` left behind; the package that one had just moved away comes back."""
+    """Clear what killed exports to `out` left behind; an old package that one had moved away comes back."""
     clear_leftovers(out)
     for old in leftovers(out, "old"):
         if out.exists():

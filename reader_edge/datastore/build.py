@@ -1,4 +1,4 @@
-"""From corpus files to a datastore: reading, tokenising, collecting; memory stays below a limit."""
+"""From corpus files to a datastore: reads, tokenises and collects them within a limit of memory."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _BATCH_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What was built, and where the time went: stage -> seconds."""
+    """What was built. stage_seconds: how long each stage took."""
 
     header: DatastoreHeader
     stage_seconds: Mapping[str, float]
@@ -87,7 +87,7 @@ def _add_batch(builder: DatastoreBuilder, tokenizer: Tokenizer, batch: Sequence[
 
 
 def _check_memory(num_bytes: int, max_memory: int, done_share: float) -> None:
-    """Refuse what takes more than max_memory; num_bytes: the memory for done_share of the corpus."""
+    """Refuse a corpus that takes more than max_memory bytes; num_bytes: what done_share of it takes."""
     if _BASE_BYTES + num_bytes > max_memory:
         estimate = _BASE_BYTES + int(num_bytes / max(done_share, 1e-9))
         raise DatastoreError(

@@ -1,4 +1,4 @@
-"""Texts of corpus files, in pieces that bound the memory, whatever the size of a file or document.
+"""Reads the texts of corpus files piece by piece, so that no file or document is too large for the memory.
 
 text      A file is a document. Where it holds ASCII record separators (0x1e), each begins a document, whose name
           is the rest of that line and not part of the text.
@@ -24,7 +24,7 @@ _PARQUET_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a document, in order; read_share: how much of its file has been read."""
+    """A part of a document, in order. read_share: the share of its file that has been read, 0 to 1."""
 
     text: str
     ends_document: bool

@@ -1,4 +1,4 @@
-"""What `datastore build`, `merge` and `info` tell."""
+"""What `datastore build`, `merge` and `info` print."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def build_table(report: BuildReport) -> Table:
 
 
 def info_fields(datastore: Datastore) -> dict[str, Any]:
-    """Everything the file says of itself, its checksum verified."""
+    """Everything the file says about itself; its checksum has been verified."""
     header = datastore.header
     return {
         "file": str(datastore.path),
@@ -38,7 +38,7 @@ def info_fields(datastore: Datastore) -> dict[str, Any]:
 
 
 def info_lines(datastore: Datastore) -> list[tuple[str, str]]:
-    """The same, for eyes."""
+    """The same for people to read: names and values."""
     header, facts = datastore.header, datastore.facts
     names = list(facts.corpus[:_MAX_NAMES])
     if facts.num_corpus_files > len(names):

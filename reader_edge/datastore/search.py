@@ -1,4 +1,4 @@
-"""What a datastore knows about a text: how often what followed."""
+"""How often each token followed a text in a datastore."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _SHOWN_TOKENS = 12
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """matched_text: the longest end of the text that occurs. continuations: (count, text) for each next token."""
+    """matched_text: the longest suffix of the text that occurs. continuations: (count, text) of each next token."""
 
     matched_text: str
     num_occurrences: int
@@ -35,7 +35,7 @@ def search_datastore(path: Path, text: str, tokenizer: Tokenizer, max_continuati
 
 
 def _most_frequent(datastores: DatastoreSet, match: DatastoreMatch, token_id: int) -> list[int]:
-    """A token and the most frequent way on from it."""
+    """A token, then again and again the one that followed most often."""
     token_ids = [token_id]
     while len(token_ids) < _SHOWN_TOKENS and (children := datastores.successors(match, 1)):
         match = datastores.narrow(match, children[0][0])

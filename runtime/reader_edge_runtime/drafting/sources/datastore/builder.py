@@ -1,4 +1,4 @@
-"""Building datastores: documents as token ids in, a file out."""
+"""Builds datastores: documents go in as token ids, a file comes out."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -54,12 +54,12 @@ class DatastoreBuilder:
         return self._num_documents
 
     def memory_bytes(self, num_more: int = 0) -> int:
-        """Memory that `write` takes at its peak, with what is held already; after num_more further tokens."""
+        """Peak memory of `write` in bytes, what is held already included, once num_more tokens have been added."""
         num_positions = len(self._stream) // self._token_bytes + 1 + num_more
         return num_positions * (self._token_bytes + sort_bytes_per_position(self._token_bytes))
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Continue the current document. Raises DatastoreError."""
+        """Continue the current document. Raises DatastoreError for an unknown token id, and for too many tokens."""
         if not len(token_ids):
             return
         ids = np.asarray(token_ids, np.int64)
@@ -69,14 +69,14 @@ class DatastoreBuilder:
         self._is_inside = True
 
     def end_document(self) -> None:
-        """End the current document; one without tokens is none."""
+        """End the current document, unless it has no tokens."""
         if self._is_inside:
             self._stream += b"\xff" * self._token_bytes
             self._num_documents += 1
             self._is_inside = False
 
     def add_datastore(self, datastore: Datastore) -> None:
-        """Add the documents of a built one. Raises DatastoreError when its body is broken."""
+        """Add the documents of another datastore. Raises DatastoreError for another tokenizer's, or a damaged one."""
         header = datastore.header
         if (header.tokenizer_fingerprint, header.vocab_size) != (self._fingerprint, self._vocab_size):
             raise DatastoreError(f"'{datastore.path}' was built with another tokenizer than the others.")
@@ -90,9 +90,9 @@ class DatastoreBuilder:
         self._num_documents += header.num_documents
 
     def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
-        """Sort and write; the file appears whole or not at all, in place of one that may be there.
+        """Sort and write, replacing a file that is there; the new one appears whole or not at all.
 
-        Raises DatastoreError when there is no token, or no room for the file.
+        Raises DatastoreError when there are no tokens, or no room for the file.
         """
         self.end_document()
         if not self.num_tokens:

@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 class Datastore:
-    """An opened datastore file. Its header is checked, its body is not: look-ups bear with whatever it holds."""
+    """An opened datastore file. Its header is checked, its body is not: look-ups are safe whatever that holds."""
 
     def __init__(self, path: Path, header: DatastoreHeader, words: npt.NDArray[np.uint32]) -> None:
         self.path = path
@@ -35,9 +35,9 @@ class Datastore:
     def open(
         cls, path: str | os.PathLike[str], tokenizer_fingerprint: str | None = None, vocab_size: int | None = None
     ) -> "Datastore":
-        """Map a file. None: any tokenizer, any vocabulary will do.
+        """Map a file. Raises DatastoreError.
 
-        vocab_size: that of the model, whose ids all tokens must be. Raises DatastoreError.
+        tokenizer_fingerprint, vocab_size: those of the model that the file must fit; None accepts any.
         """
         path = Path(path)
         if not path.is_file():
@@ -62,7 +62,7 @@ class Datastore:
 
     @property
     def facts(self) -> DatastoreFacts:
-        """Where the text came from. Raises DatastoreError when the file's facts are broken."""
+        """Where the text came from. Raises DatastoreError for malformed facts."""
         return parse_facts(self._bytes[HEADER_BYTES : HEADER_BYTES + self.header.facts_bytes].tobytes(), self.path)
 
     @property
@@ -73,19 +73,19 @@ class Datastore:
 
     @property
     def suffixes(self) -> npt.NDArray[np.uint32]:
-        """Positions of all tokens in the order of what follows them."""
+        """Positions of all tokens, uint32 (T,), sorted by the text that begins there."""
         start = self.header.suffixes_at // 4
         return self.words[start : start + self.header.num_tokens]
 
     @property
     def keys(self) -> npt.NDArray[np.uint32]:
-        """First two tokens of every KEY_STEP-th suffix."""
+        """First two tokens of every KEY_STEP-th suffix, uint32 (ceil(T / KEY_STEP), 2)."""
         return self.words[self.header.keys_at // 4 :].reshape(-1, 2)
 
     def check_body(self, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Compare the body with its checksum.
+        """Compare the body with its checksum. Raises DatastoreError.
 
-        on_progress: called with bytes checked and bytes in all. Raises DatastoreError.
+        on_progress: called with the bytes checked so far and the bytes in all.
         """
         digest = hashlib.sha256()
         body = self._bytes[HEADER_BYTES:].data
@@ -104,7 +104,7 @@ class Datastore:
 def open_datastores(
     paths: Sequence[str | os.PathLike[str]], tokenizer_fingerprint: str, vocab_size: int
 ) -> list[Datastore]:
-    """Map files that are used together, all of one model's tokenizer. Raises DatastoreError."""
+    """Map the files that one model drafts from. Raises DatastoreError."""
     datastores = [Datastore.open(path, tokenizer_fingerprint, vocab_size) for path in paths]
     check_together(datastores)
     return datastores

@@ -1,4 +1,4 @@
-"""DatastoreSet: several datastores looked up as if they were one."""
+"""Several datastores, searched as if they were one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ class DatastoreMatch:
 
 
 class DatastoreSet:
-    """Opened datastores of one tokenizer; answers as their merge would.
+    """Opened datastores of one tokenizer, which answer as a single merged one would.
 
-    files, layouts: what the kernels in `kernels.datastore` read.
+    files, layouts: arguments of the kernels in `kernels.datastore`.
     """
 
     def __init__(self, datastores: Sequence[Datastore]) -> None:
@@ -47,13 +47,13 @@ class DatastoreSet:
             _fill_layout(datastore, layout)
 
     def find(self, token_ids: Sequence[int], max_length: int) -> DatastoreMatch:
-        """The longest end of token_ids, of at most max_length tokens, that occurs."""
+        """The longest suffix of token_ids that occurs, of at most max_length tokens."""
         state = np.zeros(kernels.STATE, np.int32)
         kernels.find(self.files, self.layouts, np.array(token_ids, np.int32), max_length, state)
         return DatastoreMatch(state)
 
     def narrow(self, match: DatastoreMatch, token_id: int) -> DatastoreMatch:
-        """The match continued by a token; its length is 0 where that does not occur."""
+        """The match extended by a token; its length is 0 where that does not occur."""
         state = np.zeros(kernels.STATE, np.int32)
         kernels.narrow(self.files, self.layouts, match.state, token_id, state)
         return DatastoreMatch(state)
@@ -61,7 +61,8 @@ class DatastoreSet:
     def successors(self, match: DatastoreMatch, max_children: int) -> list[tuple[int, int]]:
         """(token id, count) of what followed a match, most frequent first; see `kernels.datastore.successors`.
 
-        Frequent ones and near counts of many occurrences, in microseconds; `count_successors` has them all.
+        Takes microseconds: for a match with many occurrences, counts are approximate and rare tokens may be missing.
+        `count_successors` is exact.
         """
         token_ids = np.empty(kernels.MAX_GATHERED, np.int32)
         counts = np.empty(kernels.MAX_GATHERED, np.int32)
