@@ -4,6 +4,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as TokenIds
 from typing import Literal
 
+import numpy as np
+
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.draft_guard import DraftGuard
@@ -33,7 +35,7 @@ class Sequence:
         sampler: Sampler | None = None,
     ) -> None:
         _check_prompt(prompt_token_ids, manifest)
-        self.token_ids = list(prompt_token_ids)
+        self.token_ids = list(map(int, prompt_token_ids))
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
         self.drafter: RequestDrafter | None = None
@@ -82,13 +84,15 @@ class Sequence:
 
 
 def _check_prompt(token_ids: TokenIds[int], manifest: Manifest) -> None:
-    if not token_ids:
+    if not len(token_ids):
         raise PromptError("The prompt is empty: give at least one token of text.")
     if len(token_ids) >= manifest.max_context:
         raise PromptError(
             f"The prompt has {len(token_ids)} tokens, but the model's context of {manifest.max_context} must also hold "
             "the answer: shorten the prompt."
         )
-    worst = next((i for i in token_ids if not 0 <= i < manifest.vocab_size), None)
-    if worst is not None:
-        raise PromptError(f"The prompt holds token id {worst}, but the vocabulary has {manifest.vocab_size} tokens.")
+    for token_id in token_ids:
+        if not isinstance(token_id, (int, np.integer)) or not 0 <= token_id < manifest.vocab_size:
+            raise PromptError(
+                f"The prompt holds token id {token_id!r:.80}, but the vocabulary has {manifest.vocab_size} tokens."
+            )

@@ -107,7 +107,7 @@ def test_hostile_drafter_raises_and_later_requests_are_right() -> None:
     assert decode(decoder, [[1, 2]], [config]) == [reference(manifest, [1, 2], config)]
 
 
-@pytest.mark.parametrize("prompt", [[], [99], [-1], list(range(6)) * 100])
+@pytest.mark.parametrize("prompt", [[], [99], [-1], [2**70], [1.5], [1.0], ["1"], [None], list(range(6)) * 100])
 def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
     decoder = make_decoder(make_manifest(6), RandomDrafter(6, 4, seed=0))
     with pytest.raises(PromptError, match=r"^[^\n]+\.$"):
