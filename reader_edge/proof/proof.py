@@ -15,6 +15,7 @@ from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge.proof.result import ProofReport, ProofRun, Way
 from reader_edge.proof.stress_drafter import StressDrafter
+from reader_edge.proof.watched_target import WatchedTarget
 from reader_edge.proof.witness import PlainAnswer, Witness, digest, run_of
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -153,7 +154,8 @@ class _Prover:
     def _compare(
         self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, way: Way, batch_size: int
     ) -> ProofRun:
-        decoder = Decoder(self._target, drafter, replace(self._engine_config, max_batch=batch_size))
+        target = WatchedTarget(self._target)
+        decoder = Decoder(target, drafter, replace(self._engine_config, max_batch=batch_size))
         decoder.budget = AnyWidth(seed=batch_size)
         witnesses = {
             decoder.submit(answer.prompt, replace(answer.config, is_drafted=name != "none")): Witness(prompt, answer)
@@ -168,7 +170,7 @@ class _Prover:
             for sequence in [each for each in running if each.finish_reason is not None]:
                 running.pop(sequence).finish(sequence)
                 self._tell_progress()
-        return run_of(name, way, batch_size, witnesses)
+        return run_of(name, way, batch_size, witnesses, target)
 
     def _tell_progress(self) -> None:
         self._num_done += 1

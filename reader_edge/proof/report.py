@@ -60,6 +60,8 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
         )
     if report.num_divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
         lines.append("This package promises the same bits, and this machine does not keep that: please report it.")
+    if report.top_rows_agreeing != report.top_rows:
+        lines.append("The best ids that the graph names are not those of its logits: please report it.")
     if report.refusal is None:
         lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
     else:
@@ -73,12 +75,19 @@ def _counts(report: ProofReport) -> dict[str, object]:
         "divergences": report.num_divergences,
         "logit_rows": report.logit_rows,
         "logit_rows_equal": report.logit_rows_equal,
+        "top_rows": report.top_rows,
+        "top_rows_agreeing": report.top_rows_agreeing,
     }
 
 
 def _way_sentence(way: Way, report: ProofReport) -> str:
-    rows = f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal"
-    return f"- {way.name}: {report.tokens_compared} tokens, {rows if way.reads_logits else 'no logits read'};"
+    rows = "no logits read"
+    if way.reads_logits:
+        rows = (
+            f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal, "
+            f"best ids those of the logits in {report.top_rows_agreeing} of {report.top_rows} rows read"
+        )
+    return f"- {way.name}: {report.tokens_compared} tokens, {rows}."
 
 
 def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) -> dict[str, object]:

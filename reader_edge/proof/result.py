@@ -37,7 +37,8 @@ class ProofRun:
     """All prompts under one drafter, way and batch size.
 
     A prompt is compared up to its first divergence: what follows one cannot be compared.
-    logit_rows: rows whose bits were compared; 0 where the way reads none.
+    logit_rows: rows whose bits were compared with plain decoding's; 0 where the way reads none.
+    top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read.
     nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
     """
 
@@ -47,6 +48,8 @@ class ProofRun:
     tokens_compared: int
     logit_rows: int
     logit_rows_equal: int
+    top_rows: int
+    top_rows_agreeing: int
     acceptance_length: float
     nodes_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
@@ -82,6 +85,14 @@ class ProofReport:
     def logit_rows_equal(self) -> int:
         return sum(run.logit_rows_equal for run in self.runs)
 
+    @property
+    def top_rows(self) -> int:
+        return sum(run.top_rows for run in self.runs)
+
+    @property
+    def top_rows_agreeing(self) -> int:
+        return sum(run.top_rows_agreeing for run in self.runs)
+
     def by_way(self) -> dict[Way, "ProofReport"]:
         """The part of this report that belongs to each way."""
         ways = dict.fromkeys(run.way for run in self.runs)
@@ -94,9 +105,12 @@ class ProofReport:
 
     @property
     def is_promise_kept(self) -> bool:
-        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through."""
+        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through.
+
+        The best successors that the graph reports must be those of its logits, too.
+        """
         is_same = self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
-        return is_same and self.refusal is not None
+        return is_same and self.top_rows_agreeing == self.top_rows and self.refusal is not None
 
     def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
         """For each prompt that diverged, the divergence that came earliest in its answer."""

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge.proof.result import Divergence, ProofRun, Way
+from reader_edge.proof.watched_target import WatchedTarget
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
 
@@ -64,8 +65,10 @@ class Witness:
                 self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
 
 
-def run_of(name: str, way: Way, batch_size: int, witnesses: dict[DecodingSequence, Witness]) -> ProofRun:
-    """What the witnesses of one drafter, way and batch size saw."""
+def run_of(
+    name: str, way: Way, batch_size: int, witnesses: dict[DecodingSequence, Witness], target: WatchedTarget
+) -> ProofRun:
+    """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats()
     for sequence in witnesses:
         stats.add(sequence.stats)
@@ -77,6 +80,8 @@ def run_of(name: str, way: Way, batch_size: int, witnesses: dict[DecodingSequenc
         tokens_compared=sum(each.num_tokens for each in watched),
         logit_rows=sum(each.num_rows for each in watched),
         logit_rows_equal=sum(each.num_rows_equal for each in watched),
+        top_rows=target.num_rows,
+        top_rows_agreeing=target.num_rows_agreeing,
         acceptance_length=stats.acceptance_length,
         nodes_by_source=dict(stats.drafted_by_source),
         divergences=tuple(each.divergence for each in watched if each.divergence is not None),

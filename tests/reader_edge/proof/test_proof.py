@@ -32,6 +32,10 @@ def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     assert [(run.way, run.drafter, run.batch_size) for run in report.runs] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
     assert all(run.tokens_compared == num_tokens for run in report.runs)
     assert all(run.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
+    assert all(
+        (run.top_rows >= run.logit_rows > 0) if run.way.reads_logits else run.top_rows == 0 for run in report.runs
+    )
+    assert report.top_rows_agreeing == report.top_rows
     assert report.num_divergences == 0
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
@@ -128,21 +132,38 @@ def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes
     assert not report.is_promise_kept
 
 
-def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Greedy answers are made of these ids, and no logits are read."""
+def _swapped(column: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let wide passes name a row's best successors in a wrong order, from a column on."""
     forward = HostTarget.forward
 
     def swapping_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
         result = forward(target, cache, wanted)
         if max(map(len, wanted.trees)) > 1:
-            result.top_ids[..., :2] = result.top_ids[..., 1::-1]
+            result.top_ids[..., column:] = result.top_ids[..., column:][..., ::-1].copy()
         return result
 
     monkeypatch.setattr(HostTarget, "forward", swapping_forward)
+
+
+def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy answers are made of these ids, and no logits are read."""
+    _swapped(0, monkeypatch)
     report = prove(engine, PROMPTS[:1], 4)
     by_top_ids, *others = report.by_way().values()
     assert by_top_ids.num_divergences > 0
     assert all(part.num_divergences == 0 and part.logit_rows_bit_equal for part in others)
+    assert not report.is_promise_kept
+
+
+def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts are made of them."""
+    _swapped(1, monkeypatch)
+    report = prove(engine, PROMPTS[:1], 3)
+    assert report.num_divergences == 0
+    assert report.logit_rows_bit_equal
+    assert 0 < report.top_rows_agreeing < report.top_rows
     assert not report.is_promise_kept
 
 
