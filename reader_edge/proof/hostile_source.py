@@ -6,7 +6,7 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
-from reader_edge_runtime.drafting.sources.source import Proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
 
 _MAX_PROPOSED = 24
 
@@ -38,6 +38,13 @@ class HostileSource:
 
     def finish(self) -> None:
         """Nothing is kept."""
+
+    def state(self) -> Arrays:
+        """It learns nothing."""
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """There is nothing to take up."""
 
     def _proposal(self) -> Proposal:
         """Few distinct tokens, so that siblings repeat and some trees are chains."""

@@ -9,7 +9,7 @@
     ├── ConfigError            an option is outside its range
     ├── PromptError            a prompt is empty, too long or holds unknown token ids
     ├── ProviderError          ONNX Runtime cannot run the graph here
-    ├── DraftError             a drafter or source proposed something that is not a tree of tokens
+    ├── DraftError             a draft, a source or what a drafter saved is not what it should be
     ├── DatastoreError         a datastore or its corpus cannot be read, or was built with another tokenizer
     ├── HistoryError           a history file cannot be used, or belongs to another tokenizer
     └── ExportError            a model cannot be exported
@@ -57,7 +57,7 @@ class ProviderError(ReaderEdgeError):
 
 
 class DraftError(ReaderEdgeError):
-    """A drafter or source proposed something that is not a tree of known tokens."""
+    """A draft is no tree of known tokens, a source failed, or what a drafter saved cannot be used."""
 
 
 class DatastoreError(ReaderEdgeError):

@@ -1,12 +1,14 @@
 """The compiled drafter: what all requests share, and one request's drafting state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.kernels import datastore, learning, tree
+from reader_edge_runtime.drafting.kernels import datastore, learning, mixture, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import Sources
@@ -28,6 +30,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore_set import Datasto
 from reader_edge_runtime.drafting.sources.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.sources.source import Proposal
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
+from reader_edge_runtime.errors import DraftError
 
 _MAX_NODES = 256
 _PROMPT_TAIL = 4
@@ -60,6 +63,44 @@ class DraftingCore:
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RequestCore":
         return RequestCore(self, prompt_token_ids)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All that was learned from past requests, as named arrays."""
+        texts = self.history.texts()
+        return {
+            "history": np.concatenate([np.empty(0, np.int32), *texts]),
+            "history_lengths": np.array([len(text) for text in texts], np.int32),
+            "after_token": self.successors.after_token,
+            "after_pair": self.successors.after_pair,
+            "parameters": self.parameters,
+        }
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], vocab_size: int) -> None:
+        """Take up what `state` gave, in place of nothing. Raises DraftError for what it could not have given.
+
+        The history is counted anew: texts that were forgotten leave no trace.
+        """
+        for name, own in self.state().items():
+            given = arrays.get(name)
+            if given is None or given.dtype != own.dtype or (given.ndim, given.shape[1:]) != (own.ndim, own.shape[1:]):
+                raise DraftError("What was learned is of another version: start anew.")
+        history, lengths, parameters = (arrays[name] for name in ("history", "history_lengths", "parameters"))
+        is_text = bool(np.all((history >= 0) & (history < vocab_size)) and np.all(lengths > 0))
+        if not is_text or lengths.sum(dtype=np.int64) != len(history) or not _are_sound(parameters):
+            raise DraftError("What was learned is not sound: start anew.")
+        self.successors.restore(arrays["after_token"], arrays["after_pair"], vocab_size)
+        self.parameters[:] = parameters
+        for text in np.split(history, np.cumsum(lengths)[:-1]):
+            self.history.add(text)
+
+
+def _are_sound(parameters: Float32Array) -> bool:
+    """Whether these can be a mixture's: compiled drafting makes indices of them."""
+    return bool(
+        parameters.shape == (mixture.PARAMETERS,)
+        and np.isfinite(parameters).all()
+        and (parameters[mixture.VALUE_TRIALS :] > 0).all()
+    )
 
 
 class RequestCore:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
+from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
 if TYPE_CHECKING:
@@ -82,8 +84,22 @@ class RetrievalDrafter:
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is."""
         self._past_answers = []
+        self.sources.restore({})
         if self._core is not None:
             self._core = self._new_core()
+
+    def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
+        """Write all that was learned from past requests to a file. Raises DraftError."""
+        write_state(path, tokenizer_fingerprint, {**self._loaded_core().state(), **self.sources.state()})
+
+    def load(self, path: Path, tokenizer_fingerprint: bytes, vocab_size: int) -> None:
+        """Draft as if what `save` wrote had just been learned, and nothing else. Raises DraftError."""
+        arrays = read_state(path, tokenizer_fingerprint)
+        self._loader.wait()
+        core = self._new_core()
+        core.restore(arrays, vocab_size)
+        self.sources.restore(arrays)
+        self._core, self._past_answers = core, []
 
     def learn_later(self, token_ids: Sequence[int]) -> None:
         """Take an answer into the history when something is next drafted."""
@@ -112,6 +128,11 @@ class RetrievalDrafter:
             self._core.history.add(answer)
         self._past_answers.clear()
         return self._core
+
+    def _loaded_core(self) -> "DraftingCore":
+        core = self.wait().core()
+        assert core is not None
+        return core
 
     def _new_core(self) -> "DraftingCore":
         from reader_edge_runtime.drafting.core import DraftingCore

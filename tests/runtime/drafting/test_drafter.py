@@ -15,7 +15,7 @@ from reader_edge_runtime.drafting.integrity import check_integrity
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.proposals import pack_proposals
-from reader_edge_runtime.drafting.sources.source import Proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
@@ -45,6 +45,13 @@ class ScriptedSource:
 
     def finish(self) -> None:
         """It keeps nothing."""
+
+    def state(self) -> Arrays:
+        """It learns nothing."""
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """There is nothing to take up."""
 
     def _next(self) -> Proposal:
         self.proposals.append(self.proposals.pop(0))

@@ -7,9 +7,8 @@ are compiled in instead: they are looked up at every node of a tree, and a call 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
@@ -17,7 +16,7 @@ from reader_edge_runtime.errors import DraftError
 
 MAX_TOKEN_ID = 2**31 - 2
 
-Arrays = Mapping[str, npt.NDArray[np.generic]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +62,13 @@ class Source(Protocol):
         """What may follow each request's text; `wish.request` is what `begin` gave for it.
 
         Where it raises, it is asked again for each request alone, and those for which it raises again end.
+        """
+
+    def state(self) -> Arrays:
+        """What it has learned, as named arrays of int32, int64, float32, float64 or uint8; {} for nothing."""
+
+    def restore(self, arrays: Arrays) -> None:
+        """Take up what `state` gave, maybe long ago; of {}, start anew.
+
+        The arrays come from a file: raises whatever it likes where they are not what it could have given.
         """

@@ -2,10 +2,13 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
-from reader_edge_runtime.drafting.sources.source import Proposal, Source
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal, Source
 from reader_edge_runtime.errors import ConfigError, DraftError
 
 MAX_SOURCES = 2
@@ -73,6 +76,26 @@ class SourceSet:
                 else:
                     proposals[b].append(answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What all of them have learned; names begin with the source's. Raises DraftError."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for source in self._sources:
+            try:
+                arrays.update({f"{source.name}/{name}": array for name, array in source.state().items()})
+            except Exception as error:
+                raise _fault(source.name, error) from error
+        return arrays
+
+    def restore(self, arrays: Arrays) -> None:
+        """Let each take up its part of what `state` gave; without one it starts anew. Raises DraftError."""
+        for source in self._sources:
+            prefix = f"{source.name}/"
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            try:
+                source.restore(own)
+            except Exception as error:
+                raise _fault(source.name, error) from error
 
 
 def _ask(source: Source, wishes: Sequence[DraftWish]) -> list[Proposal | DraftError]:

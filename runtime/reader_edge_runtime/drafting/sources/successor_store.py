@@ -8,7 +8,16 @@ from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.kernels import successors
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Successors
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
-from reader_edge_runtime.drafting.kernels.successors import NAMED, NUM_AND_LEVEL, NUM_BEFORE, NUMBERS, RECORD, WAYS
+from reader_edge_runtime.drafting.kernels.successors import (
+    MAX_SUCCESSORS,
+    NAMED,
+    NUM_AND_LEVEL,
+    NUM_BEFORE,
+    NUMBERS,
+    RECORD,
+    WAYS,
+)
+from reader_edge_runtime.errors import DraftError
 
 _FIRST_TOKENS = 1 << 10
 
@@ -55,6 +64,19 @@ class SuccessorStore:
             if learned == len(scored.rows):
                 break
             self._grow(int(token_ids.max()))
+
+    def restore(self, after_token: Int32Array, after_pair: Int32Array, vocab_size: int) -> None:
+        """Take up the arrays of another store. Raises DraftError for ones that kernels could not walk."""
+        if after_pair.shape != self.after_pair.shape or len(after_token) > max(_FIRST_TOKENS, 2 * vocab_size):
+            raise DraftError("Recorded successors are of another draft configuration: start anew.")
+        for records in (after_token, after_pair):
+            num_named = records[:, NUM_AND_LEVEL] // LEVELS
+            is_named = np.arange(MAX_SUCCESSORS) < num_named[:, None]
+            named = records[:, NAMED:NUMBERS][is_named]
+            if np.any((num_named < 0) | (num_named > MAX_SUCCESSORS)) or np.any((named < 0) | (named >= vocab_size)):
+                raise DraftError("Recorded successors are not sound: start anew.")
+        self.after_token, self.after_pair = after_token, after_pair
+        self.arrays = Successors(self.after_token, self.after_pair)
 
     def after(self, *token_ids: int) -> list[tuple[int, float]]:
         """(token, probability) of what was recorded after one token or a pair, best first. For tools and tests."""
