@@ -1,0 +1,101 @@
+"""Every provider that this machine has keeps the contract of target.py: a new one is proved here.
+
+On the demo package; packages made for devices have tests/export/test_device_target.py and scripts/gpu_check as well.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution import registry
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass, Target
+
+PROMPT = [5, 6, 7, 8, 9]
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+TOKEN_IDS = [11, 12, 13, 14, 15, 16, 17]
+PATH = [0, 1, 4, 6]
+
+
+@pytest.fixture(scope="module", params=registry.PROVIDERS)
+def target(request: pytest.FixtureRequest, demo_folder: Path) -> Target:
+    provider, package = registry.PROVIDERS[request.param], ModelPackage.open(demo_folder)
+    obstacle = provider.obstacle() or (None if provider.suits(package) else "the demo package is not made for it.")
+    if obstacle is not None:
+        pytest.skip(f"{provider.name} does not run here: {obstacle}")
+    return provider.open(package, 1, True)
+
+
+def test_best_successors_are_those_of_the_logits(target: Target) -> None:
+    result = score(target, prompts=[PROMPT])
+    logits = result.wanted_logits
+    assert logits.shape == (1, len(PARENTS), target.manifest.vocab_size)
+    assert result.top_ids.shape == result.top_logits.shape == (1, len(PARENTS), target.manifest.top_k)
+    np.testing.assert_array_equal(result.top_logits, np.take_along_axis(logits, result.top_ids, axis=2))
+    np.testing.assert_array_equal(result.top_logits[..., 0], logits.max(axis=2))
+    assert (np.diff(result.top_logits, axis=2) <= 0).all()
+
+
+def test_nodes_of_a_tree_see_their_ancestors_alone(target: Target) -> None:
+    tree_logits = score(target, prompts=[PROMPT]).wanted_logits[0].copy()
+    chain = chain_logits(target, PROMPT + [TOKEN_IDS[node] for node in PATH])
+    np.testing.assert_allclose(tree_logits[PATH], chain[len(PROMPT) :], atol=tolerance(chain))
+
+
+def test_sequences_of_a_batch_do_not_see_each_other(target: Target) -> None:
+    alone = [score(target, prompts=[prompt]).wanted_logits[0].copy() for prompt in (PROMPT, PROMPT[:2])]
+    together = score(target, prompts=[PROMPT, PROMPT[:2]]).wanted_logits
+    np.testing.assert_allclose(together, np.stack(alone), atol=tolerance(together))
+
+
+def test_cache_keeps_the_committed_path_through_growth_swap_and_truncation(target: Target) -> None:
+    cache = target.new_cache(2, 16)
+    run_chain(target, cache, 0, PROMPT)
+    target.forward(cache, Pass(0, [tree()], [[0]]))
+    cache.commit(0, PATH)
+    cache.reserve(2, 64)
+    cache.swap(0, 1)
+    assert cache.lengths == [0, len(PROMPT) + len(PATH)]
+    cache.truncate(1, len(PROMPT) + 2)
+    logits = run_chain(target, cache, 1, [20, 21])
+    text = [*PROMPT, *(TOKEN_IDS[node] for node in PATH[:2]), 20, 21]
+    expected = chain_logits(target, text)[-2:]
+    np.testing.assert_allclose(logits, expected, atol=tolerance(expected))
+
+
+def tree() -> DraftTree:
+    result = DraftTree.root(TOKEN_IDS[0])
+    for token_id, parent in zip(TOKEN_IDS[1:], PARENTS[1:], strict=True):
+        result.add(token_id, parent, "test")
+    return result
+
+
+def score(target: Target, prompts: Sequence[list[int]]) -> ForwardResult:
+    """The same tree behind each prompt, all nodes reported on."""
+    cache = target.new_cache(len(prompts), 32)
+    for slot, prompt in enumerate(prompts):
+        run_chain(target, cache, slot, prompt)
+    rows = list(range(len(PARENTS)))
+    wanted = Pass(0, [tree() for _ in prompts], [rows for _ in prompts], wants_logits=True)
+    return target.forward(cache, wanted)
+
+
+def run_chain(target: Target, cache: Cache, slot: int, token_ids: list[int]) -> Float32Array:
+    """Commit a text to a slot; its logits (N, V)."""
+    rows = list(range(len(token_ids)))
+    result = target.forward(cache, Pass(slot, [DraftTree.chain(token_ids)], [rows], wants_logits=True))
+    cache.commit(slot, rows)
+    logits: Float32Array = result.wanted_logits[0].copy()
+    return logits
+
+
+def chain_logits(target: Target, token_ids: list[int]) -> Float32Array:
+    return run_chain(target, target.new_cache(1, 32), 0, token_ids)
+
+
+def tolerance(logits: Float32Array) -> float:
+    """Providers may sum in another order at another width; a wrong mask changes logits by a tenth and more."""
+    return 1e-3 * float(np.abs(logits).max())
