@@ -1,5 +1,6 @@
 """The chat template of a model: messages in, the text of a prompt out."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -94,5 +95,5 @@ class ChatTemplate:
 
 
 def _end(worker: "subprocess.Popen[str]") -> None:
-    with worker:
+    with contextlib.suppress(BrokenPipeError), worker:  # of a request that it did not live to read
         worker.kill()

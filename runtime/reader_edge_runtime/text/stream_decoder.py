@@ -40,14 +40,20 @@ class StreamDecoder:
         self._held.append(token_id)
         if _BYTE_TOKEN.fullmatch(token):
             return ""
-        last = (self._shown + self._held[-_MAX_CHARACTER_TOKENS:])[-_MAX_CHARACTER_TOKENS:]
-        return "" if self._tokenizer.decode(last).endswith(_REPLACEMENT) else self.finish()
+        if len(self._held) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded anew for each
+            last = self._tokenizer.decode(self._held[-_MAX_CHARACTER_TOKENS:])
+            if last.endswith(_REPLACEMENT):
+                return ""
+        return self._release(is_end=False)
 
     def finish(self) -> str:
         """The text still held back; half a character comes out as a replacement character."""
+        return self._release(is_end=True)
+
+    def _release(self, is_end: bool) -> str:
         shown = self._tokenizer.decode(self._shown)
         text = self._tokenizer.decode(self._shown + self._held)
-        if len(text) <= len(shown):
+        if len(text) <= len(shown) or (text.endswith(_REPLACEMENT) and not is_end):
             return ""
         self._shown, self._held = self._held, []
         return text[len(shown) :]

@@ -151,6 +151,17 @@ def test_an_error_is_told_and_the_chat_goes_on(engine: Engine, say: Say, capsys:
     assert captured.out == _answers(engine, ["# tar"])
 
 
+def test_a_template_that_fails_does_not_end_the_chat(
+    chat_package: PackageCopy, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat_package.write_file("chat_template.jinja", b"{{ 1 / (messages | length - 1) }}")
+    say("one", "two")
+    _chat(Engine.load(chat_package.folder, EngineConfig(is_probed=False)))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("Error: The model's chat template refuses these messages: division by zero.\n") == 2
+
+
 def test_statistics_follow_each_answer(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
     say("# tar", "# git")
     _chat(engine, shows_stats=True)

@@ -1,7 +1,5 @@
 """Chat templates: models' own render exactly, hostile ones are one sentence in bounded time and memory."""
 
-import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -141,7 +139,8 @@ def test_a_conversation_outlives_what_kills_its_renderer() -> None:
         template.render(MESSAGES)
     assert template.render(MESSAGES[2:3]) == "Yes."
     assert template._worker is not None
-    os.kill(template._worker.pid, signal.SIGKILL)
+    template._worker.kill()
+    template._worker.wait()
     with pytest.raises(PromptError, match="time or memory"):
         template.render(MESSAGES[2:3])
     assert template.render(MESSAGES[2:3]) == "Yes."
