@@ -6,6 +6,7 @@ import click
 import numpy as np
 
 from reader_edge.bench.replay import FileReplays
+from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime.stats import GenerationStats
 
 _TASK = "  "
@@ -72,7 +73,7 @@ def print_replays(files: Sequence[FileReplays]) -> None:
         )
         for task in _tasks(file):
             by_nodes = [each.stats_by_task[task] for each in file.replays.values()]
-            click.echo(f"{_TASK + task:{width}} {_lengths(by_nodes)}")
+            click.echo(visible(f"{_TASK + task:{width}} {_lengths(by_nodes)}"))
 
 
 def _lengths(by_nodes: Sequence[GenerationStats]) -> str:

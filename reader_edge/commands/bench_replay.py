@@ -99,10 +99,9 @@ def _replay_on_model(
     from reader_edge.bench.model_replay_report import model_replay_fields, print_model_replays
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
-    from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.assembly import open_package
 
-    package = ModelPackage.open(find_package(model))
-    package.check_files()
+    package = open_package(find_package(model))
     with count_progress("Stretches timed") as on_progress:
         report = replay_on_model(package, plan, config, stretches, max_tokens, on_progress)
     if as_json:

@@ -100,6 +100,16 @@ def test_what_is_no_recording_or_tokenizer_is_told(tokenizer_path: Path, tmp_pat
     assert "No tokenizer" in str(run(recording, "--tokenizer", tmp_path / "empty").exception)
 
 
+def test_the_name_of_a_task_does_not_control_the_terminal(tokenizer_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.jsonl"
+    turns = [{"input": "one", "output": "two"}]
+    path.write_text("\n".join(json.dumps({"task": task, "turns": turns}) for task in ("plain", "\x1b[2J")))
+    result = run(path, "--tokenizer", tokenizer_path, "--nodes", "4")
+    assert result.exit_code == 0, result.output
+    assert r"\x1b[2J" in result.output
+    assert "\x1b" not in result.output
+
+
 def test_acceptance_never_counts_past_the_end_token() -> None:
     request = RecordedRequest("copy", [([1, 2, 3, 4, 1, 2, 3], [4, 32000])] * 3)
     stats = replay([request], 8).stats_by_task["copy"]
