@@ -74,8 +74,7 @@ def make_decoder(manifest: Manifest, drafter: Drafter, max_batch: int = 4, chunk
 
 def decode(decoder: Decoder, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]) -> list[list[int]]:
     sequences = [decoder.submit(prompt, config) for prompt, config in zip(prompts, configs, strict=True)]
-    while any(sequence.finish_reason is None for sequence in sequences):
-        decoder.step()
+    decoder.finish(*sequences)
     return [sequence.output_token_ids for sequence in sequences]
 
 

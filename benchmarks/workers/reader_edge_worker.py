@@ -33,13 +33,12 @@ class ReaderEdgeWorker:
         decoder = self.engine.decoder
         config = GenerationConfig(max_tokens=num_tokens, ignores_eos=True, is_drafted=self.is_drafted)
         start = time.perf_counter()
-        sequence = decoder.submit(prompt, config)
+        request = decoder.submit(prompt, config)
         decoder.step()
         first = time.perf_counter()
-        while sequence.finish_reason is None:
-            decoder.step()
+        decoder.finish(request)
         rest_s = time.perf_counter() - first
-        return {"token_ids": list(sequence.output_token_ids), "first_s": first - start, "rest_s": rest_s}
+        return {"token_ids": request.output_token_ids, "first_s": first - start, "rest_s": rest_s}
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
         target = self.engine.decoder.target

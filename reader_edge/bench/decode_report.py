@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from reader_edge.bench.comparison import Comparison
@@ -65,7 +66,7 @@ def _speed_table(bench: DecodeBench) -> Table:
     table.add_column("tokens are")
     for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
         table.add_row(
-            _excerpt(prompt),
+            escape(_excerpt(prompt)),
             str(len(each.plain[0].token_ids)),
             f"{each.plain_tokens_per_s:.1f}",
             f"{each.drafted_tokens_per_s:.1f}",

@@ -13,11 +13,11 @@ from reader_edge.bench.stretch import Stretch, StretchTimes
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
+from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.target import Target
 
@@ -82,9 +82,9 @@ class Rehearser:
     def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
         self.core = drafter.loaded_core()
         self._decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
-        self._budgets = {is_drafted: NodeBudget(MAX_WIDTH) for is_drafted in (False, True)}
-        for budget in self._budgets.values():
-            budget.times.add(cost)
+        self._planners = {is_drafted: Planner() for is_drafted in (False, True)}
+        for planner in self._planners.values():
+            planner.add(cost)
         self._max_tokens = max_tokens
 
     def rehearse(
@@ -106,14 +106,16 @@ class Rehearser:
         when it has come far enough.
         """
         decoder = self._decoder
-        decoder.budget = self._budgets[is_drafted]
+        decoder.planner = self._planners[is_drafted]
         config = GenerationConfig(max_tokens=len(text) - past, ignores_eos=True, is_drafted=is_drafted)
         decoder.skip_prefill(text[: past - 1])
         start = time.perf_counter()
         sampler = ForcedSampler(text, decoder.target.manifest.vocab_size)
-        sequence = decoder.submit(text[:past], config, sampler=sampler)
-        while sequence.finish_reason is None and sequence.num_output_tokens <= self._max_tokens:
+        request = decoder.submit(text[:past], config, sampler=sampler)
+        while request.is_running and request.num_output_tokens <= self._max_tokens:
             decoder.step()
-        seconds = time.perf_counter() - start - sequence.stats.prefill_s
-        decoder.cancel(sequence)
-        return seconds, sequence.stats
+        seconds = time.perf_counter() - start - request.stats.prefill_s
+        decoder.cancel(request)
+        if request.error is not None:
+            raise request.error
+        return seconds, request.stats

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
+from reader_edge_runtime.decoding.acceptance.recheck import Recheck
 from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
@@ -74,12 +75,10 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
 
 
 def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
-    margin = engine.decoder.near_tie_margin
-    if not engine.decoder.config.is_near_tie_guarded:
-        return "off"
-    return (
-        f"{stats.num_redecided_tokens} choices below a margin of {margin:.2g} decided anew" if margin else "not needed"
-    )
+    rule = engine.decoder.acceptance
+    if isinstance(rule, Recheck):
+        return f"{stats.num_redecided_tokens} choices below a margin of {rule.margin:.2g} decided anew"
+    return "not needed" if engine.decoder.config.is_near_tie_guarded else "off"
 
 
 def _tree_sizes(stats: GenerationStats) -> str:
@@ -91,18 +90,18 @@ def _drafting(engine: Engine, stats: GenerationStats) -> str:
     """When there were no drafts, or none worth a wider pass, and what that was decided by."""
     if not engine.decoder.is_drafting:
         return "off: wide passes give other bits here"
-    budget = engine.decoder.budget
-    times = budget.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    planner = engine.decoder.planner
+    times = planner.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
-    if budget.times.is_measured:
-        step_s = times[1] + budget.plain_s
-        parts.append(f"drafting adds {1e6 * budget.draft_s:.0f} µs to a step of {1e3 * step_s:.2f} ms")
+    if planner.times.is_measured:
+        step_s = times[1] + planner.overheads.plain_s
+        parts.append(f"drafting adds {1e6 * planner.overheads.draft_s:.0f} µs to a step of {1e3 * step_s:.2f} ms")
     return "; ".join(parts)
 
 
 def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     """The curve that the tree sizes come from."""
-    pass_times = engine.decoder.budget.times
+    pass_times = engine.decoder.planner.times
     times = pass_times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     curve = ", ".join(
         f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)

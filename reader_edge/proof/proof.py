@@ -78,7 +78,7 @@ class _Prover:
         self._target = engine.decoder.target
         self._fingerprint = engine.tokenizer.fingerprint()
         self._engine_config = engine.decoder.config
-        self._near_tie_margin = engine.decoder.near_tie_margin
+        self._acceptance = engine.decoder.acceptance
         self._prompts = prompts
         self._max_tokens = max_tokens
         self._on_progress = on_progress
@@ -105,17 +105,13 @@ class _Prover:
         plain = self._plain_answer(self._prompts[0][:1], replace(self._config(False, 0), max_tokens=_REFUSED_TOKENS))
         vocab_size = self._target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
-        decoder = Decoder(self._target, drafter, self._engine_config)
-        decoder.budget = AnyWidth()
-        sequence = decoder.submit(plain.prompt, plain.config)
-        try:
-            while sequence.finish_reason is None:
-                decoder.step()
-        except DraftError as error:
-            emitted = sequence.output_token_ids
-            is_named = repr(HostileSource.name) in str(error)
-            return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
-        return None
+        decoder = Decoder(self._target, drafter, self._engine_config, AnyWidth())
+        request = decoder.submit(plain.prompt, plain.config)
+        while request.is_running:
+            decoder.step()
+        emitted, error = request.output_token_ids, request.error
+        is_named = isinstance(error, DraftError) and repr(HostileSource.name) in str(error)
+        return str(error) if is_named and emitted == plain.token_ids[: len(emitted)] else None
 
     def _config(self, is_sampled: bool, prompt: int) -> GenerationConfig:
         sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
@@ -146,29 +142,29 @@ class _Prover:
         decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), alone)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
-        sequence = decoder.submit(prompt, replace(config, is_drafted=False))
-        while sequence.finish_reason is None:
-            decoder.step()
-        return PlainAnswer(prompt, config, sequence.output_token_ids, digests)
+        request = decoder.submit(prompt, replace(config, is_drafted=False))
+        decoder.finish(request)
+        return PlainAnswer(prompt, config, request.output_token_ids, digests)
 
     def _compare(
         self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, way: Way, batch_size: int
     ) -> ProofRun:
         target = WatchedTarget(self._target)
-        decoder = Decoder(target, drafter, replace(self._engine_config, max_batch=batch_size))
-        decoder.budget = AnyWidth(seed=batch_size)
+        config = replace(self._engine_config, max_batch=batch_size)
+        decoder = Decoder(target, drafter, config, AnyWidth(seed=batch_size), self._acceptance)
         witnesses = {
             decoder.submit(answer.prompt, replace(answer.config, is_drafted=name != "none")): Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
         }
-        decoder.near_tie_margin = self._near_tie_margin
         if way.reads_logits:
-            decoder.on_logits = lambda sequence, row: witnesses[sequence].see_row(sequence, row)
+            decoder.on_logits = lambda request, row: witnesses[request].see_row(request, row)
         running = dict(witnesses)
         while running:
             decoder.step()
-            for sequence in [each for each in running if each.finish_reason is not None]:
-                running.pop(sequence).finish(sequence)
+            for request in [each for each in running if not each.is_running]:
+                if request.error is not None:
+                    raise request.error
+                running.pop(request).finish(request)
                 self._tell_progress()
         return run_of(name, way, batch_size, witnesses, target)
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from reader_edge.proof.result import Divergence, ProofRun, Way
 from reader_edge.proof.watched_target import WatchedTarget
 from reader_edge_runtime import GenerationConfig, GenerationStats
-from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+from reader_edge_runtime.decoding.request import Request
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -36,25 +36,25 @@ class Witness:
         self._plain = plain
         self._row: Float32Array | None = None
 
-    def see_row(self, sequence: DecodingSequence, row: Float32Array) -> None:
+    def see_row(self, request: Request, row: Float32Array) -> None:
         """Compare the row that the next token is chosen from; the token before is known by now."""
-        self._see_tokens(sequence)
+        self._see_tokens(request)
         if self.divergence is None:
-            position = sequence.num_output_tokens
+            position = request.num_output_tokens
             self.num_rows += 1
             self.num_rows_equal += self._plain.digests[position : position + 1] == [digest(row)]
             self._row = row.copy()
 
-    def finish(self, sequence: DecodingSequence) -> None:
+    def finish(self, request: Request) -> None:
         """Compare the tokens not seen yet, and the length."""
-        self._see_tokens(sequence)
-        position = sequence.num_output_tokens
+        self._see_tokens(request)
+        position = request.num_output_tokens
         if self.divergence is None and position < len(self._plain.token_ids):
             self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
 
-    def _see_tokens(self, sequence: DecodingSequence) -> None:
+    def _see_tokens(self, request: Request) -> None:
         """Compare the tokens emitted since the last call, up to the first divergence."""
-        plain_token_ids, drafted_token_ids = self._plain.token_ids, sequence.output_token_ids
+        plain_token_ids, drafted_token_ids = self._plain.token_ids, request.output_token_ids
         while self.divergence is None and self.num_tokens < len(drafted_token_ids):
             position = self.num_tokens
             drafted = drafted_token_ids[position]
@@ -65,13 +65,11 @@ class Witness:
                 self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
 
 
-def run_of(
-    name: str, way: Way, batch_size: int, witnesses: dict[DecodingSequence, Witness], target: WatchedTarget
-) -> ProofRun:
+def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witness], target: WatchedTarget) -> ProofRun:
     """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats()
-    for sequence in witnesses:
-        stats.add(sequence.stats)
+    for request in witnesses:
+        stats.add(request.stats)
     watched = witnesses.values()
     return ProofRun(
         drafter=name,

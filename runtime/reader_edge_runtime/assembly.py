@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
-from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
+from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
+from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
+from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.planning.harvest import worthwhile_rows
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
@@ -98,14 +99,13 @@ def make_decoder(
     costs: Sequence[VerifyCost] = (),
     report: WidthReport | None = None,
 ) -> Decoder:
-    """A decoder that knows measured pass times, the first of them of single sequences, and what the probe found."""
-    decoder = Decoder(target, drafter, config)
+    """A decoder that knows measured pass times, each of its batch size, and what the probe found."""
+    acceptance: AcceptanceRule = accept_exactly
+    if report is not None and config.is_near_tie_guarded and not report.is_invariant:
+        acceptance = Recheck(accept_exactly, near_tie_margin(report))
+    decoder = Decoder(target, drafter, config, acceptance=acceptance)
     for cost in costs:
-        decoder.budget.times.add(cost)
-    if costs:
-        decoder.max_harvested_rows = worthwhile_rows(costs[0], decoder.max_harvested_rows)
-    if report is not None and config.is_near_tie_guarded:
-        decoder.near_tie_margin = near_tie_margin(report)
-    elif report is not None and target.manifest.attention == "exact":
+        decoder.planner.add(cost)
+    if report is not None and target.manifest.attention == "exact" and not config.is_near_tie_guarded:
         decoder.is_drafting = report.is_invariant  # else what the package promises does not hold here
     return decoder

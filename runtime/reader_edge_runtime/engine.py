@@ -1,14 +1,15 @@
 """The engine: text in, text out, over one decoder."""
 
 import os
+import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from reader_edge_runtime.assembly import Drafting, assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.sequence import FinishReason
-from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
@@ -28,23 +29,28 @@ _BATCH_MEASURED = 4
 class GenerationChunk:
     """A piece of an answer: text that is certain, and the tokens emitted since the last chunk.
 
-    finish_reason and stats come with the last chunk, whose text may be empty.
+    finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     stats: GenerationStats | None = None
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """A whole answer. token_ids: as emitted, an end token included; text leaves it out."""
+    """A whole answer, or what came before its request failed.
+
+    token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
+    """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stats: GenerationStats
+    error: Exception | None = None
 
 
 class Engine:
@@ -54,7 +60,7 @@ class Engine:
         print(engine.generate("# tar").text)
 
     width_report: what the width probe found at load, None when it did not run.
-    Not thread-safe: one caller at a time.
+    lock: held while the decoder works. Calls from several threads wait for each other's steps, which serve all.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.width_report = width_report
+        self.lock = threading.Lock()
 
     @classmethod
     def load(
@@ -99,13 +106,19 @@ class Engine:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
 
     def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> GenerationResult:
-        """Answer one prompt. Raises PromptError or ConfigError."""
-        return self.generate_batch([prompt], config)[0]
+        """Answer one prompt. Raises PromptError or ConfigError, and whatever made the request fail."""
+        result = self.generate_batch([prompt], config)[0]
+        if result.error is not None:
+            raise result.error
+        return result
 
     def generate_batch(
         self, prompts: Sequence[Prompt], config: GenerationConfig | Sequence[GenerationConfig] | None = None
     ) -> list[GenerationResult]:
-        """Answer several prompts together, each as if it were alone; one config for all, or one for each."""
+        """Answer several prompts together, each as if it were alone; one config for all, or one for each.
+
+        A request that fails has its error in its result; the others are answered all the same.
+        """
         if config is None or isinstance(config, GenerationConfig):
             configs: Sequence[GenerationConfig] = [config or GenerationConfig()] * len(prompts)
         else:
@@ -114,71 +127,88 @@ class Engine:
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
         if len(prompts) > 1:
             self._calibrate_batches()
-        answers: list[_Answer] = []
-        try:
-            for prompt, each in zip(prompts, configs, strict=True):
-                answers.append(_Answer(self, prompt, each))
-            while any(answer.is_running for answer in answers):
-                self.decoder.step()
-        finally:
+        answers = [_Answer(self, prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
+        with ExitStack() as stack:
             for answer in answers:
-                answer.close()
-        return [answer.result() for answer in answers]
+                stack.enter_context(answer)
+            return [answer.result() for answer in answers]
 
     def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; the last chunk has the finish reason and the statistics.
 
-        Closing the iterator early ends the request and leaves the cache right.
+        The prompt is checked at once and the request starts with the first chunk. Closing the iterator early ends the
+        request and leaves the cache right. Several streams may be read in turn, also by several threads. Raises what
+        made the request fail, after the chunks that came before.
         """
-        answer = _Answer(self, prompt, config or GenerationConfig())
-        return self._chunks(answer)
+        return _chunks(_Answer(self, prompt, config or GenerationConfig()))
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""
-        self.decoder.forget()
+        with self.lock:
+            self.decoder.forget()
 
     def _calibrate_batches(self) -> None:
         """Measure batched passes when the first batch comes; one size stands for all."""
         decoder = self.decoder
         size = min(_BATCH_MEASURED, decoder.config.max_batch)
-        if decoder.config.is_calibrated and size > 1 and not decoder.budget.times.has(size):
-            decoder.budget.times.add(load_or_measure(decoder.target, decoder.config.threads, size))
-
-    def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
-        try:
-            while answer.is_running:
-                self.decoder.step()
-                yield answer.next_chunk()
-        finally:
-            answer.close()
+        with self.lock:
+            if decoder.config.is_calibrated and size > 1 and not decoder.planner.times.has(size):
+                decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
 
 class _Answer:
-    """One request's text beside its sequence."""
+    """One request's text beside its tokens; in the decoder as long as the `with` block lasts."""
 
     def __init__(self, engine: Engine, prompt: Prompt, config: GenerationConfig) -> None:
         token_ids = engine.encode_prompt(prompt)
         self._decoder = engine.decoder
+        self._lock = engine.lock
         self._stream = TextStream(engine.tokenizer, token_ids, config.stop)
-        self._sequence: DecodingSequence = engine.decoder.submit(token_ids, config, self._stream.push)
+        self._request = Request(token_ids, config, engine.package.manifest, self._stream.push)
         self._num_taken = 0
 
-    @property
-    def is_running(self) -> bool:
-        return self._sequence.finish_reason is None
+    def __enter__(self) -> "_Answer":
+        with self._lock:
+            self._decoder.enqueue(self._request)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._decoder.cancel(self._request)
 
     def next_chunk(self) -> GenerationChunk:
-        token_ids = tuple(self._sequence.output_token_ids[self._num_taken :])
-        self._num_taken += len(token_ids)
-        if self._sequence.finish_reason is None:
-            return GenerationChunk(self._stream.take(), token_ids)
-        self._stream.finish()
-        return GenerationChunk(self._stream.take(), token_ids, self._sequence.finish_reason, self._sequence.stats)
+        """What was emitted since the last chunk; decodes until there is something."""
+        request = self._request
+        with self._lock:
+            while request.is_running and request.num_output_tokens == self._num_taken:
+                self._decoder.step()
+            token_ids = tuple(request.output_token_ids[self._num_taken :])
+            self._num_taken += len(token_ids)
+            if request.is_running:
+                return GenerationChunk(self._stream.take(), token_ids)
+            self._stream.finish()
+            return GenerationChunk(self._stream.take(), token_ids, request.finish_reason, request.stats, request.error)
 
     def result(self) -> GenerationResult:
-        chunk = self.next_chunk()
-        reason = self._sequence.finish_reason or "cancelled"
-        return GenerationResult(chunk.text, chunk.token_ids, reason, self._sequence.stats)
+        """The whole answer, decoded to its end."""
+        chunks = [self.next_chunk()]
+        while chunks[-1].finish_reason is None:
+            chunks.append(self.next_chunk())
+        return GenerationResult(
+            "".join(chunk.text for chunk in chunks),
+            tuple(self._request.output_token_ids),
+            chunks[-1].finish_reason,
+            self._request.stats,
+            self._request.error,
+        )
 
-    def close(self) -> None:
-        self._decoder.cancel(self._sequence)
+
+def _chunks(answer: _Answer) -> Generator[GenerationChunk, None, None]:
+    with answer:
+        while True:
+            chunk = answer.next_chunk()
+            yield chunk
+            if chunk.error is not None:
+                raise chunk.error
+            if chunk.finish_reason is not None:
+                return

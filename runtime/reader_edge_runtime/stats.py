@@ -3,11 +3,30 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from reader_edge_runtime.draft_tree import DraftTree
 
-STEP_PARTS = ("draft_s", "forward_s", "verify_s", "commit_s", "learn_s")
+
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of a step by part: drafting and cutting the tree, the pass, choosing tokens (text and stop strings
+    included), moving KV rows, and what the drafter learns.
+    """
+
+    draft_s: float = 0.0
+    forward_s: float = 0.0
+    verify_s: float = 0.0
+    commit_s: float = 0.0
+    learn_s: float = 0.0
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds beside the pass and the choice of tokens."""
+        return self.draft_s + self.commit_s + self.learn_s
+
+
+STEP_PARTS = tuple(part.name for part in fields(StepTimes))
 
 
 @dataclass(slots=True)
@@ -28,8 +47,7 @@ class GenerationStats:
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
         (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
         predicted against what was observed.
-    *_s: seconds; decode_s is the whole of the steps, and those in STEP_PARTS its parts: drafting and cutting the tree,
-        the pass, choosing tokens (text and stop strings included), moving KV rows, and what the drafter learns.
+    *_s: seconds; decode_s is the whole of the steps, and those of StepTimes its parts.
     In a batch each sequence is charged with the whole time of a step it took part in.
     """
 
@@ -83,20 +101,17 @@ class GenerationStats:
         """How unsure the target was of its own answer, where the request was scored: 1 is certain."""
         return math.exp(-self.log_probability / self.num_tokens) if self.num_tokens else 1.0
 
-    def count_step(self, width: int, moments: Sequence[float]) -> None:
-        """A step whose widest tree had `width` nodes. moments: when it started, and when each of STEP_PARTS ended."""
-        start, drafted, forwarded, verified, committed, learned = moments
+    def count_step(self, width: int, times: StepTimes) -> None:
+        """Count a step whose widest tree had `width` nodes."""
         self.num_steps += 1
         self.steps_by_width[width] += 1
-        self.draft_s += drafted - start
-        self.forward_s += forwarded - drafted
-        self.verify_s += verified - forwarded
-        self.commit_s += committed - verified
-        self.learn_s += learned - committed
-        self.decode_s += learned - start
+        for part in STEP_PARTS:
+            seconds = getattr(times, part)
+            setattr(self, part, getattr(self, part) + seconds)
+            self.decode_s += seconds
 
     def count_tree(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """A step's tree, and the nodes of it that verification walked, the root first."""
+        """Count a step's tree, and the nodes of it that verification walked, the root first."""
         self.num_drafted_tokens += len(tree) - 1
         self.num_accepted_tokens += len(path) - 1
         for source, value in zip(tree.sources[1:], tree.values[1:], strict=True):

@@ -39,8 +39,7 @@ def test_a_round_measures_what_the_engine_decodes_whoever_else_fails(contender: 
     assert record["peak_bytes"] > 10_000_000
     config = GenerationConfig(max_tokens=6, ignores_eos=True, is_drafted=False)
     sequence = engine.decoder.submit(prompt, config)
-    while sequence.finish_reason is None:
-        engine.decoder.step()
+    engine.decoder.finish(sequence)
     assert record["token_ids"] == [list(sequence.output_token_ids)]
 
 

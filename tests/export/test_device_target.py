@@ -55,8 +55,7 @@ def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -
             decoder.submit(prompt, GenerationConfig(max_tokens=size, ignores_eos=True))
             for prompt, size in zip([*PROMPTS, PROMPTS[0]], (30, 12, 20), strict=True)
         ]
-        while any(sequence.finish_reason is None for sequence in sequences):
-            decoder.step()
+        decoder.finish(*sequences)
         answers.append([sequence.output_token_ids for sequence in sequences])
     assert answers[0] == answers[1]
 

@@ -94,8 +94,7 @@ def test_cache_after_drafted_commits_equals_a_fresh_prefill(engine: Engine) -> N
     decoded = cache.slab[:, 0, :, :length].copy()
     engine.forget()
     follow_up = engine.decoder.submit([*prompt, *answer.token_ids], GenerationConfig(max_tokens=1))
-    while follow_up.finish_reason is None:
-        engine.decoder.step()
+    engine.decoder.finish(follow_up)
     np.testing.assert_array_equal(cache.slab[:, 0, :, :length], decoded)
 
 
@@ -175,8 +174,7 @@ def test_context_limit_ends_the_answer(engine: Engine) -> None:
     prompt = "a b c d e f g h " * limit
     token_ids = engine.encode_prompt(prompt)[: limit - 20]
     sequence = engine.decoder.submit(token_ids, GenerationConfig(max_tokens=500, ignores_eos=True))
-    while sequence.finish_reason is None:
-        engine.decoder.step()
+    engine.decoder.finish(sequence)
     assert sequence.finish_reason == "context"
     assert len(sequence.token_ids) == limit
 

@@ -1,24 +1,22 @@
-"""The decoder: draft, forward, verify, commit, for all running sequences. It knows token ids only."""
+"""The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
-import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as TokenIds
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance.exact import Verification, verify
-from reader_edge_runtime.decoding.acceptance.recheck import is_near_tie
+from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
+from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, Verification
+from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
-from reader_edge_runtime.decoding.planning.node_budget import NodeBudget
-from reader_edge_runtime.decoding.sequence import Sequence
+from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.recorder import Recorder, recorded
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
-from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
@@ -26,107 +24,98 @@ _FIRST_CAPACITY = 256
 
 
 class Decoder:
-    """Sequences in, tokens out. Not thread-safe: one caller at a time.
+    """Requests in, tokens out. Not thread-safe: one caller at a time.
 
-    running[i] owns KV slot i. Every running sequence has all but its last token (the pending one) in the cache.
-    budget: how many nodes each pass gets. max_harvested_rows: logit rows of a prompt that may be read for drafting.
-    is_drafting: False decodes every request plainly.
-    near_tie_margin: where the two best logits of a wide pass are closer, a single-token pass decides; 0 is off.
-    on_logits: called with (sequence, logits (V,)) before each choice; for tools that compare runs bit by bit.
+    running[i] owns KV slot i. Every running request has all but its last token (the pending one) in the cache.
+    planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
+    decoding is always exact. is_drafting: False decodes every request plainly.
+    on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
+    that compare runs bit by bit.
     """
 
-    def __init__(self, target: Target, drafter: Drafter, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        config: EngineConfig,
+        planner: Planner | None = None,
+        acceptance: AcceptanceRule | None = None,
+    ) -> None:
         self.target = target
         self.drafter = drafter
-        self.budget = NodeBudget(MAX_WIDTH)
-        self.max_harvested_rows = target.manifest.max_context
         self.config = config
+        self.planner = planner or Planner()
+        self.acceptance = acceptance or accept_exactly
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
-        self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
         self.is_drafting = True
-        self.near_tie_margin = 0.0
-        self.on_logits: Callable[[Sequence, Float32Array], None] | None = None
+        self.on_logits: Callable[[Request, Float32Array], None] | None = None
+        self.recorder = Recorder()
         self._slots = Slots(self.cache, config.max_batch)
 
     def submit(
         self,
-        prompt_token_ids: TokenIds[int],
+        prompt_token_ids: Sequence[int],
         config: GenerationConfig,
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
-    ) -> Sequence:
-        """Queue a request; `step` decodes it. is_stop: told each emitted token, True ends the answer.
+        constraint: Constraint | None = None,
+    ) -> Request:
+        """Queue a request, which `step` decodes; see Request. Raises PromptError or ConfigError."""
+        request = Request(prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint)
+        self.enqueue(request)
+        return request
 
-        sampler: chooses in place of the one that config.sampling describes. Raises PromptError or ConfigError.
+    def enqueue(self, request: Request) -> None:
+        """Queue a request that was made before."""
+        request.trust = self.planner.begin()
+        if request.config.is_drafted and self.is_drafting:
+            request.drafter = self.drafter.begin(request.token_ids)
+        self.waiting.append(request)
+
+    def step(self) -> list[Request]:
+        """Emit at least one token for every running request, then the first of as many waiting ones as find a slot.
+
+        Returns all of them, those included that failed instead: an error of one request ends that request alone, and
+        one of a pass ends those in it. An interrupt cancels what was running, whose tokens and cache rows might not
+        match any more.
         """
-        sequence = Sequence(prompt_token_ids, config, self.target.manifest, self.budget.begin(), is_stop, sampler)
-        if config.is_drafted and self.is_drafting:
-            sequence.drafter = self.drafter.begin(sequence.token_ids)
-        self.waiting.append(sequence)
-        return sequence
-
-    def step(self) -> list[Sequence]:
-        """Emit at least one token for every running sequence; returns those that got some.
-
-        An interrupted step cancels what was running: its tokens and its cache rows might not match any more.
-        """
-        try:
-            return self._step()
-        except BaseException:
-            for sequence in list(self.running):
-                self.cancel(sequence)
-            raise
-
-    def _step(self) -> list[Sequence]:
-        started = self._start_waiting()
-        if started or not self.running:
-            return started
-        start = time.perf_counter()
-        past = max(self.cache.lengths[: len(self.running)])
-        num_started = sum(sequence.has_drafted for sequence in self.running)
-        drafts = self._draft(past)
-        num_started = sum(sequence.has_drafted for sequence in self.running) - num_started
-        trees = self._cut(drafts, past)
-        drafted = time.perf_counter()
-        result = self._forward(0, self.running, trees, [range(len(tree)) for tree in trees])
-        forwarded = time.perf_counter()
-        verifications = [
-            self._verify(result, *each) for each in zip(self.running, trees, range(len(trees)), strict=True)
-        ]
-        verified = time.perf_counter()
-        for slot, verification in enumerate(verifications):
-            verifications[slot] = self._commit(slot, verification)
-        committed = time.perf_counter()
-        for b, (tree, verification) in enumerate(zip(trees, verifications, strict=True)):
-            self._learn(b, drafts[b], tree, verification, result)
-        learned = time.perf_counter()
-        beside_s = drafted - start + learned - verified
-        width, num_drafted = max(map(len, trees)), sum(draft is not None for draft in drafts)
-        num_accepted = sum(verification.num_accepted_tokens for verification in verifications)
-        pass_s = forwarded - drafted
-        self.budget.learn(len(trees), width, past, pass_s, beside_s, num_drafted, num_started, num_accepted)
         advanced = list(self.running)
-        for sequence in advanced:
-            sequence.stats.count_step(width, (start, drafted, forwarded, verified, committed, learned))
-        self._release_finished()
+        try:
+            if self.running:
+                self._advance()
+            advanced += self._start_waiting()
+        except BaseException as error:
+            for request in self.running:
+                if request.is_running:
+                    request.fail(error)
+            self._release_finished()
+            if not isinstance(error, Exception):
+                raise
         return advanced
 
-    def cancel(self, sequence: Sequence) -> None:
-        """Give up on a sequence; the cache stays right for the others and for reuse."""
-        if sequence.finish_reason is None:
-            sequence.finish_reason = "cancelled"
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
+    def finish(self, *requests: Request) -> None:
+        """Step until these requests have ended. Raises what made one of them fail."""
+        while any(request.is_running for request in requests):
+            self.step()
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+
+    def cancel(self, request: Request) -> None:
+        """Give up on a request; the cache stays right for the others and for reuse."""
+        if request.is_running:
+            request.finish_reason = "cancelled"
+        if request in self.waiting:
+            self.waiting.remove(request)
         self._release_finished()
 
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
 
-        Passes take as long as ever, but what they compute means nothing. What came before is taken to have paid for
-        drafts.
+        Passes take as long as ever, but what they compute means nothing.
         """
-        self.budget.skipped(len(token_ids))
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
         self._slots.fill(token_ids)
 
@@ -135,170 +124,174 @@ class Decoder:
         self._slots.forget()
         self.drafter.forget()
 
-    def _start_waiting(self) -> list[Sequence]:
-        """Prefill waiting sequences while slots are free; each emits its first token."""
+    def _advance(self) -> None:
+        """One step of all running requests."""
+        self.recorder.start()
+        plan = self._plan()
+        result = self._forward(plan.trees)
+        verifications = self._verify(plan.trees, result)
+        self._commit(verifications)
+        self._learn(plan, verifications, result)
+        self.planner.settle(plan, self.running, self.recorder.times, verifications)
+        for request in self.running:
+            request.stats.count_step(plan.width, self.recorder.times)
+        self._release_finished()
+
+    @recorded("draft_s")
+    def _plan(self) -> StepPlan:
+        """Who drafts, what of each draft is verified, and how wide the pass is."""
+        # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
+        past = max(self.cache.lengths[: len(self.running)])
+        room = self.target.manifest.max_context - past if self.drafter.is_ready else 0
+        return self.planner.plan(self.running, past, room, self._draft)
+
+    def _draft(self, wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
+        """The drafts of running requests, by slot, without those that failed."""
+        drafts = {}
+        for (slot, wish), draft in zip(wishes.items(), self.drafter.draft(list(wishes.values())), strict=True):
+            with self.running[slot] as request:
+                drafts[slot] = self._checked(request, draft, wish.max_nodes)
+        return drafts
+
+    def _checked(self, request: Request, draft: DraftTree | Exception, max_nodes: int) -> DraftTree:
+        if isinstance(draft, Exception):
+            raise draft
+        draft.check(request.token_ids[-1], self.target.manifest.vocab_size, max_nodes)
+        return draft if request.constraint is None else constrained(draft, request.constraint, max_nodes)
+
+    @recorded("forward_s")
+    def _forward(self, trees: list[DraftTree]) -> ForwardResult:
+        return self._pass(0, trees, [range(len(tree)) for tree in trees])
+
+    def _pass(self, first_slot: int, trees: list[DraftTree], rows: list[range]) -> ForwardResult:
+        """Score trees, and ask for what choosing from them takes."""
+        requests = self.running[first_slot : first_slot + len(trees)]
+        wants_logits = self.on_logits is not None or any(request.needs_logits for request in requests)
+        wants_scores = any(request.config.is_scored for request in requests)
+        return self.target.forward(
+            self.cache, Pass(first_slot, trees, rows, wants_logits, wants_scores, self.drafter.wants_hidden_states)
+        )
+
+    @recorded("verify_s")
+    def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
+        """Walk every tree with the target's choices; None for a request that failed."""
+        verifications: list[Verification | None] = [None] * len(trees)
+        for b, tree in enumerate(trees):
+            with self.running[b] as request:
+                rule = self.acceptance if request.sampler.takes_best else accept_exactly
+                verifications[b] = rule(tree, result, b, self._chooser(request, result, b), request.emit)
+        return verifications
+
+    @recorded("commit_s")
+    def _commit(self, verifications: list[Verification | None]) -> None:
+        """Keep the walked rows; take choices that were left undecided from passes of their own."""
+        for slot, verification in enumerate(verifications):
+            if verification is None:
+                continue
+            if not verification.is_undecided:
+                self.cache.commit(slot, verification.path)
+                continue
+            self.cache.commit(slot, verification.path[:-1])
+            with self.running[slot] as request:
+                verifications[slot] = verification.decided(self._redecide(slot, request))
+
+    def _redecide(self, slot: int, request: Request) -> int:
+        """The token after the pending one, from a pass of that alone."""
+        request.stats.num_redecided_tokens += 1
+        result = self._pass(slot, [DraftTree.chain([request.token_ids[-1]])], [range(1)])
+        self.cache.commit(slot, [0])
+        token_id = self._chooser(request, result, 0)(0)
+        request.emit(token_id)
+        return token_id
+
+    def _chooser(self, request: Request, result: ForwardResult, b: int) -> Callable[[int], int]:
+        """Gives the request's next token after a row of tree b."""
+        if self.on_logits is None:
+            return lambda row: request.choose(result, b, row)
+        on_logits = self.on_logits
+
+        def choose(row: int) -> int:
+            on_logits(request, result.wanted_logits[b, row])
+            return request.choose(result, b, row, reads_logits=True)
+
+        return choose
+
+    @recorded("learn_s")
+    def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
+        """Count what happened, and let the drafters learn, also from rejected nodes."""
+        for b, (tree, verification) in enumerate(zip(plan.trees, verifications, strict=True)):
+            with self.running[b] as request:
+                if verification is None:
+                    continue
+                request.has_drafted |= plan.first[b]
+                request.stats.count_tree(tree, verification.path)
+                request.stats.num_rested_steps += plan.resting[b]
+                if plan.drafts[b] is not None and request.drafter is not None:
+                    request.stats.num_vain_drafts += len(tree) == 1
+                    root = len(request.token_ids) - len(verification.token_ids) - 1
+                    request.drafter.observe(self._scored(tree, range(len(tree)), root, result, b))
+
+    def _start_waiting(self) -> list[Request]:
+        """Prefill waiting requests while slots are free; each emits its first token."""
         started = []
         while self.waiting and not self._slots.is_full:
-            sequence = self.waiting.popleft()
-            start = time.perf_counter()
-            sequence.stats.num_reused_tokens = self._slots.acquire(sequence.token_ids)
-            self.running.append(sequence)
-            self._prefill(sequence, len(self.running) - 1)
-            prefill_s = time.perf_counter() - start
-            sequence.stats.prefill_s += prefill_s
-            num_tokens = sequence.num_remaining_tokens if sequence.drafter is not None else 0
-            self.budget.prefilled(len(sequence.token_ids), prefill_s, num_tokens)
-            started.append(sequence)
+            request = self.waiting.popleft()
+            started.append(request)
+            self.recorder.start()
+            with request:
+                request.stats.num_reused_tokens = self._slots.acquire(request.token_ids)
+                self.running.append(request)
+                self._prefill(request, len(self.running) - 1)
+            request.stats.prefill_s += self.recorder.lap()
         self._release_finished()
         return started
 
-    def _prefill(self, sequence: Sequence, slot: int) -> None:
-        prompt = sequence.token_ids
+    def _prefill(self, request: Request, slot: int) -> None:
+        """Write the prompt's KV rows chunk by chunk, and emit the first token."""
+        prompt = list(request.token_ids)
         # Once for the whole prompt and some of the answer: growing copies, and holds old and new rows together.
         capacity = min(len(prompt) + _FIRST_CAPACITY, self.target.manifest.max_context)
         self.cache.reserve(self.cache.num_slots, capacity)
-        while True:
-            length = self.cache.lengths[slot]
+        while (length := self.cache.lengths[slot]) < len(prompt):
             chunk = self.config.prefill_chunk or self.target.prefill_chunk(length)
             tree = DraftTree.chain(prompt[length : length + chunk])
-            rows = self._prefill_rows(sequence, length, len(tree))
-            is_last = length + len(tree) == len(prompt)
-            result = self._forward(slot, [sequence] if is_last else [], [tree], [rows])
+            rows = self._prompt_rows(request, length, len(tree))
+            result = self._pass(slot, [tree], [rows])
             self.cache.commit(slot, list(range(len(tree))))
-            if is_last:
-                break
-            self._observe(sequence, tree, length, rows, result, 0)
-        token_id = self._choose(sequence, result, 0, -1)
-        sequence.append(token_id)
-        self._observe(sequence, tree, length, rows, result, 0)
+            if length + len(tree) == len(prompt):
+                request.emit(self._chooser(request, result, 0)(len(rows) - 1))
+            if request.drafter is not None:
+                request.drafter.observe(self._scored(tree, rows, length, result, 0))
 
-    def _prefill_rows(self, sequence: Sequence, length: int, num_nodes: int) -> range:
-        """The nodes of a prompt chunk whose logits are wanted: the last, and more of the prompt's end for drafting."""
-        is_harvested = sequence.drafter is not None and not sequence.guard.is_in_vain
-        num_harvested = min(self.drafter.num_harvested_rows, self.max_harvested_rows) if is_harvested else 0
-        first = sequence.num_prompt_tokens - max(num_harvested, 1) - length
+    def _prompt_rows(self, request: Request, length: int, num_nodes: int) -> range:
+        """The nodes of a prompt chunk to report on: the last, and more of the prompt's end for drafting."""
+        num_wanted = self.planner.prompt_rows(request, self.drafter.num_harvested_rows) if request.drafter else 0
+        first = request.num_prompt_tokens - max(num_wanted, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
-
-    def _draft(self, past: int) -> list[DraftTree | None]:
-        """Each running sequence's draft; None where it rests, or may not draft."""
-        # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
-        room = self.target.manifest.max_context - past
-        if room < 2 or self.budget.is_plain_due:
-            return [None] * len(self.running)
-        drafts: list[DraftTree | None] = [None] * len(self.running)
-        wishes: dict[int, DraftWish] = {}
-        num_started = 0
-        for b, sequence in enumerate(self.running):
-            max_depth = sequence.num_remaining_tokens - 1
-            is_first = not sequence.has_drafted
-            if (
-                sequence.drafter is None
-                or not self.drafter.is_ready
-                or max_depth < 1
-                or (is_first and not self.budget.pays_start(max_depth))
-                or sequence.takes_rest()
-                or not self.budget.affords(len(wishes) + 1, num_started + is_first)
-            ):
-                continue
-            num_started += is_first
-            sequence.has_drafted = True
-            wishes[b] = DraftWish(sequence.drafter, min(room, self.budget.max_drafted), max_depth)
-        for b, draft in zip(wishes, self.drafter.draft(list(wishes.values())), strict=True):
-            if isinstance(draft, ReaderEdgeError):
-                raise draft
-            draft.check(self.running[b].token_ids[-1], self.target.manifest.vocab_size, room)
-            drafts[b] = draft
-        return drafts
-
-    def _cut(self, drafts: list[DraftTree | None], past: int) -> list[DraftTree]:
-        """The trees to verify: what of each draft is worth a place in the pass."""
-        roots = [DraftTree.chain([sequence.token_ids[-1]]) for sequence in self.running]
-        if not any(drafts):
-            return roots
-        trees = [draft or root for draft, root in zip(drafts, roots, strict=True)]
-        guards = [sequence.guard if draft else None for sequence, draft in zip(self.running, drafts, strict=True)]
-        width = self.budget.choose([tree.values for tree in trees], guards, past)
-        return [tree.best(width) for tree in trees]
-
-    def _forward(
-        self, first_slot: int, choosing: list[Sequence], trees: list[DraftTree], rows: list[range]
-    ) -> ForwardResult:
-        """A pass that tells what the sequences in `choosing` need for their next tokens."""
-        wants_logits = self.on_logits is not None or not all(each.sampler.takes_best for each in choosing)
-        is_scored = any(each.config.is_scored for each in choosing)
-        return self.target.forward(self.cache, Pass(first_slot, trees, rows, wants_logits, is_scored))
-
-    def _verify(self, result: ForwardResult, sequence: Sequence, tree: DraftTree, b: int) -> Verification:
-        is_alone = len(self.running) == 1 and len(tree) == 1
-        margin = 0.0 if is_alone or not sequence.sampler.takes_best else self.near_tie_margin
-
-        def choose(node: int) -> int | None:
-            return None if is_near_tie(result, b, node, margin) else self._choose(sequence, result, b, node)
-
-        return verify(tree, choose, sequence.append)
-
-    def _commit(self, slot: int, verification: Verification) -> Verification:
-        """Keep the walked rows; take a choice that was left undecided from a pass of the pending token alone."""
-        if not verification.is_undecided:
-            self.cache.commit(slot, verification.path)
-            return verification
-        self.cache.commit(slot, verification.path[:-1])
-        sequence = self.running[slot]
-        sequence.stats.num_redecided_tokens += 1
-        result = self._forward(slot, [sequence], [DraftTree.chain([sequence.token_ids[-1]])], [range(1)])
-        self.cache.commit(slot, [0])
-        token_id = self._choose(sequence, result, 0, 0)
-        sequence.append(token_id)
-        return verification.decided(token_id)
-
-    def _choose(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
-        """The sequence's next token, from row (b, row) of a pass."""
-        token_id = self._chosen(sequence, result, b, row)
-        if sequence.config.is_scored:
-            sequence.stats.log_probability += result.log_probability(b, row, token_id)
-        return token_id
-
-    def _chosen(self, sequence: Sequence, result: ForwardResult, b: int, row: int) -> int:
-        """The sampler's choice; where the best token is all it takes, the logits stay unread."""
-        if self.on_logits is None and sequence.sampler.takes_best:
-            return sequence.sampler.take_best(int(result.top_ids[b, row, 0]), len(sequence.token_ids))
-        logits = result.wanted_logits[b, row]
-        if self.on_logits is not None:
-            self.on_logits(sequence, logits)
-        return sequence.sampler.choose(logits, len(sequence.token_ids))
-
-    def _observe(
-        self, sequence: Sequence, tree: DraftTree, root: int, rows: range, result: ForwardResult, b: int
-    ) -> None:
-        """Hand the drafter what the target thought of every row, rejected ones included.
-
-        root: position of the tree's root in the sequence.
-        """
-        if sequence.drafter is not None:
-            top_ids, top_logits = result.top_ids[b, : len(rows)].copy(), result.top_logits[b, : len(rows)].copy()
-            vocab_size = self.target.manifest.vocab_size
-            sequence.drafter.observe(ScoredTree(tree, rows, root, top_ids, top_logits, vocab_size))
-
-    def _learn(
-        self, b: int, draft: DraftTree | None, tree: DraftTree, verification: Verification, result: ForwardResult
-    ) -> None:
-        """Count what happened to running sequence b, and let its drafter learn."""
-        sequence = self.running[b]
-        sequence.stats.count_tree(tree, verification.path)
-        if draft is not None:
-            sequence.guard.learn(draft, tree, verification)
-            sequence.stats.num_vain_drafts += len(tree) == 1
-            root = len(sequence.token_ids) - len(verification.token_ids) - 1
-            self._observe(sequence, tree, root, range(len(tree)), result, b)
 
     def _release_finished(self) -> None:
         for slot in reversed(range(len(self.running))):
-            sequence = self.running[slot]
-            if sequence.finish_reason is not None:
-                self._slots.release(slot, sequence.token_ids)
-                self.running[slot] = self.running[-1]
-                self.running.pop()
-                if sequence.drafter is not None:
-                    start = time.perf_counter()
-                    sequence.drafter.finish()
-                    self.budget.end(sequence.guard, time.perf_counter() - start, sequence.has_drafted)
+            request = self.running[slot]
+            if request.is_running:
+                continue
+            self._slots.release(slot, request.token_ids)
+            self.running[slot] = self.running[-1]
+            self.running.pop()
+            if request.drafter is not None:
+                self.recorder.lap()
+                with request:
+                    request.drafter.finish()
+                self.planner.end(request, self.recorder.lap())
+
+    def _scored(self, tree: DraftTree, rows: range, root: int, result: ForwardResult, b: int) -> ScoredTree:
+        """What a pass said of these nodes of tree b, whose root is at this position of the text."""
+        n, hidden_states = len(rows), result.hidden_states
+        return ScoredTree(
+            tree,
+            rows,
+            root,
+            result.top_ids[b, :n],
+            result.top_logits[b, :n],
+            self.target.manifest.vocab_size,
+            None if hidden_states is None else hidden_states[b, :n].copy(),
+        )

@@ -7,7 +7,6 @@ import pytest
 from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.sequence import Sequence
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
@@ -20,7 +19,7 @@ _WISHES = [DraftWish(HostileSource(range(100)), 24, 8)] * 20
 def _engine(token_ids: range) -> Engine:
     drafter = RetrievalDrafter(DraftConfig(), [HostileSource(token_ids)]).wait()
     engine = Engine.load(DEMO, EngineConfig(threads=1, is_calibrated=False), drafter=drafter)
-    engine.decoder.budget = AnyWidth()
+    engine.decoder.planner = AnyWidth()
     return engine
 
 
@@ -37,18 +36,13 @@ def test_nonsense_and_repeated_siblings_change_no_token(temperature: float) -> N
 @pytest.mark.parametrize("token_ids", [range(VOCAB_SIZE, VOCAB_SIZE + 10), range(2**31 - 1, 2**31 + 9), range(-9, 0)])
 def test_ids_outside_the_vocabulary_are_an_error_that_names_the_source(token_ids: range) -> None:
     engine = _engine(token_ids)
-    sequence = engine.decoder.submit(engine.encode_prompt("# tar"), GenerationConfig(48))
+    request = engine.decoder.submit(engine.encode_prompt("# tar"), GenerationConfig(48))
     with pytest.raises(DraftError, match="'hostile'"):
-        _finish(engine, sequence)
+        engine.decoder.finish(request)
     with pytest.raises(DraftError, match="'hostile'"):
         engine.generate("# tar", GenerationConfig(48))
     plain = engine.generate("# tar", GenerationConfig(48, is_drafted=False))
-    assert plain.token_ids[: sequence.num_output_tokens] == tuple(sequence.output_token_ids)
-
-
-def _finish(engine: Engine, sequence: Sequence) -> None:
-    while sequence.finish_reason is None:
-        engine.decoder.step()
+    assert plain.token_ids[: request.num_output_tokens] == tuple(request.output_token_ids)
 
 
 def test_trees_repeat_siblings_and_the_same_seed_gives_the_same_ones() -> None:

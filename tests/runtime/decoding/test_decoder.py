@@ -57,24 +57,22 @@ def test_retrieval_drafts_change_no_token_and_are_accepted(temperature: float) -
     decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
     config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=temperature, seed=3))
     for prompt in ([1, 2, 3], [4, 5, 6, 7]):
-        sequence = decoder.submit(prompt, config)
-        while sequence.finish_reason is None:
-            decoder.step()
-        assert sequence.output_token_ids == reference(manifest, prompt, config)
-        assert sequence.stats.num_accepted_tokens > 0
-        assert sequence.stats.num_accepted_tokens + sequence.stats.num_steps + 1 == sequence.stats.num_tokens
-        assert sum(sequence.stats.accepted_by_source.values()) == sequence.stats.num_accepted_tokens
-        assert sum(sequence.stats.accepted_by_depth.values()) == sequence.stats.num_accepted_tokens
+        request = decoder.submit(prompt, config)
+        decoder.finish(request)
+        assert request.output_token_ids == reference(manifest, prompt, config)
+        assert request.stats.num_accepted_tokens > 0
+        assert request.stats.num_accepted_tokens + request.stats.num_steps + 1 == request.stats.num_tokens
+        assert sum(request.stats.accepted_by_source.values()) == request.stats.num_accepted_tokens
+        assert sum(request.stats.accepted_by_depth.values()) == request.stats.num_accepted_tokens
 
 
 def test_a_step_s_parts_are_all_of_it() -> None:
     decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
-    sequence = decoder.submit([1, 2, 3], GenerationConfig(max_tokens=50))
-    while sequence.finish_reason is None:
-        decoder.step()
-    parts = [getattr(sequence.stats, part) for part in STEP_PARTS]
+    request = decoder.submit([1, 2, 3], GenerationConfig(max_tokens=50))
+    decoder.finish(request)
+    parts = [getattr(request.stats, part) for part in STEP_PARTS]
     assert all(part > 0 for part in parts)
-    assert sum(parts) == pytest.approx(sequence.stats.decode_s)
+    assert sum(parts) == pytest.approx(request.stats.decode_s)
 
 
 class EndlessSampler(Sampler):
@@ -86,13 +84,12 @@ class EndlessSampler(Sampler):
 
 def test_a_sampler_of_the_caller_s_decides_what_is_accepted() -> None:
     decoder = make_decoder(make_manifest(8), RetrievalDrafter(DraftConfig()).wait())
-    sequence = decoder.submit(
+    request = decoder.submit(
         [1, 2, 3], GenerationConfig(max_tokens=40), sampler=EndlessSampler(SamplingConfig(), 8, ())
     )
-    while sequence.finish_reason is None:
-        decoder.step()
-    assert sequence.output_token_ids == [5] * 40
-    assert sequence.stats.num_steps < 20
+    decoder.finish(request)
+    assert request.output_token_ids == [5] * 40
+    assert request.stats.num_steps < 20
 
 
 def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
@@ -102,14 +99,14 @@ def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
     assert decoder.cache.lengths == [len(text)]
     assert isinstance(decoder.cache, HostCache)
     assert (decoder.cache.slab[:, 0, :, : len(text)] != 0).all()  # pages of their own, not the shared one of zeros
-    sequence = decoder.submit([8 - 1, *text], GenerationConfig(max_tokens=1))
+    request = decoder.submit([8 - 1, *text], GenerationConfig(max_tokens=1))
     decoder.step()
-    assert sequence.stats.num_reused_tokens == 0
+    assert request.stats.num_reused_tokens == 0
     decoder.skip_prefill(text)
-    sequence = decoder.submit([*text, 0], GenerationConfig(max_tokens=1))
+    request = decoder.submit([*text, 0], GenerationConfig(max_tokens=1))
     with pytest.raises(AssertionError, match="rows out of place"):  # the made-up rows are what the pass sees
-        decoder.step()
-    assert sequence.stats.num_reused_tokens == len(text)
+        decoder.finish(request)
+    assert request.stats.num_reused_tokens == len(text)
 
 
 def test_fewer_passes_than_tokens_when_text_repeats() -> None:
@@ -129,11 +126,10 @@ def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None
 
     manifest = make_manifest(8)
     decoder = make_decoder(manifest, Slow(8, 5, seed=1))
-    sequence = decoder.submit([1, 2], GenerationConfig(max_tokens=12))
-    while sequence.finish_reason is None:
-        decoder.step()
-    assert sequence.output_token_ids == reference(manifest, [1, 2], sequence.config)
-    assert sequence.stats.num_vain_drafts == sequence.stats.num_rested_steps == 0
+    request = decoder.submit([1, 2], GenerationConfig(max_tokens=12))
+    decoder.finish(request)
+    assert request.output_token_ids == reference(manifest, [1, 2], request.config)
+    assert request.stats.num_vain_drafts == request.stats.num_rested_steps == 0
 
 
 @pytest.mark.parametrize("is_drafted", [False, True])
@@ -144,12 +140,11 @@ def test_a_scored_answer_sums_the_log_probabilities_of_its_tokens(is_drafted: bo
     decoder = Decoder(target, drafter, EngineConfig())
     sampling = SamplingConfig(temperature=temperature)
     config = GenerationConfig(max_tokens=20, sampling=sampling, is_drafted=is_drafted, is_scored=True)
-    sequence = decoder.submit([3, 1, 4], config)
-    while sequence.finish_reason is None:
-        decoder.step()
+    request = decoder.submit([3, 1, 4], config)
+    decoder.finish(request)
     expected = 0.0
-    for end in range(3, len(sequence.token_ids)):
-        logits = target.logits_after(sequence.token_ids[:end])
-        expected += float(logits[sequence.token_ids[end]] - np.log(np.exp(logits).sum()))
-    assert sequence.stats.log_probability == pytest.approx(expected, rel=1e-5)
-    assert sequence.stats.perplexity == pytest.approx(np.exp(-expected / 20), rel=1e-5)
+    for end in range(3, len(request.token_ids)):
+        logits = target.logits_after(request.token_ids[:end])
+        expected += float(logits[request.token_ids[end]] - np.log(np.exp(logits).sum()))
+    assert request.stats.log_probability == pytest.approx(expected, rel=1e-5)
+    assert request.stats.perplexity == pytest.approx(np.exp(-expected / 20), rel=1e-5)

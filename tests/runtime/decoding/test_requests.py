@@ -1,13 +1,22 @@
 """Requests to the decoder: prefixes reused, ends, cancelled and interrupted ones, what is refused."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from reader_edge_runtime.config import DraftConfig, GenerationConfig
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.config import DraftConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.errors import DraftError, PromptError
+from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
 from tests.fake_target import make_manifest
-from tests.random_drafter import RandomDrafter, RandomRequest, decode, make_decoder, reference
+from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
 
 
 def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
@@ -17,11 +26,10 @@ def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
     first = list(range(16)) * 3
     decode(decoder, [first], [config])
     second = [*first[:40], 1, 1, 1]
-    sequence = decoder.submit(second, config)
-    while sequence.finish_reason is None:
-        decoder.step()
-    assert sequence.stats.num_reused_tokens == 40
-    assert sequence.output_token_ids == reference(manifest, second, config)
+    request = decoder.submit(second, config)
+    decoder.finish(request)
+    assert request.stats.num_reused_tokens == 40
+    assert request.output_token_ids == reference(manifest, second, config)
 
 
 def test_cancelled_sequence_leaves_the_others_and_its_prefix_right() -> None:
@@ -29,27 +37,25 @@ def test_cancelled_sequence_leaves_the_others_and_its_prefix_right() -> None:
     decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
     config = GenerationConfig(max_tokens=30)
     prompts = [[1, 2, 3], [4, 5], [3, 3, 3, 3]]
-    sequences = [decoder.submit(prompt, config) for prompt in prompts]
+    requests = [decoder.submit(prompt, config) for prompt in prompts]
     for _ in range(3):
         decoder.step()
-    decoder.cancel(sequences[0])
-    while any(sequence.finish_reason is None for sequence in sequences):
-        decoder.step()
-    assert sequences[0].finish_reason == "cancelled"
-    for prompt, sequence in zip(prompts[1:], sequences[1:], strict=True):
-        assert sequence.output_token_ids == reference(manifest, prompt, config)
-    again = decoder.submit(sequences[0].token_ids, config)
-    while again.finish_reason is None:
-        decoder.step()
+    decoder.cancel(requests[0])
+    decoder.finish(*requests)
+    assert requests[0].finish_reason == "cancelled"
+    for prompt, request in zip(prompts[1:], requests[1:], strict=True):
+        assert request.output_token_ids == reference(manifest, prompt, config)
+    again = decoder.submit(requests[0].token_ids, config)
+    decoder.finish(again)
     assert again.stats.num_reused_tokens > 0
-    assert again.output_token_ids == reference(manifest, sequences[0].token_ids, config)
+    assert again.output_token_ids == reference(manifest, requests[0].token_ids, config)
 
 
 def test_interrupted_step_cancels_and_later_requests_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = make_manifest(6)
     decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
     config = GenerationConfig(max_tokens=30)
-    sequence = decoder.submit([1, 2, 3], config)
+    request = decoder.submit([1, 2, 3], config)
     decoder.step()
     commit = decoder.cache.commit
 
@@ -60,9 +66,9 @@ def test_interrupted_step_cancels_and_later_requests_are_right(monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         decoder.step()
     monkeypatch.setattr(decoder.cache, "commit", commit)
-    assert sequence.finish_reason is not None
+    assert request.finish_reason is not None
     assert decoder.running == []
-    prompt = sequence.token_ids
+    prompt = request.token_ids
     assert decode(decoder, [prompt], [config]) == [reference(manifest, prompt, config)]
 
 
@@ -70,16 +76,14 @@ def test_answer_ends_at_max_tokens_stop_token_and_context() -> None:
     manifest = make_manifest(6, max_context=40)
     decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
     answer = reference(manifest, [1, 2], GenerationConfig(max_tokens=100))
-    sequence = decoder.submit([1, 2], GenerationConfig(max_tokens=100))
-    while sequence.finish_reason is None:
-        decoder.step()
-    assert (sequence.finish_reason, len(sequence.token_ids)) == ("context", 40)
+    request = decoder.submit([1, 2], GenerationConfig(max_tokens=100))
+    decoder.finish(request)
+    assert (request.finish_reason, len(request.token_ids)) == ("context", 40)
     stop = answer[5]
-    sequence = decoder.submit([1, 2], GenerationConfig(max_tokens=100, stop_token_ids=(stop,)))
-    while sequence.finish_reason is None:
-        decoder.step()
-    assert sequence.finish_reason == "stop"
-    assert sequence.output_token_ids == answer[: answer.index(stop) + 1]
+    request = decoder.submit([1, 2], GenerationConfig(max_tokens=100, stop_token_ids=(stop,)))
+    decoder.finish(request)
+    assert request.finish_reason == "stop"
+    assert request.output_token_ids == answer[: answer.index(stop) + 1]
     assert decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=1)]) == [answer[:1]]
 
 
@@ -93,21 +97,127 @@ def test_end_token_of_the_model_ends_the_answer_unless_ignored() -> None:
     assert decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=20, ignores_eos=True)]) == [answer]
 
 
-def test_hostile_drafter_raises_and_later_requests_are_right() -> None:
+class CallerError(Exception):
+    """Something that a caller's code may raise."""
+
+
+def _decode_all(decoder: Decoder, requests: Sequence[Request]) -> None:
+    while any(request.is_running for request in requests):
+        decoder.step()
+
+
+@pytest.mark.parametrize("place", ["draft", "tree", "callback", "sampler", "observe", "finish"])
+def test_a_fault_of_one_request_ends_that_request_alone(place: str) -> None:
     manifest = make_manifest(6)
+    drafter = FaultyDrafter(place)
+    decoder = make_decoder(manifest, drafter)
+    config = GenerationConfig(max_tokens=30)
+    prompts = [[1, 2, 3], [4, 5], [3, 3, 3, 3]]
 
-    class Hostile(RandomDrafter):
-        def _tree(self, request: RandomRequest, max_nodes: int, max_depth: int) -> DraftTree:
-            return DraftTree([request.token_ids[-1], 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
+    def is_stop(token_id: int) -> bool:
+        if place == "callback" and faulty.num_output_tokens == 7:
+            raise CallerError("callback")
+        return False
 
-    decoder = make_decoder(manifest, Hostile(6, 4, 0))
-    with pytest.raises(DraftError, match="6000"):
-        decode(decoder, [[1, 2]], [GenerationConfig(max_tokens=5)])
-    config = GenerationConfig(max_tokens=5, is_drafted=False)
-    assert decode(decoder, [[1, 2]], [config]) == [reference(manifest, [1, 2], config)]
+    class FaultySampler(Sampler):
+        def choose(self, logits: npt.NDArray[np.float32], position: int) -> int:
+            if position == 9:
+                raise CallerError("sampler")
+            return super().choose(logits, position)
+
+    sampler = FaultySampler(SamplingConfig(), 6, ()) if place == "sampler" else None
+    others = [decoder.submit(prompt, config) for prompt in prompts[:2]]
+    drafter.is_faulty = True
+    faulty = decoder.submit(prompts[2], config, is_stop, sampler)
+    _decode_all(decoder, [*others, faulty])
+    assert faulty.finish_reason == "error"
+    assert isinstance(faulty.error, DraftError if place in ("draft", "tree") else CallerError)
+    assert [each.output_token_ids for each in others] == [reference(manifest, prompt, config) for prompt in prompts[:2]]
+    answer = reference(manifest, prompts[2], config)
+    assert faulty.output_token_ids == answer[: faulty.num_output_tokens]
+    drafter.is_faulty = False
+    assert decode(decoder, [faulty.token_ids], [config]) == [reference(manifest, faulty.token_ids, config)]
 
 
-@pytest.mark.parametrize("prompt", [[], [99], [-1], [2**70], [1.5], [1.0], ["1"], [None], list(range(6)) * 100])
+class FaultyDrafter:
+    """Random drafts, and one fault in the requests that begin while it is faulty."""
+
+    num_harvested_rows = 5
+    wants_hidden_states = False
+    is_ready = True
+
+    def __init__(self, place: str) -> None:
+        self.is_faulty = False
+        self._inner = RandomDrafter(6, 9, seed=1)
+        self._place = place
+
+    def begin(self, token_ids: Sequence[int]) -> RequestDrafter:
+        request = self._inner.begin(token_ids)
+        return FaultyRequest(request, self._place) if self.is_faulty else request
+
+    def forget(self) -> None:
+        return None
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        inner = [replace(each, request=getattr(each.request, "inner", each.request)) for each in wishes]
+        drafts = self._inner.draft(inner)
+        for i, wish in enumerate(wishes):
+            if isinstance(wish.request, FaultyRequest) and self._place == "draft":
+                drafts[i] = DraftError("A source says nonsense.")
+            elif isinstance(wish.request, FaultyRequest) and self._place == "tree":
+                drafts[i] = DraftTree([3, 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
+        return drafts
+
+
+class FaultyRequest:
+    """A request's drafting that fails when it is told something."""
+
+    def __init__(self, inner: RequestDrafter, place: str) -> None:
+        self.inner = inner
+        self._place = place
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        if self._place == "observe":
+            raise CallerError("observe")
+        self.inner.observe(scored)
+
+    def finish(self) -> None:
+        if self._place == "finish":
+            raise CallerError("finish")
+        self.inner.finish()
+
+
+def test_a_failed_pass_ends_the_requests_in_it_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = make_manifest(6)
+    decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1), max_batch=2)
+    config = GenerationConfig(max_tokens=30)
+    running = [decoder.submit(prompt, config) for prompt in ([1, 2, 3], [4, 5])]
+    decoder.step()
+    waiting = decoder.submit([3, 3], config)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder.target, "forward", lambda cache, wanted: (_ for _ in ()).throw(ProviderError("Broken.")))
+        decoder.step()
+    assert [(each.finish_reason, str(each.error)) for each in running] == [("error", "Broken.")] * 2
+    assert decoder.running == []
+    _decode_all(decoder, [waiting])
+    assert waiting.output_token_ids == reference(manifest, [3, 3], config)
+
+
+def test_every_step_gives_every_running_request_a_token_also_when_others_join() -> None:
+    manifest = make_manifest(6)
+    decoder = make_decoder(manifest, RandomDrafter(6, 3, seed=1))
+    requests = []
+    for number in range(12):
+        if number % 3 == 0:
+            requests.append(decoder.submit([number % 6, 1, 2], GenerationConfig(max_tokens=40)))
+        before = {request: request.num_output_tokens for request in requests}
+        running, waiting = list(decoder.running), list(decoder.waiting)
+        advanced = decoder.step()
+        assert advanced == [*running, *waiting]
+        assert all(request.num_output_tokens > before[request] for request in advanced)
+
+
+@pytest.mark.parametrize("prompt", [[], [99], [-1], list(range(6)) * 100])
 def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
     decoder = make_decoder(make_manifest(6), RandomDrafter(6, 4, seed=0))
     with pytest.raises(PromptError, match=r"^[^\n]+\.$"):

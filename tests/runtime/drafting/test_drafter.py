@@ -66,8 +66,7 @@ def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: 
     target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
     decoder = Decoder(target, drafter, EngineConfig(max_batch=3, prefill_chunk=7))
     sequences = [decoder.submit(prompt, config) for prompt in prompts]
-    while any(sequence.finish_reason is None for sequence in sequences):
-        decoder.step()
+    decoder.finish(*sequences)
     assert sum(sequence.stats.num_accepted_tokens for sequence in sequences) > 0
     return [sequence.output_token_ids for sequence in sequences]
 

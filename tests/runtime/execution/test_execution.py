@@ -216,8 +216,7 @@ def test_prefill_takes_the_models_chunks_unless_it_is_told(
         prompt = engine.encode_prompt(held_out_texts[1])[:100]
         widths.clear()
         sequence = engine.decoder.submit(prompt, GenerationConfig(max_tokens=1, is_drafted=False))
-        while sequence.finish_reason is None:
-            engine.decoder.step()
+        engine.decoder.finish(sequence)
         assert widths == expected
 
 

@@ -38,8 +38,7 @@ def answers(target: Target, known: list[list[int]] | None) -> list[list[int]]:
     decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
     config = GenerationConfig(max_tokens=60, is_drafted=known is not None)
     sequences = [decoder.submit(prompt, config) for prompt in PROMPTS]
-    while any(sequence.finish_reason is None for sequence in sequences):
-        decoder.step()
+    decoder.finish(*sequences)
     return [list(sequence.output_token_ids) for sequence in sequences]
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.acceptance.recheck import near_tie_margin
+from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
+from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.sequence import Sequence as DecodingSequence
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.target import Cache, Float32Array, Pass
 from tests.fake_target import FakeTarget, make_manifest
@@ -40,8 +41,8 @@ def test_guarded_drafted_decoding_emits_what_plain_decoding_emits(batch_size: in
     assert [each.output_token_ids for each in guarded] == [each.output_token_ids for each in plain]
     assert sum(each.stats.num_redecided_tokens for each in guarded) > 0
     assert sum(each.stats.num_accepted_tokens for each in guarded) > 100, "drafting went on"
-    for sequence in guarded:
-        assert sequence.stats.num_decoded_tokens == sequence.num_output_tokens - 1
+    for request in guarded:
+        assert request.stats.num_decoded_tokens == request.num_output_tokens - 1
 
 
 def test_control_without_the_guard_noise_tips_choices() -> None:
@@ -60,18 +61,17 @@ def test_the_margin_comes_from_the_measured_noise() -> None:
     assert near_tie_margin(WidthReport(16, 3, 0.01)) == pytest.approx(0.04)
 
 
-def _decode(margin: float, batch_size: int, **changes: object) -> list[DecodingSequence]:
+def _decode(margin: float, batch_size: int, **changes: object) -> list[Request]:
     config = replace(GenerationConfig(max_tokens=120), **changes)  # type: ignore[arg-type]
     # The drafter knows the plain greedy answers, and hides them among wrong branches.
     known = _run(Decoder(TARGET, StressDrafter({}, 32), EngineConfig(max_batch=1)), PLAIN)
     answers = {tuple(each.token_ids[: each.num_prompt_tokens]): each.output_token_ids for each in known}
-    decoder = Decoder(TARGET, StressDrafter(answers, 32), EngineConfig(max_batch=batch_size))
-    decoder.near_tie_margin = margin
-    return _run(decoder, config)
+    acceptance = Recheck(accept_exactly, margin) if margin else accept_exactly
+    config_of_engine = EngineConfig(max_batch=batch_size)
+    return _run(Decoder(TARGET, StressDrafter(answers, 32), config_of_engine, acceptance=acceptance), config)
 
 
-def _run(decoder: Decoder, config: GenerationConfig) -> list[DecodingSequence]:
-    sequences = [decoder.submit(prompt, config) for prompt in PROMPTS]
-    while any(sequence.finish_reason is None for sequence in sequences):
-        decoder.step()
-    return sequences
+def _run(decoder: Decoder, config: GenerationConfig) -> list[Request]:
+    requests = [decoder.submit(prompt, config) for prompt in PROMPTS]
+    decoder.finish(*requests)
+    return requests

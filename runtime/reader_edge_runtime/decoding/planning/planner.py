@@ -1,0 +1,192 @@
+"""Planning: which requests draft in a step, and how many nodes its pass gets.
+
+A pass gets the width with the most expected tokens per second on this machine, if that is clearly better than plain
+decoding. A request whose drafts do not pay for themselves rests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reader_edge_runtime.decoding.acceptance.verification import Verification
+from reader_edge_runtime.decoding.planning.overheads import Overheads
+from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.decoding.planning.trust import Trust
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
+from reader_edge_runtime.stats import StepTimes
+
+_FIRST_DRAFT = 16  # nodes drafted before the first pass was chosen
+_LEAST_DRAFT = 4
+
+_MARGIN = 1.02  # by how much drafting must promise to beat plain decoding, since estimates err
+_VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
+_START_SHARE = 0.02  # share of a request's coming plain steps that drafting may take once
+_PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
+
+_ROWS_A_PASS = 150  # scored prompt rows that save an answer one pass (docs/sources.md)
+_TYPICAL_WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, as lists over the running requests.
+
+    past: committed rows of the longest request. resting: requests that could draft but rest. first: requests whose
+    first draft this is. drafts: whole drafts, None where nothing was drafted. trees: what the pass verifies.
+    pays: whether a request's draft is worth its time; meaningless where nothing was drafted. longest_rest: steps.
+    """
+
+    past: int
+    resting: list[bool]
+    first: list[bool]
+    drafts: list[DraftTree | None]
+    trees: list[DraftTree]
+    pays: list[bool]
+    longest_rest: int
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.trees))
+
+    @property
+    def num_drafts(self) -> int:
+        return sum(draft is not None for draft in self.drafts)
+
+
+# Makes drafts by request; a request whose draft failed is left out.
+Draft = Callable[[dict[int, DraftWish]], dict[int, DraftTree]]
+
+
+class Planner:
+    """Plans steps from measured pass times, from what drafting took of late, and from each request's trust."""
+
+    def __init__(self, max_width: int = MAX_WIDTH) -> None:
+        self.times = PassTimes(max_width)
+        self.overheads = Overheads()
+        self.max_drafted = _FIRST_DRAFT
+        self._reads_prompts = True
+        self._num_drafted_steps = 0
+        self._last_trust = Trust()
+
+    def add(self, cost: VerifyCost) -> None:
+        """Take the measured pass times of a batch size."""
+        self.times.add(cost)
+        if cost.batch_size == 1:
+            times = cost.pass_seconds(cost.pasts[0])
+            self._reads_prompts = cost.row_s * _ROWS_A_PASS <= times[min(_TYPICAL_WIDTH, len(times) - 1)]
+
+    def begin(self) -> Trust:
+        """The trust of a new request, which starts from what the last one taught."""
+        return self._last_trust.for_next()
+
+    def end(self, request: Request, seconds: float) -> None:
+        """Learn from a request that ended, whose drafter took so long to finish."""
+        self._last_trust = request.trust
+        if request.has_drafted:
+            self.overheads.learn_finish(seconds)
+
+    def prompt_rows(self, request: Request, num_wanted: int) -> int:
+        """How many of a prompt's last rows to report to the drafter: none where that takes more than it saves."""
+        return num_wanted if self._reads_prompts and not request.trust.is_in_vain else 0
+
+    def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
+        """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
+        step_s, most = self._step_s(len(requests), past), min(room, self.max_drafted)
+        resting = [False] * len(requests)
+        wishes: dict[int, DraftWish] = {}
+        for b, request in enumerate(requests):
+            if request.drafter is None or most < 2 or self.is_plain_due or not self._may_draft(request, step_s):
+                continue
+            resting[b] = request.trust.rest_left > 0
+            if not resting[b]:
+                wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1)
+        made = draft(wishes) if wishes else {}
+        drafts = [made.get(b) for b in range(len(requests))]
+        first = [b in made and not request.has_drafted for b, request in enumerate(requests)]
+        width, pays = self.choose(requests, drafts, past) if made else (1, [True] * len(requests))
+        trees = [
+            DraftTree.chain([request.token_ids[-1]]) if tree is None else tree.best(width)
+            for request, tree in zip(requests, drafts, strict=True)
+        ]
+        longest_rest = int(self._draft_s(len(made)) / (_VAIN_SHARE * step_s))
+        return StepPlan(past, resting, first, drafts, trees, pays, longest_rest)
+
+    @property
+    def is_plain_due(self) -> bool:
+        """Whether the next step should be plain, only to measure it."""
+        return self._num_drafted_steps >= _PLAIN_EVERY
+
+    def choose(
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+    ) -> tuple[int, list[bool]]:
+        """The width N of a pass, 1 for plain decoding; and of each draft, whether it pays for its own time.
+
+        A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
+        """
+        gains = [_gains(each.trust, made) for each, made in zip(requests, drafts, strict=True)]
+        times = self.times.seconds(len(requests), past)
+        drafting_s = self._draft_s(sum(made is not None for made in drafts))
+        plain_s = self._step_s(len(requests), past)
+        width, tokens_per_s = _best_width(gains, times, plain_s - times[1] + drafting_s)
+        self.max_drafted = min(max(2 * width, _LEAST_DRAFT), self.times.max_width)
+        token_s = plain_s / len(requests)
+        is_worth_it = width > 1 and tokens_per_s * token_s > 1
+        return width, [is_worth_it and sum(each[: width - 1]) * token_s > self._draft_s(1) for each in gains]
+
+    def settle(
+        self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
+    ) -> None:
+        """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
+        batch_size, num_drafts = len(requests), plan.num_drafts
+        self.times.learn(batch_size, plan.width, plan.past, times.forward_s)
+        self.overheads.learn_step(times.beside_s, batch_size, num_drafts, sum(plan.first))
+        self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
+        for b, request in enumerate(requests):
+            request.trust.rest_left -= plan.resting[b]
+            draft, verification = plan.drafts[b], accepted[b]
+            if draft is not None and verification is not None:
+                request.trust.learn(draft, plan.trees[b], verification)
+                if plan.pays[b]:
+                    request.trust.num_vain = 0
+                else:
+                    request.trust.rest(plan.longest_rest)
+
+    def _may_draft(self, request: Request, step_s: float) -> bool:
+        """Whether a request can draft, and if it never did, has so many tokens to come that starting may pay."""
+        num_tokens = request.num_remaining_tokens - 1
+        is_worth_starting = request.has_drafted or not self.times.is_measured
+        is_worth_starting = is_worth_starting or self.overheads.once_s <= _START_SHARE * num_tokens * step_s
+        return num_tokens > 0 and is_worth_starting
+
+    def _step_s(self, batch_size: int, past: int) -> float:
+        """Seconds of a plain step; of its pass alone, in units of one, where nothing was measured."""
+        beside_s = batch_size * self.overheads.plain_s if self.times.is_measured else 0.0
+        return self.times.seconds(batch_size, past)[1] + beside_s
+
+    def _draft_s(self, num_drafts: int) -> float:
+        return num_drafts * self.overheads.draft_s if self.times.is_measured else 0.0
+
+
+def _best_width(gains: Sequence[Sequence[float]], times: Sequence[float], beside_s: float) -> tuple[int, float]:
+    """The width with the most expected tokens per second, and those; 1 where none beats plain decoding by the margin.
+
+    gains: expected tokens that each further node of a tree adds, best first. beside_s: seconds beside the pass.
+    """
+    chosen, expected = 1, float(len(gains))
+    best = _MARGIN * expected / (times[1] + beside_s)
+    for width in range(2, min(1 + max(map(len, gains)), len(times) - 1) + 1):
+        expected += sum(each[width - 2] for each in gains if len(each) > width - 2)
+        rate = expected / (times[width] + beside_s)
+        if rate > best:
+            chosen, best = width, rate
+    return chosen, best
+
+
+def _gains(trust: Trust, draft: DraftTree | None) -> list[float]:
+    """Expected tokens that each node below a draft's root adds, best first."""
+    if draft is None:
+        return []
+    factor = trust.factor
+    return [factor * value for value in sorted(draft.values[1:], reverse=True)]

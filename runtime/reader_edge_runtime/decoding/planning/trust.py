@@ -1,0 +1,59 @@
+"""Trust: how far one request's drafts are believed, and when the request rests from drafting."""
+
+from dataclasses import dataclass
+
+from reader_edge_runtime.decoding.acceptance.verification import Verification
+from reader_edge_runtime.draft_tree import DraftTree
+
+_PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a drafter
+_FIRST_DOUBT = 0.5  # predicted tokens that count as refused before any draft was made
+_MEMORY = 0.95  # weight that each draft leaves to those before it
+_MAX_VAIN = 6  # futile drafts in a row
+_INHERITED = 0.5  # weight that a request's drafts have for the next request
+_MOST_DOUBLINGS = 30
+
+
+@dataclass(slots=True)
+class Trust:
+    """What a request's drafts have taught.
+
+    predicted, accepted: draft tokens that were expected to be accepted, and those that were, recent drafts most.
+    num_vain: futile drafts in a row. rest_left: steps that are still decoded plainly.
+    """
+
+    predicted: float = _FIRST_DOUBT
+    accepted: float = 0.0
+    num_vain: int = 0
+    rest_left: int = 0
+
+    @property
+    def factor(self) -> float:
+        """What a draft's values are multiplied by: accepted over predicted tokens, at most 1."""
+        return min(1.0, (self.accepted + _PRIOR_TOKENS) / (self.predicted + _PRIOR_TOKENS))
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether the latest drafts were all futile, so that not even their evidence is worth collecting."""
+        return self.num_vain > _MAX_VAIN
+
+    def for_next(self) -> "Trust":
+        """What the next request starts from: half the belief, and the same rest."""
+        return Trust(_INHERITED * self.predicted, _INHERITED * self.accepted, self.num_vain, self.rest_left)
+
+    def rest(self, longest: int) -> None:
+        """Rest after a futile draft, each time twice as long, but for at most `longest` steps."""
+        self.rest_left = min(1 << self.num_vain, longest)
+        self.num_vain = min(self.num_vain + 1, _MOST_DOUBLINGS)
+
+    def learn(self, draft: DraftTree, tree: DraftTree, verification: Verification) -> None:
+        """Learn how a draft fared of which `tree` was verified.
+
+        A draft that was not verified teaches too: the next token shows whether one of the root's children was right.
+        """
+        if len(tree) > 1:
+            predicted, accepted = sum(tree.values) - 1, verification.num_accepted_tokens
+        else:
+            predicted = sum(v for v, parent in zip(draft.values, draft.parents, strict=True) if parent == 0)
+            accepted = int(draft.child(0, verification.token_ids[0]) >= 0)
+        self.predicted = _MEMORY * self.predicted + predicted
+        self.accepted = _MEMORY * self.accepted + accepted

@@ -1,0 +1,144 @@
+"""One request on its way: its tokens, its choices and when it ends."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Literal
+
+import numpy as np
+
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.choosing.constraint import Constraint
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.planning.trust import Trust
+from reader_edge_runtime.drafting.drafter import RequestDrafter
+from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.target import ForwardResult
+
+FinishReason = Literal["stop", "length", "context", "cancelled", "error"]
+
+
+class Request:
+    """Prompt and answer of one request.
+
+    token_ids: prompt, then answer; all but the last (the pending token) have KV rows once decoding runs. This list is
+    the request's one text: drafters and tools hold it, and positions in it.
+    finish_reason: None while it runs; "stop" after an end token or stop string, "length" at max_tokens, "context" at
+        the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
+    error: what failed.
+    """
+
+    def __init__(
+        self,
+        prompt_token_ids: Sequence[int],
+        config: GenerationConfig,
+        manifest: Manifest,
+        is_stop: Callable[[int], bool] | None = None,
+        sampler: Sampler | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
+
+        Raises PromptError or ConfigError.
+        """
+        self.token_ids = _checked(prompt_token_ids, manifest)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.config = config
+        self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
+        self.constraint = constraint
+        self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
+        self.trust = Trust()
+        self.drafter: RequestDrafter | None = None
+        self.has_drafted = False
+        self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None
+        self._is_stop = is_stop
+        self._max_context = manifest.max_context
+        self._stop_token_ids = set(config.stop_token_ids)
+        if not config.ignores_eos:
+            self._stop_token_ids.update(manifest.eos_token_ids)
+
+    @property
+    def is_running(self) -> bool:
+        return self.finish_reason is None
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens this request may still emit."""
+        by_length = self.config.max_tokens - self.num_output_tokens
+        return min(by_length, self._max_context - len(self.token_ids))
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether choosing takes whole rows of logits, not just the best token."""
+        return self.constraint is not None or not self.sampler.takes_best
+
+    def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool = False) -> int:
+        """The next token, from row (b, row) of a pass. reads_logits: even where the best token is all it takes."""
+        position = len(self.token_ids)
+        if not (reads_logits or self.needs_logits):
+            token_id = self.sampler.take_best(int(result.top_ids[b, row, 0]), position)
+        else:
+            logits = result.wanted_logits[b, row]
+            if self.constraint is not None:
+                logits = np.where(self.constraint.mask(), logits, np.float32(-np.inf))
+            token_id = self.sampler.choose(logits, position)
+            if self.constraint is not None:
+                self.constraint.advance(token_id)
+        if self.config.is_scored:
+            self.stats.log_probability += result.log_probability(b, row, token_id)
+        return token_id
+
+    def emit(self, token_id: int) -> bool:
+        """Add one token to the answer; True when it is the last."""
+        self.token_ids.append(token_id)
+        self.stats.num_tokens += 1
+        if token_id in self._stop_token_ids or (self._is_stop is not None and self._is_stop(token_id)):
+            self.finish_reason = "stop"
+        elif self.num_output_tokens >= self.config.max_tokens:
+            self.finish_reason = "length"
+        elif len(self.token_ids) >= self._max_context:
+            self.finish_reason = "context"
+        return self.finish_reason is not None
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error; an interrupt is none, but cancels."""
+        if isinstance(error, Exception):
+            self.finish_reason, self.error = "error", error
+        else:
+            self.finish_reason = "cancelled"
+
+    def __enter__(self) -> "Request":
+        """A block of work for this request, whose error ends this request alone."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.fail(error)
+        return True
+
+
+def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
+    if not len(token_ids):
+        raise PromptError("The prompt is empty: give at least one token of text.")
+    if len(token_ids) >= manifest.max_context:
+        raise PromptError(
+            f"The prompt has {len(token_ids)} tokens, but the model's context of {manifest.max_context} must also hold "
+            "the answer: shorten the prompt."
+        )
+    worst = next((i for i in token_ids if not 0 <= i < manifest.vocab_size), None)
+    if worst is not None:
+        raise PromptError(f"The prompt holds token id {worst}, but the vocabulary has {manifest.vocab_size} tokens.")
+    return list(token_ids)

@@ -1,0 +1,207 @@
+"""The planner: the width with the most expected tokens per second, and no drafting where it loses."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.acceptance.verification import Verification
+from reader_edge_runtime.decoding.planning.overheads import Overheads
+from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.stats import StepTimes
+from tests.fake_target import make_manifest
+
+WIDTHS = (1, 2, 4, 8, 16)
+PASTS = (10, 100)
+NOTHING = Overheads(0.0, 0.0, 0.0, 0.0)
+
+
+def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
+    """10 ms a pass, `growth` of it more per node; a step of the curve between 4 and 8 nodes."""
+    row = np.array([0.01 * (1 + growth * (width - 1)) + (step if width > 4 else 0.0) for width in WIDTHS])
+    return VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
+
+
+def planner_of(*costs: VerifyCost, overheads: Overheads = NOTHING) -> Planner:
+    """A planner for which steps take nothing but their pass, unless told otherwise."""
+    planner = Planner(max_width=16)
+    for each in costs:
+        planner.add(each)
+    planner.overheads = replace(overheads)
+    return planner
+
+
+def a_request(max_tokens: int = 100, is_believed: bool = True) -> Request:
+    """A request that can draft, and whose drafts came true so far."""
+    request = Request([1, 2, 3], GenerationConfig(max_tokens=max_tokens), make_manifest())
+    request.drafter = cast(RequestDrafter, object())
+    request.has_drafted = is_believed
+    if is_believed:
+        request.trust.accepted = request.trust.predicted
+    return request
+
+
+def chain_of(values: Sequence[float]) -> DraftTree:
+    n = len(values)
+    return DraftTree([3, *range(n - 1)], [-1, *[0] * (n - 1)], [""] * n, list(values))
+
+
+def choose(planner: Planner, *values: Sequence[float], past: int = 50) -> int:
+    return planner.choose([a_request() for _ in values], [chain_of(each) for each in values], past)[0]
+
+
+def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float], room: int = 100) -> StepPlan:
+    def draft(wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
+        return {b: chain_of(values) for b in wishes}
+
+    return planner.plan(requests, 50, room, draft)
+
+
+def settle(planner: Planner, made: StepPlan, requests: Sequence[Request], **times: float) -> None:
+    """Nothing of the drafts was accepted."""
+    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), [Verification([0], [31])] * len(requests))
+
+
+@given(
+    values=st.lists(st.lists(st.floats(0, 1), min_size=0, max_size=15), min_size=1, max_size=3),
+    growth=st.floats(0, 1),
+    step=st.floats(0, 0.02),
+    past=st.integers(1, 200),
+)
+def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: float, step: float, past: int) -> None:
+    trees = [[1.0, *each] for each in values]
+    planner = planner_of(cost(growth, batch_size=len(trees), step=step))
+    times = planner.times.seconds(len(trees), past)
+
+    def rate(width: int) -> float:
+        return sum(sum(sorted(tree, reverse=True)[:width]) for tree in trees) / times[width]
+
+    chosen = choose(planner, *trees, past=past)
+    best = max(rate(width) for width in range(1, max(map(len, trees)) + 1))
+    if chosen > 1:
+        assert rate(chosen) == pytest.approx(best)
+    else:
+        assert rate(1) >= best / 1.03  # no wider pass promises 2 % more
+
+
+def test_nothing_is_drafted_where_nodes_cost_more_than_they_give() -> None:
+    assert choose(planner_of(cost(growth=0.5)), [1.0, 0.4, 0.3, 0.2]) == 1
+    assert choose(planner_of(cost(growth=0.0)), [1.0, 0.4, 0.3, 0.2]) == 4
+
+
+def test_in_a_batch_strong_evidence_sets_the_width_and_weak_evidence_does_not_pay() -> None:
+    strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
+    planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
+    requests = [a_request() for _ in range(4)]
+    width, pays = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
+    assert (width, pays) == (8, [False, True, False, False])
+    assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == 1
+
+
+def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_rest() -> None:
+    planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
+    requests = [a_request()]
+    made = plan(planner, requests, [1.0, 0.2])
+    assert (made.width, made.pays) == (2, [False])  # the fifth of a token did not pay for half a pass
+    settle(planner, made, requests)
+    made = plan(planner, requests, [1.0, 0.2])
+    assert (made.width, made.resting, made.drafts) == (1, [True], [None])
+
+
+def test_rests_are_shorter_the_less_drafting_takes_of_a_pass() -> None:
+    def longest_rest(draft_s: float) -> int:
+        planner, requests = planner_of(cost(growth=1.0)), [a_request()]
+        rests = [0]
+        for _ in range(400):
+            planner.overheads = replace(NOTHING, draft_s=draft_s)
+            made = plan(planner, requests, [1.0, 0.1])
+            settle(planner, made, requests)
+            assert made.width == 1
+            rests.append(rests[-1] + 1 if made.resting[0] else 0)
+        return max(rests)
+
+    assert longest_rest(1e-6) == 0
+    assert 0 < longest_rest(1e-4) < longest_rest(1e-3)
+
+
+def test_a_drafter_that_lies_is_found_out_within_a_few_steps_and_so_knows_the_next_request() -> None:
+    planner = planner_of(cost(growth=0.2))
+    request = a_request(is_believed=False)
+    widths = []
+    for _ in range(20):
+        made = plan(planner, [request], [1.0, 0.9, 0.9, 0.9, 0.9])
+        widths.append(made.width)
+        settle(planner, made, [request])
+    assert widths[0] == 5
+    assert widths[6:] == [1] * 14
+    planner.end(request, seconds=0.0)
+    following = a_request(is_believed=False)
+    following.trust = planner.begin()
+    assert plan(planner, [following], [1.0, 0.9, 0.9, 0.9, 0.9]).width == 1
+
+
+def test_what_steps_take_beside_their_pass_is_learned_and_what_starting_takes_apart() -> None:
+    overheads = Overheads(1e-4, 1e-4, 1e-4, 1e-4)
+    for _ in range(100):
+        overheads.learn_step(2e-3, batch_size=1, num_drafts=0, num_first_drafts=0)
+        overheads.learn_step(5e-3, batch_size=1, num_drafts=1, num_first_drafts=0)
+        overheads.learn_step(9e-3, batch_size=1, num_drafts=1, num_first_drafts=1)
+        overheads.learn_finish(6e-3)
+    assert overheads.plain_s == pytest.approx(2e-3, rel=0.1)
+    assert overheads.draft_s == pytest.approx(3e-3, rel=0.1)
+    assert overheads.start_s == pytest.approx(4e-3, rel=0.1)
+    assert overheads.finish_s == pytest.approx(6e-3, rel=0.1)
+
+
+def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> None:
+    planner, requests = planner_of(cost(growth=0.0)), [a_request(max_tokens=400)]
+    widths = []
+    for _ in range(200):
+        requests[0].trust.accepted = requests[0].trust.predicted  # believed for ever
+        made = plan(planner, requests, [1.0, 0.9])
+        widths.append(made.width)
+        settle(planner, made, requests)
+    first = widths.index(1)
+    assert 30 < first < 100
+    assert widths[first + 1] == 2
+
+
+def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not() -> None:
+    planner = Planner(max_width=16)
+    assert choose(planner, [1.0, 0.9, 0.8, 0.7]) == 4
+    assert choose(planner, [1.0, 0.01, 0.005]) == 1
+
+
+def test_a_request_that_is_soon_over_does_not_start_to_draft() -> None:
+    planner = planner_of(cost(growth=0.0), overheads=Overheads(0.0, 1e-3, 2e-3, 1e-3))
+    planner.overheads.plain_s = 0.0
+    short, long = a_request(max_tokens=8, is_believed=False), a_request(max_tokens=40, is_believed=False)
+    made = plan(planner, [short, long], [1.0, 0.9])
+    assert [draft is not None for draft in made.drafts] == [False, True]
+    assert made.first == [False, True]
+    short.has_drafted = True  # what starting takes was spent
+    assert plan(planner, [short], [1.0, 0.9]).num_drafts == 1
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_nothing_is_drafted_where_the_context_holds_no_more(room: int) -> None:
+    assert plan(planner_of(cost(growth=0.0)), [a_request()], [1.0, 0.9], room).num_drafts == 0
+
+
+def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take() -> None:
+    request = a_request()
+    pass_s = float(cost(growth=0.1).pass_seconds(PASTS[0])[8])
+    assert Planner().prompt_rows(request, 64) == 64
+    assert planner_of(replace(cost(growth=0.1), row_s=0.99 * pass_s / 150)).prompt_rows(request, 64) == 64
+    assert planner_of(replace(cost(growth=0.1), row_s=1.01 * pass_s / 150)).prompt_rows(request, 64) == 0
+    request.trust.num_vain = 7
+    assert Planner().prompt_rows(request, 64) == 0

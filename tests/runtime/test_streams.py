@@ -1,0 +1,108 @@
+"""Several streams of one engine: each is whole, whoever decodes; one that nobody reads takes no place."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.errors import PromptError
+
+CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
+PROMPTS = ("# tar", "# git commit", "# curl")
+
+
+def whole(chunks: list[GenerationChunk]) -> tuple[str, tuple[int, ...], str | None]:
+    return "".join(each.text for each in chunks), sum((each.token_ids for each in chunks), ()), chunks[-1].finish_reason
+
+
+@pytest.fixture
+def alone(engine: Engine) -> dict[str, tuple[str, tuple[int, ...], str | None]]:
+    """What each prompt is answered alone."""
+    answers = {prompt: whole(list(engine.stream(prompt, CONFIG))) for prompt in PROMPTS}
+    engine.forget()
+    return answers
+
+
+def test_a_stream_closed_before_its_first_chunk_was_never_queued(engine: Engine) -> None:
+    stream = engine.stream("# tar", CONFIG)
+    stream.close()
+    del stream
+    unread = engine.stream("# curl", CONFIG)
+    assert not engine.decoder.waiting
+    assert len(engine.generate("# git commit", CONFIG).token_ids) == 40
+    assert len(whole(list(unread))[1]) == 40
+
+
+def test_a_bad_prompt_is_refused_before_the_first_chunk_is_read(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        engine.stream("", CONFIG)
+
+
+@pytest.mark.parametrize("num_at_once", [1, 5])
+def test_streams_read_in_turn_are_each_whole(
+    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], num_at_once: int
+) -> None:
+    streams = {prompt: engine.stream(prompt, CONFIG) for prompt in PROMPTS}
+    chunks: dict[str, list[GenerationChunk]] = {prompt: [] for prompt in PROMPTS}
+    while streams:
+        for prompt in list(streams):
+            for _ in range(num_at_once):
+                chunk = next(streams[prompt], None)
+                if chunk is None:
+                    del streams[prompt]
+                    break
+                chunks[prompt].append(chunk)
+    assert {prompt: whole(each) for prompt, each in chunks.items()} == alone
+
+
+def test_a_stream_that_others_finished_still_gives_its_text(
+    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]]
+) -> None:
+    slow = engine.stream("# tar", CONFIG)
+    first = next(slow)
+    engine.generate("# curl", replace(CONFIG, max_tokens=100))  # decodes the other one to its end
+    assert whole([first, *slow]) == alone["# tar"]
+
+
+def test_threads_wait_for_each_other_and_each_gets_its_own_answer(
+    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]]
+) -> None:
+    found: dict[str, tuple[str, tuple[int, ...], str | None]] = {}
+
+    def read(prompt: str) -> None:
+        found[prompt] = whole(list(engine.stream(prompt, CONFIG)))
+
+    threads = [threading.Thread(target=read, args=(prompt,)) for prompt in PROMPTS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone
+
+
+def test_a_request_that_fails_leaves_the_others_their_answers(
+    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit, prompt = Request.emit, engine.encode_prompt("# curl")
+
+    def failing(request: Request, token_id: int) -> bool:
+        if request.token_ids[: request.num_prompt_tokens] == prompt and request.num_output_tokens == 9:
+            raise ValueError("what a callback may do")
+        return emit(request, token_id)
+
+    monkeypatch.setattr(Request, "emit", failing)
+    results = engine.generate_batch(PROMPTS, CONFIG)
+    others = [(each.text, each.token_ids, each.finish_reason) for each in results[:-1]]
+    assert others == [alone[each] for each in PROMPTS[:-1]]
+    assert results[-1].finish_reason == "error"
+    assert str(results[-1].error) == "what a callback may do"
+    assert results[-1].token_ids == alone["# curl"][1][:9]
+    with pytest.raises(ValueError, match="callback"):
+        engine.generate("# curl", CONFIG)
+    stream = engine.stream("# curl", CONFIG)
+    read: list[GenerationChunk] = []
+    with pytest.raises(ValueError, match="callback"):
+        read.extend(stream)  # keeps what came before the error
+    assert not engine.decoder.running
