@@ -11,9 +11,10 @@ VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 def read_prompts(path: Path) -> list[str]:
     """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}).") from None
+    lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
     is_json = path.suffix == ".jsonl"
     prompts = [
         _json_prompt(line, path, number) if is_json else line for number, line in enumerate(lines, 1) if line.strip()

@@ -1,17 +1,32 @@
-"""Options as frozen values, checked when they are made.
+"""Options as frozen values, checked when they are made: `ConfigError` names the value and what is allowed.
 
-Each `__post_init__` raises `ConfigError` with the value and the allowed range.
+Numbers of numpy are taken, and kept as Python's.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
 
 
-def _require(is_valid: bool, name: str, value: object, allowed: str) -> None:
-    if not is_valid:
-        raise ConfigError(f"{name} is {value!r}, but must be {allowed}.")
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a number may be, both ends included; words say it where the numbers would be hard to read."""
+
+    least: float
+    most: float = math.inf
+    words: str = ""
+
+    def __str__(self) -> str:
+        return self.words or (f"from {self.least} to {self.most}" if self.most < math.inf else f"{self.least} or more")
+
+
+_Number = TypeVar("_Number", int, float)
+_TOKEN_IDS = Range(0, 2**31 - 1)
+_BIASES = Range(-10_000, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +45,9 @@ class EngineConfig:
     uses_native: take the native kernels of reader-edge-native where they are installed.
     """
 
-    threads: int = 0
-    prefill_chunk: int = 0
-    max_batch: int = 8
+    threads: Annotated[int, Range(0, 1024)] = 0
+    prefill_chunk: Annotated[int, Range(0, 8192)] = 0
+    max_batch: Annotated[int, Range(1, 256)] = 8
     is_calibrated: bool = True
     is_probed: bool = True
     uses_native: bool = True
@@ -40,10 +55,8 @@ class EngineConfig:
     is_near_tie_guarded: bool = False
 
     def __post_init__(self) -> None:
-        _require(0 <= self.threads <= 1024, "threads", self.threads, "from 0 to 1024")
-        _require(0 <= self.prefill_chunk <= 8192, "prefill_chunk", self.prefill_chunk, "from 0 to 8192")
+        _check(self)
         _require(self.provider in (None, "cpu", "cuda"), "provider", self.provider, "'cpu' or 'cuda'")
-        _require(1 <= self.max_batch <= 256, "max_batch", self.max_batch, "from 1 to 256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +73,16 @@ class DraftConfig:
     max_recorded_pairs: token pairs whose successors are kept, rounded up to a power of two; 64 bytes each.
     """
 
-    max_nodes: int = 64
-    max_depth: int = 32
+    max_nodes: Annotated[int, Range(1, 256)] = 64
+    max_depth: Annotated[int, Range(1, 255)] = 32
     is_history_used: bool = True
-    max_history_tokens: int = 200_000
+    max_history_tokens: Annotated[int, Range(0, 100_000_000)] = 200_000
     is_logits_used: bool = True
-    max_harvested_tokens: int = 64
-    max_recorded_pairs: int = 65_536
+    max_harvested_tokens: Annotated[int, Range(0, 1_000_000)] = 64
+    max_recorded_pairs: Annotated[int, Range(1, 1 << 26)] = 65_536
 
     def __post_init__(self) -> None:
-        _require(1 <= self.max_nodes <= 256, "max_nodes", self.max_nodes, "from 1 to 256")
-        _require(1 <= self.max_depth <= 255, "max_depth", self.max_depth, "from 1 to 255")
-        _require(
-            0 <= self.max_history_tokens <= 100_000_000,
-            "max_history_tokens",
-            self.max_history_tokens,
-            "from 0 to 100000000",
-        )
-        _require(
-            0 <= self.max_harvested_tokens <= 1_000_000,
-            "max_harvested_tokens",
-            self.max_harvested_tokens,
-            "from 0 to 1000000",
-        )
-        _require(
-            1 <= self.max_recorded_pairs <= 1 << 26, "max_recorded_pairs", self.max_recorded_pairs, "from 1 to 67108864"
-        )
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +99,26 @@ class SamplingConfig:
     seed: one random number is drawn per (seed, position).
     """
 
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, Range(0.01, 100)] = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
+    temperature: Annotated[float, Range(0, 100)] = 0.0
+    top_k: Annotated[int, Range(0)] = 0
+    top_p: Annotated[float, Range(math.ulp(0.0), 1, "above 0 and at most 1")] = 1.0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+    seed: Annotated[int, Range(0, 2**64 - 1, "from 0 to 2**64 - 1")] = 0
 
     def __post_init__(self) -> None:
-        penalty = self.repetition_penalty
-        _require(0.01 <= penalty <= 100, "repetition_penalty", penalty, "from 0.01 to 100")
-        for token_id, bias in self.logit_bias.items():
-            _require(token_id >= 0, "logit_bias token id", token_id, "0 or more")
-            _require(-1e4 <= bias <= 1e4, f"logit_bias of token {token_id}", bias, "from -10000 to 10000")
-        _require(0 <= self.temperature <= 100, "temperature", self.temperature, "from 0 to 100")
-        _require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1")
-        _require(0 <= self.seed < 2**64, "seed", self.seed, "from 0 to 2**64 - 1")
+        _check(self)
+        _require(
+            isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping of token ids to numbers"
+        )
+        bias = {
+            _number("logit_bias token id", token_id, int, _TOKEN_IDS): _number(
+                f"logit_bias of token {token_id}", value, float, _BIASES
+            )
+            for token_id, value in self.logit_bias.items()
+        }
+        object.__setattr__(self, "logit_bias", bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class GenerationConfig:
     is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
     """
 
-    max_tokens: int = 512
+    max_tokens: Annotated[int, Range(1)] = 512
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -145,6 +143,36 @@ class GenerationConfig:
     is_scored: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "1 or more")
-        _require("" not in self.stop, "stop", self.stop, "strings that are not empty")
-        _require(all(i >= 0 for i in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "0 or more")
+        _check(self)
+        _require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
+        is_list = isinstance(self.stop, Sequence) and not isinstance(self.stop, str)
+        is_text = is_list and all(isinstance(text, str) and text for text in self.stop)
+        _require(is_text, "stop", self.stop, "a tuple of strings that are not empty")
+        _require(
+            isinstance(self.stop_token_ids, Sequence), "stop_token_ids", self.stop_token_ids, "a tuple of token ids"
+        )
+        ids = tuple(_number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in self.stop_token_ids)
+        object.__setattr__(self, "stop", tuple(self.stop))
+        object.__setattr__(self, "stop_token_ids", ids)
+
+
+def _check(config: Any) -> None:
+    """Hold a config's numbers to the ranges that they are annotated with, and its flags to being flags."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if each.type is bool:
+            _require(isinstance(value, bool), each.name, value, "True or False")
+        elif get_origin(each.type) is Annotated:
+            object.__setattr__(config, each.name, _number(each.name, value, *get_args(each.type)))
+
+
+def _number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Number:
+    is_kind = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    _require(is_kind, name, value, "a whole number" if kind is int else "a number")
+    _require(allowed.least <= value <= allowed.most, name, value, str(allowed))
+    return kind(value)
+
+
+def _require(is_valid: bool, name: str, value: object, allowed: str) -> None:
+    if not is_valid:
+        raise ConfigError(f"{name} is {value!r}, but must be {allowed}.")

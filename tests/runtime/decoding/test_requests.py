@@ -217,7 +217,7 @@ def test_every_step_gives_every_running_request_a_token_also_when_others_join() 
         assert all(request.num_output_tokens > before[request] for request in advanced)
 
 
-@pytest.mark.parametrize("prompt", [[], [99], [-1], list(range(6)) * 100])
+@pytest.mark.parametrize("prompt", [[], [99], [-1], [2**70], [1.5], [1.0], ["1"], [None], list(range(6)) * 100])
 def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
     decoder = make_decoder(make_manifest(6), RandomDrafter(6, 4, seed=0))
     with pytest.raises(PromptError, match=r"^[^\n]+\.$"):

@@ -235,3 +235,12 @@ def test_bias_on_an_unknown_token_is_refused() -> None:
 def test_option_outside_its_range_is_one_sentence_with_the_value(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} is .*\.$"):
         SamplingConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-50, 1e-30])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"top_k": 2}, {"min_p": 0.1}], ids=str)
+def test_a_tiny_temperature_takes_the_best(temperature: float, cut: dict[str, float]) -> None:
+    config = SamplingConfig(temperature=temperature, **cut)  # type: ignore[arg-type]
+    logits = np.array([1.0, 1.0001, -1e4, -np.inf, 1e4, 9999.99], np.float32)
+    sampler = Sampler(config, len(logits), [])
+    assert {sampler.choose(logits, position) for position in range(20)} == {4}

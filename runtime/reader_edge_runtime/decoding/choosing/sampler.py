@@ -15,6 +15,7 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 _BLOCK = 512  # tokens that a draw from the whole vocabulary skips together
+_LEAST_TEMPERATURE = 1e-20  # draws among the best tokens alone already; below it float32 divides by nothing
 _ROUNDING = 1e-4  # more than float32 may lose where a token is ruled out before its exact probability is known
 
 
@@ -27,6 +28,7 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig, vocab_size: int, prompt_token_ids: Sequence[int]) -> None:
         self._config = config
+        self._temperature = max(config.temperature, _LEAST_TEMPERATURE) if config.temperature else 0.0
         self._bias_ids = np.array(list(config.logit_bias), np.int64)
         self._bias = np.array(list(config.logit_bias.values()), np.float32)
         if self._bias_ids.size and self._bias_ids.max() >= vocab_size:
@@ -39,7 +41,7 @@ class Sampler:
     def takes_best(self) -> bool:
         """Whether the choice is the highest logit, unchanged, the lowest id of equals; a child that chooses says so."""
         is_own = type(self).choose is Sampler.choose
-        return is_own and self._config.temperature == 0 and not self._seen.size and not self._bias_ids.size
+        return is_own and self._temperature == 0 and not self._seen.size and not self._bias_ids.size
 
     def take_best(self, best_id: int, position: int) -> int:
         """What `choose` gives where it takes the best, for a caller who knows the best without the logits."""
@@ -47,7 +49,7 @@ class Sampler:
 
     def choose(self, logits: Float32Array, position: int) -> int:
         """The token at `position` (tokens before it), from logits (V,) of the node before; it counts as seen."""
-        if self._config.temperature == 0:
+        if self._temperature == 0:
             token_id = int(np.argmax(self._adjusted(logits)))
         else:
             token_id = self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
@@ -88,7 +90,7 @@ class Sampler:
 
     def _weights(self, logits: Float32Array) -> Float32Array:
         """Probabilities (V,) relative to the most likely token's."""
-        weights: Float32Array = np.exp((logits - logits.max()) / np.float32(self._config.temperature))
+        weights: Float32Array = np.exp((logits - logits.max()) / np.float32(self._temperature))
         return weights
 
     def _kept(self, logits: Float32Array) -> tuple[Int64Array, Float64Array]:
@@ -104,8 +106,8 @@ class Sampler:
         elif config.top_p < 1:
             token_ids, mass_left_out = _likely(self._weights(logits), config.top_p)
         else:
-            token_ids = np.flatnonzero(logits >= best + config.temperature * math.log(config.min_p) - _ROUNDING)
-        weights: Float64Array = np.exp((logits[token_ids].astype(np.float64) - best) / config.temperature)
+            token_ids = np.flatnonzero(logits >= best + self._temperature * math.log(config.min_p) - _ROUNDING)
+        weights: Float64Array = np.exp((logits[token_ids].astype(np.float64) - best) / self._temperature)
         if config.top_p < 1:
             is_kept = _in_nucleus(weights / (weights.sum() + mass_left_out), config.top_p)
             token_ids, weights = token_ids[is_kept], weights[is_kept]
