@@ -4,6 +4,7 @@ What a command was asked for goes to standard output, everything else to standar
 1 an error or a proof that failed, 2 wrong usage, 130 interrupted.
 """
 
+import errno
 import sys
 
 import click
@@ -16,6 +17,8 @@ from reader_edge.commands.forget import forget
 from reader_edge.commands.info import info
 from reader_edge.commands.run import run
 from reader_edge.commands.verify import verify
+from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.output import discard_output
 
 
 class CommandLine(click.Group):
@@ -28,15 +31,18 @@ class CommandLine(click.Group):
             click.echo("Interrupted.", err=True)
             ctx.exit(130)
         except OSError as error:
-            if error.filename is None:  # a closed pipe, which click takes care of
+            if error.errno == errno.EPIPE:  # which click takes care of
                 raise
-            raise click.ClickException(f"'{error.filename}' cannot be used: {error.strerror}.") from error
+            if error.filename is None:
+                discard_output()
+            name = "The output" if error.filename is None else f"'{error.filename}'"
+            raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
         except Exception as error:
             # Looked up, not imported: without ONNX Runtime the import itself is the error to tell.
             errors = sys.modules.get("reader_edge_runtime.errors")
             if errors is None or not isinstance(error, errors.ReaderEdgeError):
                 raise
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(visible(str(error))) from error
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 
 from reader_edge.bench.comparison import Comparison
@@ -66,7 +65,7 @@ def _speed_table(bench: DecodeBench) -> Table:
     table.add_column("tokens are")
     for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
         table.add_row(
-            escape(_excerpt(prompt)),
+            _excerpt(prompt),
             str(len(each.plain[0].token_ids)),
             f"{each.plain_tokens_per_s:.1f}",
             f"{each.drafted_tokens_per_s:.1f}",

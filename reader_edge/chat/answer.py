@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message
 from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
@@ -44,12 +45,17 @@ def print_answer(
     try:
         for chunk in chunks:
             pieces.append(chunk.text)
-            click.echo(chunk.text, nl=False)
+            write(chunk.text)
             stats = chunk.stats or stats
     finally:
         if ends_line and not "".join(pieces).endswith("\n"):
             click.echo()
     return stats
+
+
+def write(text: str) -> None:
+    """Write text of a model to standard output: as it is, but on a terminal without control over it."""
+    click.echo(visible(text) if sys.stdout.isatty() else text, nl=False, color=True)  # else click strips colours
 
 
 def accept_any_text() -> None:

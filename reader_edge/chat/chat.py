@@ -7,6 +7,7 @@ import click
 from reader_edge.chat.answer import check_system, print_answer, system_messages
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.terminal.console import print_table
+from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
 from reader_edge_runtime.engine import Prompt
 
@@ -67,7 +68,7 @@ class Chat:
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
         except ReaderEdgeError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {visible(str(error))}", err=True)
         if pieces:
             self._messages += [question, {"role": "assistant", "content": "".join(pieces)}]
 

@@ -161,7 +161,7 @@ def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") 
 def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", output: Output) -> None:
     from reader_edge.bench.comparison import compare
     from reader_edge.bench.comparison_report import comparison_fields, comparison_table
-    from reader_edge.chat.answer import accept_any_text
+    from reader_edge.chat.answer import accept_any_text, write
     from reader_edge.chat.answer_report import stats_table
     from reader_edge.terminal.console import count_progress, print_table
 
@@ -172,7 +172,7 @@ def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", out
     else:
         accept_any_text()
         text = comparison.plain[0].text
-        click.echo(text, nl=sys.stdout.isatty() and not text.endswith("\n"))
+        write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
         _start_line(text)
         print_table(comparison_table(comparison))
         if output.stats:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 import click
 from rich.console import Console
@@ -17,14 +18,27 @@ from rich.progress import (
 )
 from rich.progress import TimeRemainingColumn as RemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from reader_edge.terminal.control_characters import visible
 
 OnProgress = Callable[[int, int], None]
 OnStage = Callable[[str], None]
 
 
+class _Console(Console):
+    """Shows texts as they are: what a package, a file or a source is called is neither markup nor control."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__(file=file, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 def stderr_console() -> Console:
     """A console on the standard error of this moment."""
-    return Console(file=sys.stderr, highlight=False)
+    return _Console(sys.stderr)
 
 
 def figures_table(title: str, name: str, *figures: str) -> Table:
@@ -59,14 +73,14 @@ def print_table(table: Table) -> None:
 
 def print_report(*parts: Table | str) -> None:
     """Show tables and sentences on standard output."""
-    _print(Console(highlight=False), *parts)
+    _print(_Console(sys.stdout), *parts)
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Names and values on standard output, values below each other."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        click.echo(f"{name:<{width}}  {value}")
+        click.echo(visible(f"{name:<{width}}  {value}"))
 
 
 def _print(console: Console, *parts: Table | str) -> None:
@@ -114,7 +128,9 @@ def stage_progress(label: str) -> Iterator[OnStage]:
     if not console.is_terminal:
         yield lambda stage: console.print(f"{label}: {stage}", soft_wrap=True)
         return
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), console=console, transient=True
+    ) as progress:
         task = progress.add_task(label)
         yield lambda stage: progress.update(task, description=f"{label}: {stage}")
 

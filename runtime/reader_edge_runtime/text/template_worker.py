@@ -42,7 +42,8 @@ def _reply(request: Mapping[str, Any]) -> dict[str, str]:
     except MemoryError:
         return {"error": "it takes more memory than a template may"}
     except Exception as error:  # a template can raise whatever Python can
-        return {"error": (str(error) or type(error).__name__)[:_MAX_ERROR_CHARACTERS].rstrip(".")}
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return {"error": reason[:_MAX_ERROR_CHARACTERS].rstrip(".")}
     return {"text": text}
 
 
