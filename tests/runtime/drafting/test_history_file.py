@@ -221,7 +221,7 @@ def test_erased_history_is_gone_and_other_files_are_left_alone(tmp_path: Path) -
 def _write_many(path: str, number: int) -> None:
     file = history(Path(path), max_tokens=700)
     for i in range(40):
-        append_all(file, [[number, i] * 4] * 50)
+        append_all(file, [[number, i] * 4] * 20)
 
 
 def test_two_processes_lose_nothing_though_both_rewrite_the_file(tmp_path: Path) -> None:
