@@ -138,7 +138,9 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
             f"The prompt has {len(token_ids)} tokens, but the model's context of {manifest.max_context} must also hold "
             "the answer: shorten the prompt."
         )
-    worst = next((i for i in token_ids if not 0 <= i < manifest.vocab_size), None)
-    if worst is not None:
-        raise PromptError(f"The prompt holds token id {worst}, but the vocabulary has {manifest.vocab_size} tokens.")
-    return list(token_ids)
+    for token_id in token_ids:
+        if not isinstance(token_id, int | np.integer) or not 0 <= token_id < manifest.vocab_size:
+            raise PromptError(
+                f"The prompt holds token id {token_id!r:.80}, but the vocabulary has {manifest.vocab_size} tokens."
+            )
+    return list(map(int, token_ids))
