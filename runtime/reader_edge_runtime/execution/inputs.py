@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.package.manifest import MASKED
-from reader_edge_runtime.target import Float32Array, Int64Array, Pass
+from reader_edge_runtime.package.manifest import MASKED, Manifest
+from reader_edge_runtime.target import Cache, Float32Array, Int64Array, Pass
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 
@@ -16,6 +16,18 @@ Inputs = dict[str, npt.NDArray[np.generic]]
 def pass_width(trees: Sequence[DraftTree], min_rows: int) -> int:
     """Nodes that a pass has for each tree: the widest one's, or what `min_rows` asks for over all trees."""
     return max(max(map(len, trees)), -(-min_rows // len(trees)))
+
+
+def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int) -> Inputs:
+    """Inputs of a pass over a cache, after making room for the rows that it writes, those of padding included.
+
+    Raises ProviderError where a pass asks for hidden states: no graph of format version 1 reports them.
+    """
+    if wanted.wants_hidden_states:
+        raise ProviderError("This package's graph reports no hidden states: draft with sources that need none.")
+    lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
+    cache.reserve(cache.num_slots, max(lengths) + pass_width(wanted.trees, min_rows))
+    return build_inputs(wanted, lengths, min_rows, manifest.sliding_window)
 
 
 def build_inputs(wanted: Pass, lengths: Sequence[int], min_rows: int, sliding_window: int | None) -> Inputs:
@@ -55,12 +67,6 @@ def padded(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) ->
     larger = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
-
-
-def refuse_hidden_states(wanted: Pass) -> None:
-    """Raise ProviderError where a pass asks for hidden states: no graph of format version 1 reports them."""
-    if wanted.wants_hidden_states:
-        raise ProviderError("This package's graph reports no hidden states: draft with sources that need none.")
 
 
 def _windowed(

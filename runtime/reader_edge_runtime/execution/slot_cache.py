@@ -29,7 +29,6 @@ class SlotCache(ABC):
 
     @property
     def capacity(self) -> int:
-        """Rows per slot (S)."""
         return self._capacity
 
     @property
@@ -37,7 +36,7 @@ class SlotCache(ABC):
     def num_bytes(self) -> int: ...
 
     def reserve(self, num_slots: int, capacity: int) -> None:
-        """Make room for `num_slots` slots of `capacity` rows; grows geometrically, keeps all contents."""
+        """Grows geometrically. Raises ConfigError beyond the model's context."""
         if num_slots <= self._num_slots and capacity <= self._capacity:
             return
         limit = self._manifest.max_context
@@ -50,7 +49,6 @@ class SlotCache(ABC):
         self.lengths += [0] * (num_slots - len(self.lengths))
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
-        """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
         length = self.lengths[slot]
         num_kept = len(path)
         first = next((i for i, node in enumerate(path) if node != i), num_kept)
@@ -59,16 +57,13 @@ class SlotCache(ABC):
         self.lengths[slot] = length + num_kept
 
     def fill(self, slot: int, length: int) -> None:
-        """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
         self._touch_rows(slot, length)
         self.lengths[slot] = length
 
     def truncate(self, slot: int, length: int) -> None:
-        """Forget the rows from `length` on."""
         self.lengths[slot] = min(length, self.lengths[slot])
 
     def swap(self, slot: int, other: int) -> None:
-        """Exchange two slots' contents, so that running slots stay adjacent."""
         if slot == other:
             return
         self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
@@ -86,6 +81,5 @@ class SlotCache(ABC):
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
         """Exchange the first rows of two slots."""
 
-    @abstractmethod
-    def _touch_rows(self, slot: int, length: int) -> None:
+    def _touch_rows(self, slot: int, length: int) -> None:  # noqa: B027  (a device writes all its memory anyway)
         """Let the first rows of a slot be memory as any that was written."""

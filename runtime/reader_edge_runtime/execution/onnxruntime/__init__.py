@@ -6,5 +6,5 @@ from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
 
 INSTALLED_WHEEL = installed_wheel()
 
-# Else importing onnxruntime starts a thread that writes a device id and events to the user's cache folder, to be sent.
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# Else importing onnxruntime writes a device id and a store of events to the user's cache folder.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

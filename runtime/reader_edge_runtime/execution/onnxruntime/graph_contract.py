@@ -13,9 +13,7 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}
     if manifest.sliding_window is not None:
         wanted.add("tree_mask_sliding")
-    if set(inputs) != wanted:
-        odd = ", ".join(sorted(set(inputs) ^ wanted)[:3])
-        raise ProviderError(f"The graph's inputs differ from the manifest ({odd}): export the model again.")
+    _check_names("inputs", set(inputs), wanted)
     for name in manifest.past_names():
         shape = inputs[name].shape or []
         if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
@@ -24,9 +22,7 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
     if COMMIT_NAME in manifest.files:
         promised.add("log_sum_exp")
-    if set(outputs) != promised:
-        odd = ", ".join(sorted(set(outputs) ^ promised)[:3])
-        raise ProviderError(f"The graph's outputs differ from the manifest ({odd}): export the model again.")
+    _check_names("outputs", set(outputs), promised)
     for name, size, noun in (
         ("logits", manifest.vocab_size, "logits"),
         ("top_ids", manifest.top_k, "top successors"),
@@ -35,3 +31,9 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
         shape = outputs[name].shape or []  # ONNX lets an output go without
         if len(shape) != 3 or shape[2] != size:
             raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {size} {noun}: export again.")
+
+
+def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:
+    if found != wanted:
+        odd = ", ".join(sorted(found ^ wanted)[:3])
+        raise ProviderError(f"The graph's {kind} differ from the manifest ({odd}): export the model again.")

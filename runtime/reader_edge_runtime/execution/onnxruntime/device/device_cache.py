@@ -50,9 +50,6 @@ class DeviceCache(SlotCache):
         self._commit_graph.copy_slot(self.memory, other, self.memory, slot)
         self._commit_graph.copy_slot(self._spare, 0, self.memory, other)
 
-    def _touch_rows(self, slot: int, length: int) -> None:
-        """Nothing to do: zeros were written to the device when the memory was allocated."""
-
     def _zeros(self, num_slots: int, capacity: int) -> DeviceArray:
         manifest = self._manifest
         shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, padding_rows(capacity), manifest.head_dim)

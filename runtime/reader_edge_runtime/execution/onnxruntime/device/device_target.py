@@ -8,7 +8,7 @@ from typing import cast
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.inputs import Inputs, build_inputs, padded, refuse_hidden_states
+from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph, slot_view
@@ -115,11 +115,8 @@ class DeviceTarget:
         return _PREFILL_CHUNK
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
-        refuse_hidden_states(wanted)
-        lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
-        inputs = build_inputs(wanted, lengths, self.min_rows, self.manifest.sliding_window)
+        inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
         num_rows = inputs["logit_rows"].shape[1]
-        cache.reserve(cache.num_slots, inputs["tree_mask"].shape[-1])
         device_cache = cast(DeviceCache, cache)  # made by `new_cache`
         bound = self._bound_pass(device_cache, wanted.first_slot, _padded_sizes(inputs, device_cache.memory.shape[3]))
         for name, array in inputs.items():

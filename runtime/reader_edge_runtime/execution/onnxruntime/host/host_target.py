@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.execution.inputs import Inputs, build_inputs, refuse_hidden_states
+from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -100,12 +100,8 @@ class HostTarget:
         return _CHUNK if past < _LATE else _LATE_CHUNK
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
-        refuse_hidden_states(wanted)
-        first_slot, num_trees = wanted.first_slot, len(wanted.trees)
-        lengths = cache.lengths[first_slot : first_slot + num_trees]
-        inputs = build_inputs(wanted, lengths, self.min_rows, self.manifest.sliding_window)
-        cache.reserve(cache.num_slots, inputs["tree_mask"].shape[-1])
-        binding = self._binding(cast(HostCache, cache), first_slot, num_trees)  # made by `new_cache`
+        inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
+        binding = self._binding(cast(HostCache, cache), wanted.first_slot, len(wanted.trees))  # made by `new_cache`
         tensors = self._tensors_of(inputs)
         if self._bound != (binding, tensors):
             tensors.bind_to(binding)
