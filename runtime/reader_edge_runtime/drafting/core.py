@@ -169,16 +169,6 @@ class RequestCore:
             self._core.history.note_use(int(self._state[HISTORY_STATE]))
         self._num_nodes = 0
 
-    def follow(self, token_ids: Sequence[int]) -> None:
-        """Suppose that the text went on with these tokens; learns nothing. For tools and tests."""
-        self._num_nodes = 0
-        learning.move(self._current_arrays(), np.array(token_ids, np.int32))
-
-    def predicted_values(self) -> list[float]:
-        """Path values of the last draft's nodes before calibration: products of their tokens' probabilities."""
-        values: list[float] = self._values[0, : self._num_nodes].tolist()
-        return values
-
     def finish(self) -> list[Int32Array]:
         """Add the answer to the history, after the prompt's last tokens; the past texts that requests repeated since
         the last answer, which are remembered longer now."""

@@ -30,7 +30,6 @@ def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
         after_step()
         _learn_successors(core)
         after_step()
-        request.follow([])
         request.draft(8, 4)
         request.observe(_TEXT)
         request.finish()
@@ -43,7 +42,6 @@ def _learn_successors(core: "DraftingCore") -> None:
     top_logits = np.zeros((2, 4), np.float32)
     tree = DraftTree.chain([1, 2000, 3])
     core.successors.learn(ScoredTree(tree, range(1, 3), 2, top_ids, top_logits, vocab_size=8), [1, 2])
-    core.successors.after(1, 2)
 
 
 if __name__ == "__main__":

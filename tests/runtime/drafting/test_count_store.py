@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.integrity import check_integrity, count_plainly
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
+from tests.runtime.drafting.integrity import check_integrity, count_plainly, successors_of
 
 # Few tokens make long matches and many rows; many tokens make rows longer than a row may be.
 streams = st.one_of(
@@ -33,8 +33,8 @@ def test_context_counts_what_a_plain_table_counts(pieces: list[list[int]], num_t
     expected = count_plainly([text], [store.end])
     if len(set(text)) <= 24:
         for suffix, successors in expected.items():
-            assert store.successors(suffix) == successors
-    assert store.successors((9,) * ORDER) == expected.get((9,) * ORDER, {})
+            assert successors_of(store, suffix) == successors
+    assert successors_of(store, (9,) * ORDER) == expected.get((9,) * ORDER, {})
 
 
 @settings(max_examples=150, deadline=None)
@@ -113,5 +113,5 @@ def test_text_longer_than_the_room_is_kept_at_its_end() -> None:
     history = History(10)
     history.add(tokens(list(range(100))))
     assert [text.tolist() for text in history.texts()] == [list(range(90, 100))]
-    assert history.successors((93,)) == {94: (1, 5)}
-    assert history.successors((50,)) == {}
+    assert successors_of(history, (93,)) == {94: (1, 5)}
+    assert successors_of(history, (50,)) == {}

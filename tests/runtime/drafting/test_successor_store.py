@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.integrity import check_successors
 from reader_edge_runtime.drafting.kernels.layout import CLASSES
 from reader_edge_runtime.drafting.kernels.successors import (
     FIRST_NAMED_CLASS,
@@ -21,6 +20,7 @@ from reader_edge_runtime.drafting.kernels.successors import (
     class_of,
 )
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
+from tests.runtime.drafting.integrity import after, check_successors
 
 Reference = dict[tuple[int, ...], dict[int, float]]
 
@@ -71,7 +71,7 @@ def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: 
                 learn_plainly(reference, key, top_ids[row], top_logits[row])
     check_successors(store)
     for key, expected in reference.items():
-        found = store.after(*key)
+        found = after(store, *key)
         assert [p for _, p in found] == sorted((p for _, p in found), reverse=True)
         assert dict(found) == pytest.approx({token_id: expected[token_id] for token_id, _ in found}, abs=0.01)
         assert all(token_id in dict(found) for token_id, p in expected.items() if p > 0.02)
@@ -86,9 +86,9 @@ def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs
         ids = 1000 * before + 10 * token + random.permutation(10)[:6]
         learn_one(store, before, token, ids, np.zeros(6))
         pairs.add((before, token))
-        assert {token_id // 10 for token_id, _ in store.after(before, token)} == {100 * before + token}
+        assert {token_id // 10 for token_id, _ in after(store, before, token)} == {100 * before + token}
     check_successors(store)
-    found = {(a, b): store.after(a, b) for a in range(40) for b in range(40)}
+    found = {(a, b): after(store, a, b) for a in range(40) for b in range(40)}
     for (a, b), named in found.items():
         assert all(token_id // 10 == 100 * a + b for token_id, _ in named)
         assert not named or (a, b) in pairs
@@ -99,8 +99,8 @@ def test_what_the_target_no_longer_says_fades() -> None:
     store = SuccessorStore(16)
     for first in [0, *[10] * 12]:
         learn_one(store, 2, 3, np.arange(8) + first, np.linspace(2, 0, 8))
-    assert [token_id for token_id, _ in store.after(3)] == [*range(10, 18)]
-    assert [token_id for token_id, _ in store.after(2, 3)] == [*range(10, 18)]
+    assert [token_id for token_id, _ in after(store, 3)] == [*range(10, 18)]
+    assert [token_id for token_id, _ in after(store, 2, 3)] == [*range(10, 18)]
 
 
 def test_a_full_set_drops_its_oldest_pair() -> None:
@@ -108,15 +108,15 @@ def test_a_full_set_drops_its_oldest_pair() -> None:
     num_ways = len(store.after_pair)
     for before in [*range(num_ways), 0, 90]:
         learn_one(store, before, 7, [before], [0.0])
-    assert store.after(1, 7) == []
-    assert [store.after(before, 7)[0][0] for before in (0, *range(2, num_ways), 90)] == [0, *range(2, num_ways), 90]
+    assert after(store, 1, 7) == []
+    assert [after(store, before, 7)[0][0] for before in (0, *range(2, num_ways), 90)] == [0, *range(2, num_ways), 90]
 
 
 def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() -> None:
     store = SuccessorStore(16)
     learn_one(store, 2, 3, [10, 11, 12, 13], np.log([0.9, 0.09, 0.0099, 0.0001]))
     learn_one(store, 2, 4, [10, 11, 12, 13], np.zeros(4))
-    sharp_ids, sharp = zip(*store.after(2, 3), strict=True)
+    sharp_ids, sharp = zip(*after(store, 2, 3), strict=True)
     assert sharp_ids == (10, 11, 12)
     assert sharp == pytest.approx((0.9, 0.09, 0.0099), abs=1e-3)
     records = [store.after_token[3], store.after_token[4]]
@@ -130,7 +130,7 @@ def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() ->
 def test_odd_logits_do_no_harm(value: float) -> None:
     store = SuccessorStore(16)
     learn_one(store, 2, 3, [10, 11, 12], [value, 0.0, value])
-    assert all(token_id in (10, 11, 12) and 0 <= p <= 1 for token_id, p in store.after(2, 3))
+    assert all(token_id in (10, 11, 12) and 0 <= p <= 1 for token_id, p in after(store, 2, 3))
 
 
 def test_what_the_target_said_is_drafted_until_it_is_forgotten() -> None:

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
+from reader_edge_runtime.drafting.kernels.counts import ORDER
+from reader_edge_runtime.drafting.kernels.evidence import advance, gather
+from reader_edge_runtime.drafting.kernels.jit import owning_kernel
+from reader_edge_runtime.drafting.kernels.request import Request
 from reader_edge_runtime.drafting.parameters import cold_parameters
 
 Path = tuple[int, ...]
@@ -35,6 +40,21 @@ def paths_of(tree: DraftTree) -> list[Path]:
     return paths
 
 
+@owning_kernel
+def move(request: Request, token_ids: Int32Array) -> None:
+    """Suppose that the text went on with these tokens, without learning from them."""
+    sources, state, evidences, work = request.sources, request.state, request.evidences, request.work
+    for token in token_ids:
+        gather(sources, state, evidences[0], work)
+        advance(sources, state, token, ORDER)
+
+
+def predicted_values(request: RequestCore) -> list[float]:
+    """Path values of the last draft's nodes before calibration: products of their tokens' probabilities."""
+    values: list[float] = request._values[0, : request._num_nodes].tolist()
+    return values
+
+
 def values_of_all_paths(core: DraftingCore, text: list[int]) -> dict[Path, float]:
     """Every path's value, from drafts of one level after each path."""
     values: dict[Path, float] = {(): 1.0}
@@ -43,9 +63,9 @@ def values_of_all_paths(core: DraftingCore, text: list[int]) -> dict[Path, float
         below: list[Path] = []
         for path in level:
             request = core.begin(text)
-            request.follow(path)
+            move(request._current_arrays(), np.array(path, np.int32))
             tree = request.draft(256, 1)
-            for token, value in zip(tree.token_ids[1:], request.predicted_values()[1:], strict=True):
+            for token, value in zip(tree.token_ids[1:], predicted_values(request)[1:], strict=True):
                 values[(*path, token)] = values[path] * value
                 below.append((*path, token))
         level = below
@@ -66,8 +86,8 @@ def test_tree_is_the_best_of_its_size_for_every_budget(seed: int, length: int) -
         tree.check(text[-1], 6, max_nodes)
         paths = paths_of(tree)
         assert len(tree) == min(max_nodes, sum(value >= 1e-4 for value in best))
-        np.testing.assert_allclose(request.predicted_values(), [values[path] for path in paths], rtol=1e-4)
-        assert sum(request.predicted_values()) == pytest.approx(sum(best[: len(tree)]), rel=1e-4)
+        np.testing.assert_allclose(predicted_values(request), [values[path] for path in paths], rtol=1e-4)
+        assert sum(predicted_values(request)) == pytest.approx(sum(best[: len(tree)]), rel=1e-4)
         assert previous <= set(paths)
         previous = set(paths)
 

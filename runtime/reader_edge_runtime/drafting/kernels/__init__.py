@@ -4,5 +4,5 @@ Entry points (the others are their parts):
     counts.learn, counts.unlearn, counts.move_keys   what followed which tokens
     request.new_request                              a request's arrays as one argument of the others
     tree.draft                                       the best tree for a text so far
-    learning.observe, learning.move                  learn from what the target said, and go on with it
+    learning.observe                                 learn from what the target said, and go on with it
 """

@@ -249,24 +249,6 @@ def relocate(
 
 
 @kernel
-def look_up(header: Int64Array, table: Int64Array, text: Int32Array, suffix: Int32Array) -> Number:
-    """What followed a suffix of 1 to ORDER tokens, newest token first: a single, the number of a row, 0 for nothing."""
-    state = hash_start()
-    value = np.int64(0)
-    for order in range(len(suffix)):
-        if value != 0 and is_single(value):
-            if text[(single_position(value) - order - 1) & header[TEXT_MASK]] != suffix[order]:
-                return np.int64(0)
-            continue
-        state = hash_push(state, suffix[order])
-        i = find(header, table, hash_key(state))
-        if i < 0:
-            return np.int64(0)
-        value = table[i, 1]
-    return value
-
-
-@kernel
 def move_keys(old: Int64Array, header: Int64Array, table: Int64Array) -> None:
     """Fill an empty, larger table from an old one."""
     for j in range(old.shape[0]):

@@ -15,19 +15,6 @@ from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKE
 
 
 @owning_kernel
-def move(request: Request, token_ids: Int32Array) -> None:
-    """Go on with tokens without learning from them."""
-    _move(token_ids, request.sources, request.state, request.evidences, request.work)
-
-
-@part
-def _move(token_ids: Int32Array, sources: Sources, state: Int32Array, evidences: Int32Array, work: Int32Array) -> None:
-    for token in token_ids:
-        gather(sources, state, evidences[0], work)
-        advance(sources, state, token, ORDER)
-
-
-@owning_kernel
 def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -> int:
     """Learn that tokens follow the text, whose state moves along, and how the tree that was drafted for them fared.
 

@@ -1,7 +1,6 @@
 """Counts of what followed what, in growing arrays: of one text that goes on (context) or of many (history)."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy.typing as npt
 
 from reader_edge_runtime.drafting.kernels import counts
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Store
-from reader_edge_runtime.drafting.kernels.counts import SINGLE_MARK
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
     HEADER,
@@ -68,28 +66,6 @@ class CountStore:
             self._learn(self.end + num_counted, self.end + num_tokens)
         else:
             self.end += num_tokens
-
-    def successors(self, suffix: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Token -> (count, last position) of what followed `suffix`, 0 to ORDER tokens, oldest token first."""
-        row = ORDER_0_ROW
-        if suffix:
-            newest_first = np.array(suffix[::-1], np.int32)
-            row = int(counts.look_up(self.header, self.table, self.text, newest_first))
-        if row & SINGLE_MARK:
-            return {row >> 32: (1, row & (SINGLE_MARK - 1))}
-        return {token: (count, position) for token, count, position in self.entries(row)}
-
-    def entries(self, row: int) -> list[tuple[int, int, int]]:
-        """(token, count, last position) of a row, in the order stored."""
-        found: list[tuple[int, int, int]] = []
-        block, offset = row, 4
-        for _ in range(int(self.rows[row * BLOCK + 2]) if row else 0):
-            if offset == BLOCK:
-                block, offset = int(self.rows[block * BLOCK]), 1
-            token, count, position = self.rows[block * BLOCK + offset :][:3].tolist()
-            found.append((token, count, position))
-            offset += 3
-        return found
 
     def _learn(self, begin: int, end: int) -> None:
         while True:

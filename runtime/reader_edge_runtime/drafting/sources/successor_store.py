@@ -78,28 +78,8 @@ class SuccessorStore:
         self.after_token, self.after_pair = after_token, after_pair
         self.arrays = Successors(self.after_token, self.after_pair)
 
-    def after(self, *token_ids: int) -> list[tuple[int, float]]:
-        """(token, probability) of what was recorded after one token or a pair, best first. For tools and tests."""
-        if len(token_ids) == 1:
-            if token_ids[0] >= len(self.after_token):
-                return []
-            record = self.after_token[token_ids[0]]
-        else:
-            row = successors.find_pair(self.after_pair, *token_ids)
-            if row < 0:
-                return []
-            record = self.after_pair[row]
-        return named_tokens(record)
-
     def _grow(self, token_id: int) -> None:
         grown: Int32Array = np.zeros((1 << token_id.bit_length(), RECORD), np.int32)
         grown[: len(self.after_token)] = self.after_token
         self.after_token = grown
         self.arrays = Successors(self.after_token, self.after_pair)
-
-
-def named_tokens(record: Int32Array) -> list[tuple[int, float]]:
-    """(token, probability) of a record, best first."""
-    num = int(record[NUM_AND_LEVEL]) // LEVELS
-    numbers = record[NUMBERS:].view(np.uint16)[:num]
-    return list(zip(record[NAMED : NAMED + num].tolist(), (numbers / 65536).tolist(), strict=True))

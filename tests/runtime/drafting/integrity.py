@@ -4,8 +4,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
-from reader_edge_runtime.drafting.kernels.counts import ORDER, SINGLE_MARK
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.counts import (
+    ORDER,
+    SINGLE_MARK,
+    find,
+    hash_key,
+    hash_push,
+    hash_start,
+    is_single,
+    single_position,
+)
+from reader_edge_runtime.drafting.kernels.jit import kernel
+from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
     FREE_BLOCK,
@@ -14,12 +25,85 @@ from reader_edge_runtime.drafting.kernels.rows import (
     NUM_BLOCKS,
     NUM_KEYS,
     ORDER_0_ROW,
+    TEXT_MASK,
 )
-from reader_edge_runtime.drafting.kernels.successors import BEFORE, NUM_AND_LEVEL, TOKEN, WAYS, set_of
+from reader_edge_runtime.drafting.kernels.successors import (
+    BEFORE,
+    NAMED,
+    NUM_AND_LEVEL,
+    NUMBERS,
+    TOKEN,
+    WAYS,
+    find_pair,
+    set_of,
+)
 from reader_edge_runtime.drafting.sources.count_store import CountStore
-from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore, named_tokens
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
 Successors = dict[int, tuple[int, int]]
+
+
+@kernel
+def look_up(header: Int64Array, table: Int64Array, text: Int32Array, suffix: Int32Array) -> Number:
+    """What followed a suffix of 1 to ORDER tokens, newest token first: a single, the number of a row, 0 for nothing."""
+    state = hash_start()
+    value = np.int64(0)
+    for order in range(len(suffix)):
+        if value != 0 and is_single(value):
+            if text[(single_position(value) - order - 1) & header[TEXT_MASK]] != suffix[order]:
+                return np.int64(0)
+            continue
+        state = hash_push(state, suffix[order])
+        i = find(header, table, hash_key(state))
+        if i < 0:
+            return np.int64(0)
+        value = table[i, 1]
+    return value
+
+
+def successors_of(store: CountStore, suffix: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Token -> (count, last position) of what followed `suffix`, 0 to ORDER tokens, oldest token first."""
+    row = ORDER_0_ROW
+    if suffix:
+        newest_first = np.array(suffix[::-1], np.int32)
+        row = int(look_up(store.header, store.table, store.text, newest_first))
+    if row & SINGLE_MARK:
+        return {row >> 32: (1, row & (SINGLE_MARK - 1))}
+    return {token: (count, position) for token, count, position in entries(store, row)}
+
+
+def entries(store: CountStore, row: int) -> list[tuple[int, int, int]]:
+    """(token, count, last position) of a row, in the order stored."""
+    found: list[tuple[int, int, int]] = []
+    block, offset = row, 4
+    for _ in range(int(store.rows[row * BLOCK + 2]) if row else 0):
+        if offset == BLOCK:
+            block, offset = int(store.rows[block * BLOCK]), 1
+        token, count, position = store.rows[block * BLOCK + offset :][:3].tolist()
+        found.append((token, count, position))
+        offset += 3
+    return found
+
+
+def after(store: SuccessorStore, *token_ids: int) -> list[tuple[int, float]]:
+    """(token, probability) of what was recorded after one token or a pair, best first."""
+    if len(token_ids) == 1:
+        if token_ids[0] >= len(store.after_token):
+            return []
+        record = store.after_token[token_ids[0]]
+    else:
+        row = find_pair(store.after_pair, *token_ids)
+        if row < 0:
+            return []
+        record = store.after_pair[row]
+    return named_tokens(record)
+
+
+def named_tokens(record: Int32Array) -> list[tuple[int, float]]:
+    """(token, probability) of a record, best first."""
+    num = int(record[NUM_AND_LEVEL]) // LEVELS
+    numbers = record[NUMBERS:].view(np.uint16)[:num]
+    return list(zip(record[NAMED : NAMED + num].tolist(), (numbers / 65536).tolist(), strict=True))
 
 
 def count_plainly(texts: Sequence[Sequence[int]], ends: Sequence[int]) -> dict[tuple[int, ...], Successors]:
@@ -65,7 +149,7 @@ def _check_record(record: Int32Array) -> int:
 
 
 def _check_row(store: CountStore, suffix: tuple[int, ...], expected: Successors) -> None:
-    found = store.successors(suffix)
+    found = successors_of(store, suffix)
     mask = len(store.text) - 1
     assert found, f"{suffix} is not found."
     assert len(found) >= min(len(expected), MAX_ENTRIES) or len(expected) > MAX_ENTRIES, f"{suffix} lost tokens."
@@ -90,7 +174,7 @@ def _check_positions(store: CountStore, used: list[int], texts: Sequence[Sequenc
     values = store.table[store.table[:, 0] != 0][:, 1].tolist()
     stored = [(value >> 32, value & (SINGLE_MARK - 1)) for value in values if value & SINGLE_MARK]
     for row in [ORDER_0_ROW, *used]:
-        stored += [(token, position) for token, _, position in store.entries(row)]
+        stored += [(token, position) for token, _, position in entries(store, row)]
     for token, position in stored:
         assert live.get(position) == token, f"Token {token} at {position} is stale."
 
@@ -106,7 +190,7 @@ def _check_blocks(store: CountStore, used: list[int]) -> None:
             block = int(store.rows[block * BLOCK])
     assert seen == set(range(int(store.header[NEXT_BLOCK])))
     for row in [ORDER_0_ROW, *used]:
-        counts = [count for _, count, _ in store.entries(row)]
+        counts = [count for _, count, _ in entries(store, row)]
         assert counts == sorted(counts, reverse=True), f"Row {row} is not sorted."
     num_free, block = 0, int(store.header[FREE_BLOCK])
     while block:
