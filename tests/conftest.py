@@ -30,7 +30,7 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 # What is not fast: a test whose module imports one of these (it exports models, or waits for processes it starts), and
 # what lies in these places (it decodes whole proofs or benchmarks).
-_SLOW_IMPORTS = frozenset({"onnx", "reader_edge_export", "subprocess", "torch"})
+_SLOW_IMPORTS = frozenset({"multiprocessing", "onnx", "reader_edge_export", "subprocess", "torch"})
 _SLOW_PLACES = [ROOT / "tests" / place for place in ("benchmarks", "export", "reader_edge/bench", "reader_edge/proof")]
 
 

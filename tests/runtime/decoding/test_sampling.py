@@ -20,7 +20,7 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 VOCAB_SIZE = 6
-NUM_DRAWS = 24_000
+NUM_DRAWS = 12_000
 # One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
 TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
 
