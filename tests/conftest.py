@@ -29,9 +29,15 @@ os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 # What is not fast: a test whose module imports one of these (it exports models, or waits for processes it starts), and
-# what lies in these places (it decodes whole proofs or benchmarks).
+# what lies in these places (it decodes many whole answers, or waits for processes of ours).
 _SLOW_IMPORTS = frozenset({"multiprocessing", "onnx", "reader_edge_export", "subprocess", "torch"})
-_SLOW_PLACES = [ROOT / "tests" / place for place in ("benchmarks", "export", "reader_edge/bench", "reader_edge/proof")]
+_SLOW_PLACES = [
+    ROOT / "tests" / place
+    for place in (
+        *("benchmarks", "export", "fuzz", "reader_edge/bench", "reader_edge/proof", "reader_edge/test_run.py"),
+        *("runtime/test_engine.py", "runtime/text/test_chat_template.py"),
+    )
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
