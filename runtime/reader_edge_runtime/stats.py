@@ -30,7 +30,7 @@ STEP_PARTS = tuple(part.name for part in fields(StepTimes))
 
 
 @dataclass(slots=True)
-class GenerationStats:
+class GenerationStats(StepTimes):
     """Counts and times of one request; sums of several through `add`.
 
     num_prompt_tokens: tokens of the prompt; num_reused_tokens of them were in the KV cache already.
@@ -70,11 +70,6 @@ class GenerationStats:
     log_probability: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    draft_s: float = 0.0
-    forward_s: float = 0.0
-    verify_s: float = 0.0
-    commit_s: float = 0.0
-    learn_s: float = 0.0
 
     @property
     def num_decoded_tokens(self) -> int:
@@ -125,8 +120,8 @@ class GenerationStats:
 
     def add(self, other: "GenerationStats") -> None:
         """Add the counts and times of another request."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 def _tenth(value: float) -> int:

@@ -1,5 +1,6 @@
 """The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -84,6 +85,7 @@ class Decoder:
         advanced = list(self.running)
         try:
             if self.running:
+                self.recorder.start()
                 self._advance()
             advanced += self._start_waiting()
         except BaseException as error:
@@ -125,17 +127,13 @@ class Decoder:
         self.drafter.forget()
 
     def _advance(self) -> None:
-        """One step of all running requests."""
-        self.recorder.start()
-        plan = self._plan()
-        result = self._forward(plan.trees)
-        verifications = self._verify(plan.trees, result)
-        self._commit(verifications)
+        """One step of all running requests. Plain decoding is the same step with trees of one node."""
+        plan = self._plan()  # each request's draft, cut to a tree: node 0 is the pending token
+        result = self._forward(plan.trees)  # one pass scores every node
+        verifications = self._verify(plan.trees, result)  # walk each tree with the target's own choices
+        self._commit(verifications)  # keep the walked rows
         self._learn(plan, verifications, result)
-        self.planner.settle(plan, self.running, self.recorder.times, verifications)
-        for request in self.running:
-            request.stats.count_step(plan.width, self.recorder.times)
-        self._release_finished()
+        self._settle(plan, verifications)
 
     @recorded("draft_s")
     def _plan(self) -> StepPlan:
@@ -150,23 +148,23 @@ class Decoder:
         drafts = {}
         for (slot, wish), draft in zip(wishes.items(), self.drafter.draft(list(wishes.values())), strict=True):
             with self.running[slot] as request:
-                drafts[slot] = self._checked(request, draft, wish.max_nodes)
+                if isinstance(draft, Exception):
+                    raise draft
+                draft.check(request.token_ids[-1], self.target.manifest.vocab_size, wish.max_nodes)
+                constraint = request.constraint
+                drafts[slot] = draft if constraint is None else constrained(draft, constraint, wish.max_nodes)
         return drafts
-
-    def _checked(self, request: Request, draft: DraftTree | Exception, max_nodes: int) -> DraftTree:
-        if isinstance(draft, Exception):
-            raise draft
-        draft.check(request.token_ids[-1], self.target.manifest.vocab_size, max_nodes)
-        return draft if request.constraint is None else constrained(draft, request.constraint, max_nodes)
 
     @recorded("forward_s")
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
         return self._pass(0, trees, [range(len(tree)) for tree in trees])
 
-    def _pass(self, first_slot: int, trees: list[DraftTree], rows: list[range]) -> ForwardResult:
+    def _pass(
+        self, first_slot: int, trees: list[DraftTree], rows: list[range], is_chosen_from: bool = True
+    ) -> ForwardResult:
         """Score trees, and ask for what choosing from them takes."""
-        requests = self.running[first_slot : first_slot + len(trees)]
-        wants_logits = self.on_logits is not None or any(request.needs_logits for request in requests)
+        requests = self.running[first_slot : first_slot + len(trees)] if is_chosen_from else []
+        wants_logits = any(request.needs_logits or self.on_logits is not None for request in requests)
         wants_scores = any(request.config.is_scored for request in requests)
         return self.target.forward(
             self.cache, Pass(first_slot, trees, rows, wants_logits, wants_scores, self.drafter.wants_hidden_states)
@@ -178,8 +176,10 @@ class Decoder:
         verifications: list[Verification | None] = [None] * len(trees)
         for b, tree in enumerate(trees):
             with self.running[b] as request:
-                rule = self.acceptance if request.sampler.takes_best else accept_exactly
-                verifications[b] = rule(tree, result, b, self._chooser(request, result, b), request.emit)
+                if request.is_running:  # its draft did not fail
+                    rule = self.acceptance if request.sampler.takes_best else accept_exactly
+                    choose = functools.partial(self._choose, request, result, b)
+                    verifications[b] = rule(tree, result, b, choose, request.emit)
         return verifications
 
     @recorded("commit_s")
@@ -200,21 +200,16 @@ class Decoder:
         request.stats.num_redecided_tokens += 1
         result = self._pass(slot, [DraftTree.chain([request.token_ids[-1]])], [range(1)])
         self.cache.commit(slot, [0])
-        token_id = self._chooser(request, result, 0)(0)
+        token_id = self._choose(request, result, 0, 0)
         request.emit(token_id)
         return token_id
 
-    def _chooser(self, request: Request, result: ForwardResult, b: int) -> Callable[[int], int]:
-        """Gives the request's next token after a row of tree b."""
+    def _choose(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
+        """The request's next token after row (b, row) of a pass."""
         if self.on_logits is None:
-            return lambda row: request.choose(result, b, row)
-        on_logits = self.on_logits
-
-        def choose(row: int) -> int:
-            on_logits(request, result.wanted_logits[b, row])
-            return request.choose(result, b, row, reads_logits=True)
-
-        return choose
+            return request.choose(result, b, row)
+        self.on_logits(request, result.wanted_logits[b, row])
+        return request.choose(result, b, row, reads_logits=True)
 
     @recorded("learn_s")
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
@@ -230,6 +225,13 @@ class Decoder:
                     request.stats.num_vain_drafts += len(tree) == 1
                     root = len(request.token_ids) - len(verification.token_ids) - 1
                     request.drafter.observe(self._scored(tree, range(len(tree)), root, result, b))
+
+    def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
+        """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
+        self.planner.settle(plan, self.running, self.recorder.times, verifications)
+        for request in self.running:
+            request.stats.count_step(plan.width, self.recorder.times)
+        self._release_finished()
 
     def _start_waiting(self) -> list[Request]:
         """Prefill waiting requests while slots are free; each emits its first token."""
@@ -255,19 +257,14 @@ class Decoder:
         while (length := self.cache.lengths[slot]) < len(prompt):
             chunk = self.config.prefill_chunk or self.target.prefill_chunk(length)
             tree = DraftTree.chain(prompt[length : length + chunk])
-            rows = self._prompt_rows(request, length, len(tree))
-            result = self._pass(slot, [tree], [rows])
+            rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
+            is_last = length + len(tree) == len(prompt)
+            result = self._pass(slot, [tree], [rows], is_last)
             self.cache.commit(slot, list(range(len(tree))))
-            if length + len(tree) == len(prompt):
-                request.emit(self._chooser(request, result, 0)(len(rows) - 1))
+            if is_last:
+                request.emit(self._choose(request, result, 0, len(rows) - 1))
             if request.drafter is not None:
                 request.drafter.observe(self._scored(tree, rows, length, result, 0))
-
-    def _prompt_rows(self, request: Request, length: int, num_nodes: int) -> range:
-        """The nodes of a prompt chunk to report on: the last, and more of the prompt's end for drafting."""
-        num_wanted = self.planner.prompt_rows(request, self.drafter.num_harvested_rows) if request.drafter else 0
-        first = request.num_prompt_tokens - max(num_wanted, 1) - length
-        return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def _release_finished(self) -> None:
         for slot in reversed(range(len(self.running))):

@@ -198,10 +198,15 @@ def test_nothing_is_drafted_where_the_context_holds_no_more(room: int) -> None:
 
 
 def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take() -> None:
-    request = a_request()
+    request = Request([1] * 100, GenerationConfig(), make_manifest())
     pass_s = float(cost(growth=0.1).pass_seconds(PASTS[0])[8])
-    assert Planner().prompt_rows(request, 64) == 64
-    assert planner_of(replace(cost(growth=0.1), row_s=0.99 * pass_s / 150)).prompt_rows(request, 64) == 64
-    assert planner_of(replace(cost(growth=0.1), row_s=1.01 * pass_s / 150)).prompt_rows(request, 64) == 0
+    cheap = planner_of(replace(cost(growth=0.1), row_s=0.99 * pass_s / 150))
+    dear = planner_of(replace(cost(growth=0.1), row_s=1.01 * pass_s / 150))
+    assert cheap.prompt_rows(request, 70, 30, 64) == range(29, 30)  # nobody drafts
+    request.drafter = cast(RequestDrafter, object())
+    assert Planner().prompt_rows(request, 70, 30, 64) == cheap.prompt_rows(request, 70, 30, 64) == range(30)
+    assert cheap.prompt_rows(request, 0, 70, 64) == range(36, 70)
+    assert cheap.prompt_rows(request, 0, 30, 64) == range(29, 30)  # not the prompt's end
+    assert dear.prompt_rows(request, 70, 30, 64) == range(29, 30)
     request.trust.num_vain = 7
-    assert Planner().prompt_rows(request, 64) == 0
+    assert Planner().prompt_rows(request, 70, 30, 64) == range(29, 30)

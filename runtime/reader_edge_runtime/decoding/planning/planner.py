@@ -87,9 +87,13 @@ class Planner:
         if request.has_drafted:
             self.overheads.learn_finish(seconds)
 
-    def prompt_rows(self, request: Request, num_wanted: int) -> int:
-        """How many of a prompt's last rows to report to the drafter: none where that takes more than it saves."""
-        return num_wanted if self._reads_prompts and not request.trust.is_in_vain else 0
+    def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
+        """The nodes to report on of a prompt's chunk behind `length` tokens: the last, and for drafting as many of the
+        prompt's last ones as the drafter wants, unless that takes more than it saves.
+        """
+        is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_in_vain
+        first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
+        return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
