@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from reader_edge_runtime.assembly import Drafting, assemble
@@ -60,7 +61,7 @@ class Engine:
         print(engine.generate("# tar").text)
 
     width_report: what the width probe found at load, None when it did not run.
-    lock: held while the decoder works. Calls from several threads wait for each other's steps, which serve all.
+    Calls from several threads wait for each other's steps, which serve all.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Engine:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.width_report = width_report
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._closed: deque[Request] = deque()
 
     @classmethod
     def load(
@@ -144,14 +146,28 @@ class Engine:
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""
-        with self.lock:
-            self.decoder.forget()
+        with self.working() as decoder:
+            decoder.forget()
+
+    @contextmanager
+    def working(self) -> Iterator[Decoder]:
+        """The decoder, for this thread alone, without the requests that were closed meanwhile."""
+        with self._lock:
+            while self._closed:
+                self.decoder.cancel(self._closed.popleft())
+            yield self.decoder
+
+    def close(self, request: Request) -> None:
+        """End a request, at the latest when the decoder next works: an iterator may be finalised amid a step."""
+        self._closed.append(request)
+        if not self._lock.locked():
+            with self.working():
+                return
 
     def _calibrate_batches(self) -> None:
         """Measure batched passes when the first batch comes; one size stands for all."""
-        decoder = self.decoder
-        size = min(_BATCH_MEASURED, decoder.config.max_batch)
-        with self.lock:
+        with self.working() as decoder:
+            size = min(_BATCH_MEASURED, decoder.config.max_batch)
             if decoder.config.is_calibrated and size > 1 and not decoder.planner.times.has(size):
                 decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
@@ -161,27 +177,25 @@ class _Answer:
 
     def __init__(self, engine: Engine, prompt: Prompt, config: GenerationConfig) -> None:
         token_ids = engine.encode_prompt(prompt)
-        self._decoder = engine.decoder
-        self._lock = engine.lock
+        self._engine = engine
         self._stream = TextStream(engine.tokenizer, token_ids, config.stop)
         self._request = Request(token_ids, config, engine.package.manifest, self._stream.push)
         self._num_taken = 0
 
     def __enter__(self) -> "_Answer":
-        with self._lock:
-            self._decoder.enqueue(self._request)
+        with self._engine.working() as decoder:
+            decoder.enqueue(self._request)
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._decoder.cancel(self._request)
+        self._engine.close(self._request)
 
     def next_chunk(self) -> GenerationChunk:
         """What was emitted since the last chunk; decodes until there is something."""
         request = self._request
-        with self._lock:
+        with self._engine.working() as decoder:
             while request.is_running and request.num_output_tokens == self._num_taken:
-                self._decoder.step()
+                decoder.step()
             token_ids = tuple(request.output_token_ids[self._num_taken :])
             self._num_taken += len(token_ids)
             if request.is_running:

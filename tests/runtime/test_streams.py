@@ -8,6 +8,7 @@ import pytest
 from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 PROMPTS = ("# tar", "# git commit", "# curl")
@@ -105,4 +106,21 @@ def test_a_request_that_fails_leaves_the_others_their_answers(
     read: list[GenerationChunk] = []
     with pytest.raises(ValueError, match="callback"):
         read.extend(stream)  # keeps what came before the error
+    assert not engine.decoder.running
+
+
+def test_a_stream_finalised_amid_a_step_neither_blocks_nor_harms_the_others(
+    engine: Engine, alone: dict[str, tuple[str, tuple[int, ...], str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the garbage collector may do, in whatever thread and line it runs."""
+    forgotten = engine.stream("# curl", CONFIG)
+    next(forgotten)
+    forward = engine.decoder.target.forward
+
+    def collecting(cache: Cache, wanted: Pass) -> ForwardResult:
+        forgotten.close()
+        return forward(cache, wanted)
+
+    monkeypatch.setattr(engine.decoder.target, "forward", collecting)
+    assert whole(list(engine.stream("# tar", CONFIG))) == alone["# tar"]
     assert not engine.decoder.running

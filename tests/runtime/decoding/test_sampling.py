@@ -31,6 +31,18 @@ def softmax(values: Float64Array) -> Float64Array:
     return exp
 
 
+def probabilities(sampler: Sampler, logits: Float32Array) -> Float64Array:
+    """The distribution over the vocabulary that a sampler draws from, float64 (V,), for a temperature above 0."""
+    found = np.zeros(len(logits))
+    if sampler._is_cut(logits):
+        token_ids, weights = sampler._kept(logits)
+        found[token_ids] = weights
+    else:
+        found[:] = sampler._weights(logits)
+    found /= found.sum()
+    return found
+
+
 def chi_square_p_value(counts: npt.NDArray[np.int64], probabilities: Float64Array) -> float:
     """Upper tail of the chi-square distribution, by Wilson and Hilferty's cube-root normal approximation."""
     from math import erfc, sqrt
@@ -67,8 +79,8 @@ def count_pairs(
 
 def exact_pairs(target: FakeTarget, config: SamplingConfig) -> tuple[Float64Array, Float64Array]:
     sampler = Sampler(config, VOCAB_SIZE, [])
-    first = sampler.probabilities(target.logits_after([0]))
-    seconds = [sampler.probabilities(target.logits_after([0, token_id])) for token_id in range(VOCAB_SIZE)]
+    first = probabilities(sampler, target.logits_after([0]))
+    seconds = [probabilities(sampler, target.logits_after([0, token_id])) for token_id in range(VOCAB_SIZE)]
     return first, (first[:, None] * np.stack(seconds)).ravel()
 
 
@@ -116,7 +128,7 @@ def test_control_one_draw_per_candidate_row_fails_the_same_test() -> None:
     target = FakeTarget(make_manifest(VOCAB_SIZE), sharpness=0.6)
     logits = tree_logits(target)
     sampler = Sampler(SamplingConfig(temperature=1.0), VOCAB_SIZE, [])
-    first_probabilities = sampler.probabilities(logits[0])
+    first_probabilities = probabilities(sampler, logits[0])
     random = np.random.default_rng(0)
     children = [TREE.token_ids[node] for node in range(len(TREE)) if TREE.parents[node] == 0]
 
@@ -151,7 +163,7 @@ def test_probabilities_equal_a_plain_reference(
 ) -> None:
     config = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     values = np.array(logits, np.float32)
-    found = Sampler(config, len(logits), []).probabilities(values)
+    found = probabilities(Sampler(config, len(logits), []), values)
 
     wanted = softmax(values.astype(np.float64) / temperature)
     if 0 < top_k < len(logits):
@@ -189,7 +201,7 @@ def test_a_large_vocabulary_is_drawn_from_as_its_probabilities_say(config: Sampl
     for position in range(40):
         logits = (3 * random.standard_normal(2000)).astype(np.float32)
         sampler = Sampler(replace(config, seed=5), 2000, [])
-        cumulative = np.cumsum(sampler.probabilities(logits))
+        cumulative = np.cumsum(probabilities(sampler, logits))
         wanted = int(np.searchsorted(cumulative, random_unit(5, position) * cumulative[-1], side="right"))
         assert sampler.choose(logits, position) == wanted
 

@@ -57,18 +57,6 @@ class Sampler:
             self._seen[token_id] = True
         return token_id
 
-    def probabilities(self, logits: Float32Array) -> Float64Array:
-        """The processed distribution over the vocabulary, float64 (V,), for a temperature above 0."""
-        adjusted = self._adjusted(logits)
-        probabilities = np.zeros(len(adjusted))
-        if self._is_cut(adjusted):
-            token_ids, weights = self._kept(adjusted)
-            probabilities[token_ids] = weights
-        else:
-            probabilities[:] = self._weights(adjusted)
-        probabilities /= probabilities.sum()
-        return probabilities
-
     def _draw(self, logits: Float32Array, unit: float) -> int:
         """The token at share `unit` of the distribution, tokens in the order of their ids."""
         if self._is_cut(logits):
