@@ -5,7 +5,10 @@ What a command was asked for goes to standard output, everything else to standar
 """
 
 import errno
+import os
 import sys
+import warnings
+from typing import TextIO
 
 import click
 
@@ -18,7 +21,6 @@ from reader_edge.commands.info import info
 from reader_edge.commands.run import run
 from reader_edge.commands.verify import verify
 from reader_edge.terminal.control_characters import visible
-from reader_edge.terminal.output import discard_output
 
 
 class CommandLine(click.Group):
@@ -34,7 +36,7 @@ class CommandLine(click.Group):
             if error.errno == errno.EPIPE:  # which click takes care of
                 raise
             if error.filename is None:
-                discard_output()
+                _discard_output()
             name = "The output" if error.filename is None else f"'{error.filename}'"
             raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
         except Exception as error:
@@ -47,9 +49,30 @@ class CommandLine(click.Group):
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="reader-edge")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Lossless speculative decoding for exported language models: the same text, sooner."""
+    ctx.with_resource(warnings.catch_warnings())
+    warnings.showwarning = _tell_warning
 
 
 for command in (run, verify, info, export, datastore, forget, bench):
     main.add_command(command)
+
+
+def _tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell what is wrong, and not where in the program it was noticed."""
+    click.echo(f"Warning: {visible(str(message))}", err=True)
+
+
+def _discard_output() -> None:
+    """Send what a full device left in standard output's buffer nowhere: Python would try once more as it exits."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

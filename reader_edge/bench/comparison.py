@@ -1,4 +1,4 @@
-"""Plain against drafted decoding of one prompt: are the tokens the same, and how much sooner do they come?"""
+"""Plain against drafted decoding: are the tokens the same, and how much sooner do they come?"""
 
 import time
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from statistics import median
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.engine import Prompt
+from reader_edge_runtime.stats import STEP_PARTS
 
 ROUNDS = 3
 
@@ -23,42 +24,67 @@ class TimedAnswer:
     first_token_s: float
     decode_s: float
 
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Plain or drafted decoding. rounds: the answers to each prompt, in the order they ran."""
+
+    rounds: tuple[tuple[TimedAnswer, ...], ...]
+
+    @property
+    def answers(self) -> list[TimedAnswer]:
+        """Of all prompts."""
+        return [answer for rounds in self.rounds for answer in rounds]
+
+    @property
+    def num_tokens(self) -> int:
+        """Of one round."""
+        return sum(len(rounds[0].token_ids) for rounds in self.rounds)
+
     @property
     def tokens_per_s(self) -> float:
-        """Tokens after the first one, per second of `decode_s`; 0 where the first was the last."""
-        return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
+        """Tokens after the first ones, over the sum of the prompts' median decode times; 0 where there are none."""
+        num_decoded = self.num_tokens - len(self.rounds)
+        decode_s = sum(median(answer.decode_s for answer in rounds) for rounds in self.rounds)
+        return num_decoded / decode_s if num_decoded else 0.0
+
+    @property
+    def first_token_s(self) -> float:
+        """Median over all answers."""
+        return median(answer.first_token_s for answer in self.answers)
+
+    @property
+    def stats(self) -> GenerationStats:
+        """Of all rounds together."""
+        return GenerationStats.total(answer.stats for answer in self.answers)
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Mean seconds of a step by part: those of STEP_PARTS, and "other", the rest of the wall-clock time."""
+        stats = self.stats
+        num_steps = max(1, stats.num_steps)
+        parts_s = {part.removesuffix("_s"): getattr(stats, part) / num_steps for part in STEP_PARTS}
+        return parts_s | {"other": sum(each.decode_s for each in self.answers) / num_steps - sum(parts_s.values())}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Answers of every round, plain and drafted, in the order they ran."""
+    """The same prompts in both ways."""
 
-    plain: tuple[TimedAnswer, ...]
-    drafted: tuple[TimedAnswer, ...]
+    plain: Way
+    drafted: Way
 
     @property
     def is_identical(self) -> bool:
-        """Whether every round, plain or drafted, emitted the same tokens."""
-        return len({answer.token_ids for answer in (*self.plain, *self.drafted)}) == 1
-
-    @property
-    def plain_tokens_per_s(self) -> float:
-        return median(answer.tokens_per_s for answer in self.plain)
-
-    @property
-    def drafted_tokens_per_s(self) -> float:
-        return median(answer.tokens_per_s for answer in self.drafted)
+        """Whether every prompt got the same tokens in every round, plain and drafted."""
+        rounds_by_prompt = zip(self.plain.rounds, self.drafted.rounds, strict=True)
+        return all(len({answer.token_ids for answer in plain + drafted}) == 1 for plain, drafted in rounds_by_prompt)
 
     @property
     def speedup(self) -> float:
-        """Ratio of the median speeds; 1 where a single token left nothing to decode."""
-        plain = self.plain_tokens_per_s
-        return self.drafted_tokens_per_s / plain if plain else 1.0
-
-    @property
-    def drafted_stats(self) -> GenerationStats:
-        """Of the last drafted round; all of them drafted and accepted the same."""
-        return self.drafted[-1].stats
+        """Ratio of the speeds; 1 where single tokens left nothing to decode."""
+        plain = self.plain.tokens_per_s
+        return self.drafted.tokens_per_s / plain if plain else 1.0
 
 
 def compare(
@@ -82,7 +108,7 @@ def compare(
             answers[is_drafted].append(_answer(engine, prompt, replace(config, is_drafted=is_drafted)))
             if on_progress is not None:
                 on_progress(sum(map(len, answers.values())), 2 * num_rounds)
-    return Comparison(tuple(answers[False]), tuple(answers[True]))
+    return Comparison(Way((tuple(answers[False]),)), Way((tuple(answers[True]),)))
 
 
 def _answer(engine: Engine, prompt: Prompt, config: GenerationConfig) -> TimedAnswer:

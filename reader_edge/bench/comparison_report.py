@@ -8,14 +8,15 @@ from reader_edge_runtime import Engine
 
 
 def comparison_fields(engine: Engine, comparison: Comparison) -> dict[str, object]:
-    """A comparison, ready for JSON; the statistics are those of the last drafted round."""
+    """A comparison of one prompt, ready for JSON; the statistics are those of the last drafted round."""
+    plain = comparison.plain.answers[0]
     return {
         **speed_fields(comparison),
-        "text": comparison.plain[0].text,
-        "token_ids": comparison.plain[0].token_ids,
-        "finish_reason": comparison.plain[0].finish_reason,
+        "text": plain.text,
+        "token_ids": plain.token_ids,
+        "finish_reason": plain.finish_reason,
         "rounds": ROUNDS,
-        "stats": stats_fields(engine, comparison.drafted_stats),
+        "stats": stats_fields(engine, comparison.drafted.answers[-1].stats),
     }
 
 
@@ -23,22 +24,29 @@ def speed_fields(comparison: Comparison) -> dict[str, object]:
     """Speeds and acceptance, ready for JSON."""
     return {
         "identical": comparison.is_identical,
-        "plain_tokens_per_s": comparison.plain_tokens_per_s,
-        "drafted_tokens_per_s": comparison.drafted_tokens_per_s,
+        "plain_tokens_per_s": comparison.plain.tokens_per_s,
+        "drafted_tokens_per_s": comparison.drafted.tokens_per_s,
         "speedup": comparison.speedup,
-        "acceptance_length": comparison.drafted_stats.acceptance_length,
+        "acceptance_length": comparison.drafted.stats.acceptance_length,
     }
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """A comparison as a table."""
-    num_tokens = comparison.plain[0].stats.num_tokens
-    title = f"{num_tokens} tokens, median of {ROUNDS} rounds each, in alternating order"
-    table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")
-    verdict = "identical" if comparison.is_identical else "DIFFERENT"
-    length = comparison.drafted_stats.acceptance_length
-    table.add_row("plain", f"{comparison.plain_tokens_per_s:.1f}", "1.00x", "1.00", "")
-    table.add_row(
-        "drafted", f"{comparison.drafted_tokens_per_s:.1f}", f"{comparison.speedup:.2f}x", f"{length:.2f}", verdict
+def speed_cells(comparison: Comparison) -> tuple[str, str, str, str, str]:
+    """The same for eyes: plain and drafted tokens/s, speed-up, acceptance length, and whether the tokens are equal."""
+    return (
+        f"{comparison.plain.tokens_per_s:.1f}",
+        f"{comparison.drafted.tokens_per_s:.1f}",
+        f"{comparison.speedup:.2f}x",
+        f"{comparison.drafted.stats.acceptance_length:.2f}",
+        "identical" if comparison.is_identical else "DIFFERENT",
     )
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A comparison of one prompt as a table."""
+    title = f"{comparison.plain.num_tokens} tokens, median of {ROUNDS} rounds each, in alternating order"
+    table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")
+    plain, *drafted = speed_cells(comparison)
+    table.add_row("plain", plain, "1.00x", "1.00", "")
+    table.add_row("drafted", *drafted)
     return table

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from reader_edge.bench.comparison import Comparison
-from reader_edge.bench.comparison_report import speed_fields
-from reader_edge.bench.decode import DecodeBench, Way
+from reader_edge.bench.comparison import Comparison, Way
+from reader_edge.bench.comparison_report import speed_cells, speed_fields
+from reader_edge.bench.decode import DecodeBench
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer_report import num_threads, width_sentence
 from reader_edge.terminal.console import figures_table, print_report
@@ -25,11 +25,11 @@ def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
         "attention": manifest.attention,
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
-        "identical": bench.is_identical,
-        "speedup": bench.speedup,
-        "rounds": len(bench.comparisons[0].plain),
-        "plain": _way_fields(bench.plain),
-        "drafted": _way_fields(bench.drafted),
+        "identical": bench.overall.is_identical,
+        "speedup": bench.overall.speedup,
+        "rounds": len(bench.overall.plain.rounds[0]),
+        "plain": _way_fields(bench.overall.plain),
+        "drafted": _way_fields(bench.overall.drafted),
         "prompts": [_prompt_fields(*each) for each in zip(bench.prompts, bench.comparisons, strict=True)],
         "package_bytes": bench.package_bytes,
         "kv_bytes": bench.kv_bytes,
@@ -38,19 +38,20 @@ def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
 
 
 def _way_fields(way: Way) -> dict[str, object]:
+    stats = way.stats
     return {
         "tokens_per_s": way.tokens_per_s,
         "first_token_s": way.first_token_s,
-        "acceptance_length": way.stats.acceptance_length,
+        "acceptance_length": stats.acceptance_length,
         "step_s_by_part": way.parts_s,
-        "steps": way.stats.num_steps,
-        "steps_by_width": dict(sorted(way.stats.steps_by_width.items())),
-        "rested_steps": way.stats.num_rested_steps,
+        "steps": stats.num_steps,
+        "steps_by_width": dict(sorted(stats.steps_by_width.items())),
+        "rested_steps": stats.num_rested_steps,
     }
 
 
 def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
-    return {"prompt": prompt, "tokens": len(comparison.plain[0].token_ids), **speed_fields(comparison)}
+    return {"prompt": prompt, "tokens": comparison.plain.num_tokens, **speed_fields(comparison)}
 
 
 def print_bench(engine: Engine, bench: DecodeBench) -> None:
@@ -59,30 +60,14 @@ def print_bench(engine: Engine, bench: DecodeBench) -> None:
 
 
 def _speed_table(bench: DecodeBench) -> Table:
-    rounds = len(bench.comparisons[0].plain)
+    rounds = len(bench.overall.plain.rounds[0])
     title = f"Tokens/s after the first token (median; rounds each way: {rounds})"
     table = figures_table(title, "prompt", "tokens", "plain", "drafted", "speed-up", "acceptance length")
     table.add_column("tokens are")
     for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
-        table.add_row(
-            _excerpt(prompt),
-            str(len(each.plain[0].token_ids)),
-            f"{each.plain_tokens_per_s:.1f}",
-            f"{each.drafted_tokens_per_s:.1f}",
-            f"{each.speedup:.2f}x",
-            f"{each.drafted_stats.acceptance_length:.2f}",
-            "identical" if each.is_identical else "DIFFERENT",
-        )
+        table.add_row(_excerpt(prompt), str(each.plain.num_tokens), *speed_cells(each))
     table.add_section()
-    table.add_row(
-        "all",
-        str(sum(len(each.plain[0].token_ids) for each in bench.comparisons)),
-        f"{bench.plain.tokens_per_s:.1f}",
-        f"{bench.drafted.tokens_per_s:.1f}",
-        f"{bench.speedup:.2f}x",
-        f"{bench.drafted.stats.acceptance_length:.2f}",
-        "identical" if bench.is_identical else "DIFFERENT",
-    )
+    table.add_row("all", str(bench.overall.plain.num_tokens), *speed_cells(bench.overall))
     return table
 
 
@@ -97,12 +82,12 @@ def _label(prompt: str) -> str:
 
 
 def _parts_table(bench: DecodeBench) -> Table:
-    parts = ("time to first token", *bench.plain.parts_s, "step", "per token")
+    plain, drafted = bench.overall.plain, bench.overall.drafted
+    parts = ("time to first token", *plain.parts_s, "step", "per token")
     table = figures_table("Milliseconds of a step, means", "", *parts)
-    for name, way in (("plain", bench.plain), ("drafted", bench.drafted)):
+    for name, way in (("plain", plain), ("drafted", drafted)):
         step_s = sum(way.parts_s.values())
-        per_token_s = step_s / way.stats.acceptance_length if way.stats.num_steps else 0.0
-        seconds = (way.first_token_s, *way.parts_s.values(), step_s, per_token_s)
+        seconds = (way.first_token_s, *way.parts_s.values(), step_s, step_s / max(1.0, way.stats.acceptance_length))
         table.add_row(name, *(f"{1e3 * each:.3f}" for each in seconds))
     return table
 
@@ -122,18 +107,18 @@ def draw_bench(bench: DecodeBench, path: Path) -> None:
     figure = new_figure(11, 1.6 + 0.3 * len(bench.prompts))
     speeds, times = figure.subplots(1, 2)
     places = range(len(bench.prompts))
-    plain = [each.plain_tokens_per_s for each in bench.comparisons]
-    drafted = [each.drafted_tokens_per_s for each in bench.comparisons]
+    plain = [each.plain.tokens_per_s for each in bench.comparisons]
+    drafted = [each.drafted.tokens_per_s for each in bench.comparisons]
     speeds.barh([place - 0.2 for place in places], plain, 0.4, label="plain")
     speeds.barh([place + 0.2 for place in places], drafted, 0.4, label="drafted")
     speeds.set_yticks(list(places), [_label(prompt) for prompt in bench.prompts])
     speeds.invert_yaxis()
     speeds.set_xlabel("tokens/s after the first token")
-    speeds.set_title(f"{bench.speedup:.2f} times as fast over all")
+    speeds.set_title(f"{bench.overall.speedup:.2f} times as fast over all")
     speeds.legend()
-    ways = (bench.plain, bench.drafted)
+    ways = (bench.overall.plain, bench.overall.drafted)
     left = [0.0, 0.0]
-    for part in bench.plain.parts_s:
+    for part in bench.overall.plain.parts_s:
         widths = [1e3 * way.parts_s[part] / max(1.0, way.stats.acceptance_length) for way in ways]
         times.barh(["plain", "drafted"], widths, 0.5, left=left, label=part)
         left = [start + width for start, width in zip(left, widths, strict=True)]

@@ -51,10 +51,7 @@ class Simulator(Generic[Request]):
     @property
     def stats(self) -> GenerationStats:
         """Of all tasks together."""
-        total = GenerationStats()
-        for stats in self.stats_by_task.values():
-            total.add(stats)
-        return total
+        return GenerationStats.total(self.stats_by_task.values())
 
     def decode(self, request: RecordedRequest) -> None:
         """Decode all answers of a request."""

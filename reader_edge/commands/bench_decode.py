@@ -60,5 +60,5 @@ def decode(
         print_bench(engine, bench)
     if plot is not None:
         draw_bench(bench, plot)
-    if not bench.is_identical:
+    if not bench.overall.is_identical:
         raise click.ClickException(options.DIFFERENT_TOKENS)

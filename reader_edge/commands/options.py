@@ -37,9 +37,9 @@ def grouped(**kinds: type | str) -> Callable[[Callable[..., T]], Callable[..., T
     return decorate
 
 
-def _inverted(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Of a flag that switches something off."""
-    return not value
+def _switch_off(flag: str, field: str, meaning: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A flag that makes a field False which is True without it."""
+    return click.option(flag, field, is_flag=True, callback=lambda ctx, parameter, value: not value, help=meaning)
 
 
 # Named like the fields of EngineConfig, SamplingConfig and GenerationConfig, so that they can be grouped into these.
@@ -49,13 +49,7 @@ top_p = click.option(
 )
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
-no_native = click.option(
-    "--no-native",
-    "uses_native",
-    is_flag=True,
-    callback=_inverted,
-    help="Leave native kernels out, where they are installed.",
-)
+no_native = _switch_off("--no-native", "uses_native", "Leave native kernels out, where they are installed.")
 provider = click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda"]),
@@ -67,16 +61,10 @@ guard = click.option(
     is_flag=True,
     help="Decide near ties by single-token passes, where wide passes differ from them.",
 )
-no_calibrate = click.option(
-    "--no-calibrate",
-    "is_calibrated",
-    is_flag=True,
-    callback=_inverted,
-    help="Assume pass times instead of measuring this machine once.",
+no_calibrate = _switch_off(
+    "--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine once."
 )
-no_draft = click.option(
-    "--no-draft", "is_drafted", is_flag=True, callback=_inverted, help="Decode plainly, one token a pass."
-)
+no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass.")
 datastores = click.option(
     "--datastore",
     "datastores",

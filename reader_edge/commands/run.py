@@ -171,12 +171,12 @@ def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", out
         click.echo(json.dumps(comparison_fields(engine, comparison)))
     else:
         accept_any_text()
-        text = comparison.plain[0].text
+        text = comparison.plain.answers[0].text
         write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
         _start_line(text)
         print_table(comparison_table(comparison))
         if output.stats:
-            print_table(stats_table(engine, comparison.drafted_stats))
+            print_table(stats_table(engine, comparison.drafted.answers[-1].stats))
     if not comparison.is_identical:
         raise click.ClickException(options.DIFFERENT_TOKENS)
 

@@ -67,9 +67,7 @@ class Witness:
 
 def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witness], target: WatchedTarget) -> ProofRun:
     """What the witnesses and the target of one drafter, way and batch size saw."""
-    stats = GenerationStats()
-    for request in witnesses:
-        stats.add(request.stats)
+    stats = GenerationStats.total(request.stats for request in witnesses)
     watched = witnesses.values()
     return ProofRun(
         drafter=name,

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 import click
@@ -12,6 +12,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     TaskProgressColumn,
     TextColumn,
@@ -31,6 +32,8 @@ class _Console(Console):
 
     def __init__(self, file: TextIO) -> None:
         super().__init__(file=file, highlight=False, markup=False, emoji=False)
+        if not self.is_terminal:
+            self.width = 200  # as wide as tables need, so that nothing is cut
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
@@ -68,12 +71,13 @@ def stage_pairs(stage_seconds: Mapping[str, float]) -> list[tuple[str, str]]:
 
 def print_table(table: Table) -> None:
     """Show a table on standard error."""
-    _print(stderr_console(), table)
+    stderr_console().print(table)
 
 
 def print_report(*parts: Table | str) -> None:
     """Show tables and sentences on standard output."""
-    _print(_Console(sys.stdout), *parts)
+    for part in parts:
+        _Console(sys.stdout).print(part)
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
@@ -83,42 +87,37 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
         click.echo(visible(f"{name:<{width}}  {value}"))
 
 
-def _print(console: Console, *parts: Table | str) -> None:
-    if not console.is_terminal:
-        console.width = 200  # as wide as tables need, so that nothing is cut
-    for part in parts:
-        console.print(part)
-
-
 @contextmanager
 def byte_progress(label: str) -> Iterator[OnProgress]:
     """A bar for bytes done and bytes in all; gone when it is full, and never there in a pipe."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    with _bar(label, Progress(*columns, console=stderr_console(), transient=True)) as on_progress:
+    with _bars([label], DownloadColumn(binary_units=True)) as (on_progress,):
         yield on_progress
 
 
 @contextmanager
 def count_progress(label: str) -> Iterator[OnProgress]:
     """A bar for things done and things in all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RemainingColumn())
-    with _bar(label, Progress(*columns, console=stderr_console(), transient=True)) as on_progress:
+    with _bars([label], MofNCompleteColumn(), RemainingColumn()) as (on_progress,):
         yield on_progress
 
 
-@contextmanager
-def load_progress(*labels: str) -> Iterator[tuple[OnProgress, ...]]:
+def load_progress(*labels: str) -> AbstractContextManager[tuple[OnProgress, ...]]:
     """A bar for each of several stages, each shown when it begins."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    return _bars(labels, TaskProgressColumn())
+
+
+@contextmanager
+def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnProgress, ...]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), *amount)
     progress = Progress(*columns, console=stderr_console(), transient=True)
     progress.disable = not progress.console.is_terminal
 
     def bar(label: str) -> OnProgress:
-        task = progress.add_task(label, total=None, visible=False)
+        task = progress.add_task(label, total=None, visible=len(labels) == 1)
         return lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
     with progress:
-        yield tuple(bar(label) for label in labels)
+        yield tuple(map(bar, labels))
 
 
 @contextmanager
@@ -133,11 +132,3 @@ def stage_progress(label: str) -> Iterator[OnStage]:
     ) as progress:
         task = progress.add_task(label)
         yield lambda stage: progress.update(task, description=f"{label}: {stage}")
-
-
-@contextmanager
-def _bar(label: str, progress: Progress) -> Iterator[OnProgress]:
-    progress.disable = not progress.console.is_terminal
-    with progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

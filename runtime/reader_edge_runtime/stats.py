@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from reader_edge_runtime.draft_tree import DraftTree
@@ -31,7 +31,7 @@ STEP_PARTS = tuple(part.name for part in fields(StepTimes))
 
 @dataclass(slots=True)
 class GenerationStats(StepTimes):
-    """Counts and times of one request; sums of several through `add`.
+    """Counts and times of one request; sums of several through `total`.
 
     num_prompt_tokens: tokens of the prompt; num_reused_tokens of them were in the KV cache already.
     num_tokens: tokens emitted, end token included.
@@ -118,10 +118,14 @@ class GenerationStats(StepTimes):
             self.accepted_by_depth[depth] += 1
             self.accepted_by_tenth[_tenth(tree.values[node])] += 1
 
-    def add(self, other: "GenerationStats") -> None:
-        """Add the counts and times of another request."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+    @classmethod
+    def total(cls, several: Iterable["GenerationStats"]) -> "GenerationStats":
+        """Counts and times of several requests together."""
+        total = cls()
+        for stats in several:
+            for each in fields(cls):
+                setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))
+        return total
 
 
 def _tenth(value: float) -> int:

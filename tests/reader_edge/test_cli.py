@@ -135,3 +135,17 @@ def test_the_face_offers_what_it_names() -> None:
 def test_the_face_has_no_other_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         _ = reader_edge.Motor  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_sentence_that_names_no_line_of_the_program(runner: CliRunner, tmp_path: Path) -> None:
+    history = tmp_path / "past\x1banswers"
+    arguments = ["run", "-p", "# tar", "-n", "4", "--no-calibrate", "--history", str(history)]
+    assert runner.invoke(main, arguments).exit_code == 0
+    content = bytearray(history.read_bytes())
+    content[-1] ^= 1
+    history.write_bytes(content + content[-40:])
+    result = runner.invoke(main, arguments)
+    assert result.exit_code == 0
+    shown = str(history).replace("\x1b", r"\x1b")
+    assert result.stderr == f"Warning: '{shown}' is damaged in one place: the past answers there are lost.\n"

@@ -28,14 +28,15 @@ def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) ->
     config = GenerationConfig(max_tokens=24, ignores_eos=True)
     bench = bench_decode(engine, PROMPTS, config, 2, lambda done, total: told.append((done, total)))
     assert told == [(done, 8) for done in range(1, 9)]
-    assert bench.is_identical
-    assert bench.plain.stats.num_decoded_tokens == bench.drafted.stats.num_decoded_tokens == 2 * 2 * 23
-    for way, answers in ((bench.plain, [c.plain for c in bench.comparisons]), (bench.drafted, None)):
+    overall = bench.overall
+    assert overall.is_identical
+    assert overall.plain.stats.num_decoded_tokens == overall.drafted.stats.num_decoded_tokens == 2 * 2 * 23
+    for way in (overall.plain, overall.drafted):
         assert all(seconds > 0 for seconds in way.parts_s.values())
-        if answers is not None:
-            wall_s = sum(answer.decode_s for rounds in answers for answer in rounds)
-            assert sum(way.parts_s.values()) * way.stats.num_steps == pytest.approx(wall_s)
-    assert bench.speedup == pytest.approx(bench.drafted.tokens_per_s / bench.plain.tokens_per_s)
+        wall_s = sum(answer.decode_s for rounds in way.rounds for answer in rounds)
+        assert sum(way.parts_s.values()) * way.stats.num_steps == pytest.approx(wall_s)
+    assert [c.plain.rounds[0] for c in bench.comparisons] == list(overall.plain.rounds)
+    assert overall.speedup == pytest.approx(overall.drafted.tokens_per_s / overall.plain.tokens_per_s)
     assert bench.peak_bytes > bench.package_bytes > 8e6
     assert bench.kv_bytes == engine.decoder.cache.num_bytes
 

@@ -11,15 +11,15 @@ CONFIG = GenerationConfig(max_tokens=24, ignores_eos=True)
 def test_both_ways_emit_the_same_tokens(engine: Engine) -> None:
     comparison = compare(engine, "# tar\n\n", CONFIG)
     assert comparison.is_identical
-    assert len(comparison.plain) == len(comparison.drafted) == ROUNDS
-    assert all(result.stats.num_drafted_tokens == 0 for result in comparison.plain)
+    assert len(comparison.plain.answers) == len(comparison.drafted.answers) == ROUNDS
+    assert all(result.stats.num_drafted_tokens == 0 for result in comparison.plain.answers)
 
 
 def test_an_answer_is_the_engine_s_own_and_its_times_hold_its_steps(engine: Engine) -> None:
     comparison = compare(engine, "# tar\n\n", CONFIG, num_rounds=1)
     engine.forget()
     result = engine.generate("# tar\n\n", CONFIG)
-    for answer in (*comparison.plain, *comparison.drafted):
+    for answer in (*comparison.plain.answers, *comparison.drafted.answers):
         assert (answer.text, answer.token_ids) == (result.text, result.token_ids)
         assert answer.finish_reason == result.finish_reason
         assert answer.first_token_s >= answer.stats.prefill_s > 0
@@ -28,7 +28,7 @@ def test_an_answer_is_the_engine_s_own_and_its_times_hold_its_steps(engine: Engi
 
 def test_no_round_learns_from_another(engine: Engine) -> None:
     comparison = compare(engine, "1 2 3 1 2 3 1 2", CONFIG)
-    for result in (*comparison.plain, *comparison.drafted):
+    for result in (*comparison.plain.answers, *comparison.drafted.answers):
         assert result.stats.num_reused_tokens == 0
         assert result.stats.drafted_by_source["history"] == 0
 
