@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
 
@@ -17,27 +16,9 @@ class WatchedTarget:
     def __init__(self, target: Target) -> None:
         self.num_rows = 0
         self.num_rows_agreeing = 0
+        self.manifest, self.timing_facts = target.manifest, target.timing_facts
+        self.provider, self.is_native, self.min_rows = target.provider, target.is_native, target.min_rows
         self._target = target
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._target.manifest
-
-    @property
-    def provider(self) -> str:
-        return self._target.provider
-
-    @property
-    def is_native(self) -> bool:
-        return self._target.is_native
-
-    @property
-    def min_rows(self) -> int:
-        return self._target.min_rows
-
-    @property
-    def timing_facts(self) -> tuple[object, ...]:
-        return self._target.timing_facts
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
         return self._target.new_cache(num_slots, capacity)

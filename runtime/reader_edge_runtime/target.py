@@ -71,18 +71,12 @@ class ForwardResult:
 class Cache(Protocol):
     """Keys and values of several sequences, one slot each, where the target's passes write them.
 
-    lengths: committed rows per slot; row r of a slot holds the token at position r.
+    lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
     """
 
     lengths: list[int]
-
-    @property
-    def num_slots(self) -> int: ...
-
-    @property
-    def capacity(self) -> int:
-        """Rows per slot (S)."""
-        ...
+    num_slots: int
+    capacity: int
 
     @property
     def num_bytes(self) -> int: ...
@@ -104,30 +98,18 @@ class Cache(Protocol):
 
 
 class Target(Protocol):
-    """A loaded model."""
+    """A loaded model.
 
-    @property
-    def manifest(self) -> Manifest: ...
+    provider: what runs the graph, e.g. "CPUExecutionProvider". is_native: whether native kernels run parts of it.
+    min_rows: nodes that a pass has at least, over all its trees; see `with_min_rows`.
+    timing_facts: versions and devices that pass times depend on, beside processor, threads and what is said above.
+    """
 
-    @property
-    def provider(self) -> str:
-        """What runs the graph, e.g. "CPUExecutionProvider"."""
-        ...
-
-    @property
-    def is_native(self) -> bool:
-        """Whether native kernels run parts of the graph."""
-        ...
-
-    @property
-    def min_rows(self) -> int:
-        """Nodes that a pass has at least, over all its trees; see `with_min_rows`."""
-        ...
-
-    @property
-    def timing_facts(self) -> tuple[object, ...]:
-        """What pass times depend on beside processor and threads: values that JSON can hold."""
-        ...
+    manifest: Manifest
+    provider: str
+    is_native: bool
+    min_rows: int
+    timing_facts: tuple[str, ...]
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
         """An empty cache where this target's passes can write it. Raises ConfigError where memory is short."""

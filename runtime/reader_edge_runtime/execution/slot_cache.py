@@ -19,17 +19,9 @@ class SlotCache(ABC):
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         self.lengths = [0] * num_slots
+        self.num_slots = num_slots
+        self.capacity = min(capacity, manifest.max_context)
         self._manifest = manifest
-        self._num_slots = num_slots
-        self._capacity = min(capacity, manifest.max_context)
-
-    @property
-    def num_slots(self) -> int:
-        return self._num_slots
-
-    @property
-    def capacity(self) -> int:
-        return self._capacity
 
     @property
     @abstractmethod
@@ -37,15 +29,15 @@ class SlotCache(ABC):
 
     def reserve(self, num_slots: int, capacity: int) -> None:
         """Grows geometrically. Raises ConfigError beyond the model's context."""
-        if num_slots <= self._num_slots and capacity <= self._capacity:
+        if num_slots <= self.num_slots and capacity <= self.capacity:
             return
         limit = self._manifest.max_context
         if capacity > limit:
             raise ConfigError(f"The KV cache needs {capacity} rows, the model's context ends at {limit}.")
-        num_slots = max(num_slots, self._num_slots)
-        capacity = self._capacity if capacity <= self._capacity else min(max(capacity, 2 * self._capacity), limit)
+        num_slots = max(num_slots, self.num_slots)
+        capacity = self.capacity if capacity <= self.capacity else min(max(capacity, 2 * self.capacity), limit)
         self._grow(num_slots, capacity)
-        self._num_slots, self._capacity = num_slots, capacity
+        self.num_slots, self.capacity = num_slots, capacity
         self.lengths += [0] * (num_slots - len(self.lengths))
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
@@ -57,7 +49,6 @@ class SlotCache(ABC):
         self.lengths[slot] = length + num_kept
 
     def fill(self, slot: int, length: int) -> None:
-        self._touch_rows(slot, length)
         self.lengths[slot] = length
 
     def truncate(self, slot: int, length: int) -> None:
@@ -80,6 +71,3 @@ class SlotCache(ABC):
     @abstractmethod
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
         """Exchange the first rows of two slots."""
-
-    def _touch_rows(self, slot: int, length: int) -> None:  # noqa: B027  (a device writes all its memory anyway)
-        """Let the first rows of a slot be memory as any that was written."""

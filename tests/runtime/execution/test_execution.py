@@ -14,8 +14,8 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import InstallationError, ProviderError
 from reader_edge_runtime.execution.inputs import build_inputs
+from reader_edge_runtime.execution.onnxruntime import installed_wheel
 from reader_edge_runtime.execution.onnxruntime import session as provider
-from reader_edge_runtime.execution.onnxruntime import wheel
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
@@ -114,7 +114,7 @@ def test_neither_or_both_wheels_is_one_sentence(
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(InstallationError, match=sentence):
-        wheel.installed_wheel()
+        installed_wheel()
 
 
 def test_a_missing_wheel_is_one_sentence_whatever_is_imported_first() -> None:

@@ -64,7 +64,7 @@ def test_what_the_target_says_that_times_depend_on_is_measured_anew(target: Host
     assert len({cost_cache.cost_path(each, 1, 1) for each in (target, *others)}) == 5
 
 
-def replace_facts(target: HostTarget, *facts: object) -> Target:
+def replace_facts(target: HostTarget, *facts: str) -> Target:
     fake = FakeTarget(target.manifest)
     fake.timing_facts = facts
     return fake

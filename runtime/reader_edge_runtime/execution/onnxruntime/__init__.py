@@ -1,8 +1,31 @@
 """ONNX Runtime as the engine of execution. Whatever is imported from here, the installation is looked at first."""
 
 import os
+from importlib import metadata
 
-from reader_edge_runtime.execution.onnxruntime.wheel import installed_wheel
+from reader_edge_runtime.errors import InstallationError
+
+
+def installed_wheel() -> str:
+    """Name and version of the one installed ONNX Runtime wheel, found out without importing it.
+
+    Both wheels own the same folder and break each other silently, hence InstallationError with neither or both.
+    """
+    versions = {}
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if not versions:
+        raise InstallationError("ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').")
+    if len(versions) > 1:
+        raise InstallationError(
+            "onnxruntime and onnxruntime-gpu are both installed and break each other: "
+            "pip uninstall both, then pip install 'reader-edge[cpu]' or 'reader-edge[gpu]'."
+        )
+    return " ".join(next(iter(versions.items())))
+
 
 INSTALLED_WHEEL = installed_wheel()
 

@@ -1,39 +1,59 @@
-"""Whether a graph has the inputs and outputs that its manifest promises."""
+"""The graph's tensors by manifest: those that a pass takes and gives, and whether a graph has them."""
 
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 
+Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
+
+
+def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visible: int, num_rows: int) -> Tensors:
+    """What a pass takes besides the KV cache."""
+    mask = "float32", (num_trees, 1, num_nodes, num_visible)
+    tensors: Tensors = {
+        "input_ids": ("int64", (num_trees, num_nodes)),
+        "position_ids": ("int64", (num_trees, num_nodes)),
+        "tree_mask": mask,
+        "write_pos": ("int64", (num_trees,)),
+        "logit_rows": ("int64", (num_trees, num_rows)),
+    }
+    return tensors if manifest.sliding_window is None else tensors | {"tree_mask_sliding": mask}
+
+
+def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors:
+    """What a pass gives besides the KV cache."""
+    tensors: Tensors = {
+        "logits": ("float32", (num_trees, num_rows, manifest.vocab_size)),
+        "top_ids": ("int64", (num_trees, num_rows, manifest.top_k)),
+        "top_logits": ("float32", (num_trees, num_rows, manifest.top_k)),
+    }
+    is_for_device = COMMIT_NAME in manifest.files
+    return tensors | {"log_sum_exp": ("float32", (num_trees, num_rows))} if is_for_device else tensors
+
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
-    kv_shape = [manifest.num_kv_heads, manifest.head_dim]
-    inputs = {node.name: node for node in session.get_inputs()}
-    wanted = {"input_ids", "position_ids", "tree_mask", "write_pos", "logit_rows", *manifest.past_names()}
-    if manifest.sliding_window is not None:
-        wanted.add("tree_mask_sliding")
-    _check_names("inputs", set(inputs), wanted)
+    inputs = {node.name: node.shape for node in session.get_inputs()}
+    outputs = {node.name: node.shape or [] for node in session.get_outputs()}  # ONNX lets an output go without
+    promised = output_tensors(manifest, 1, 1)
+    _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names()})
+    _check_names("outputs", set(outputs), {*promised, *manifest.present_names()})
     for name in manifest.past_names():
-        shape = inputs[name].shape or []
-        if len(shape) != 4 or [shape[1], shape[3]] != kv_shape:
-            raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {kv_shape}: export again.")
-    outputs = {node.name: node for node in session.get_outputs()}
-    promised = {"logits", "top_ids", "top_logits", *manifest.present_names()}
-    if COMMIT_NAME in manifest.files:
-        promised.add("log_sum_exp")
-    _check_names("outputs", set(outputs), promised)
-    for name, size, noun in (
-        ("logits", manifest.vocab_size, "logits"),
-        ("top_ids", manifest.top_k, "top successors"),
-        ("top_logits", manifest.top_k, "top successors"),
-    ):
-        shape = outputs[name].shape or []  # ONNX lets an output go without
-        if len(shape) != 3 or shape[2] != size:
-            raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {size} {noun}: export again.")
+        _check_shape(name, inputs[name], 4, {1: manifest.num_kv_heads, 3: manifest.head_dim})
+    for name in ("logits", "top_ids", "top_logits"):
+        _, (_, _, size) = promised[name]
+        _check_shape(name, outputs[name], 3, {2: size})
 
 
 def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:
     if found != wanted:
         odd = ", ".join(sorted(found ^ wanted)[:3])
         raise ProviderError(f"The graph's {kind} differ from the manifest ({odd}): export the model again.")
+
+
+def _check_shape(name: str, shape: list[object], rank: int, sizes: dict[int, int]) -> None:
+    """sizes: those that the manifest fixes, by axis."""
+    if len(shape) != rank or any(shape[axis] != size for axis, size in sizes.items()):
+        wanted = list(sizes.values())
+        raise ProviderError(f"The graph's {name} has shape {shape}, the manifest says {wanted}: export again.")

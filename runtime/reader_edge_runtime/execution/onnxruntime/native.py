@@ -7,8 +7,6 @@ import functools
 from importlib import import_module, util
 from pathlib import Path
 
-import onnxruntime as ort
-
 from reader_edge_runtime.errors import InstallationError
 
 OPERATORS_PROPERTY = "reader_edge.operators"  # of the model: the operators it has definitions of
@@ -31,8 +29,3 @@ def native_library() -> Path | None:
             f"reader-edge-native cannot be loaded ({error}): build it again, or run with --no-native."
         ) from error
     return path
-
-
-def has_native_operators(session: ort.InferenceSession) -> bool:
-    """Whether the session's graph has operators that the library brings kernels for."""
-    return OPERATORS_PROPERTY in session.get_modelmeta().custom_metadata_map

@@ -12,8 +12,6 @@ from reader_edge_runtime.execution.onnxruntime.session import CUDA, load_session
 _OPTIONS = {CUDA: {"enable_cuda_graph": "1", "use_tf32": "0"}}
 _REFUSAL = "cannot use the graph capture feature"
 
-_RECORD = "session.record_ep_graph_assignment_info"
-_MAX_NAMED = 3
 _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their results are the host's
 
 
@@ -22,7 +20,7 @@ def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.
 
     Raises ProviderError, with names of the nodes in the way.
     """
-    options.add_session_config_entry(_RECORD, "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = load_session(graph, options, provider, _OPTIONS.get(provider))
     except ProviderError as error:
@@ -30,36 +28,27 @@ def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.
             raise
         uncaptured = load_session(graph, options, provider)
         check_placement(uncaptured, provider)
-        sizes = [name for name in _names(uncaptured, {provider}) if name.startswith(_MAKERS_OF_SIZES)]
+        sizes = [name for _, name in _nodes(uncaptured) if name.startswith(_MAKERS_OF_SIZES)]
         raise _refusal(f"{provider} would copy between host and device, for what comes of", sizes) from error
     check_placement(session, provider)
     return session
 
 
-def misplaced_nodes(session: ort.InferenceSession, provider: str) -> list[str]:
-    """Nodes that another provider runs, as "operator name"."""
-    others = {subgraph.ep_name for subgraph in session.get_provider_graph_assignment_info()} - {provider}
-    return _names(session, others)
-
-
 def check_placement(session: ort.InferenceSession, provider: str) -> None:
     """Raise ProviderError, with names, unless `provider` runs every node of a session with recorded placement."""
-    misplaced = misplaced_nodes(session, provider)
+    misplaced = [name for ep_name, name in _nodes(session) if ep_name != provider]
     if misplaced:
         raise _refusal(f"{provider} does not run", misplaced)
 
 
-def _names(session: ort.InferenceSession, providers: set[str]) -> list[str]:
-    return [
-        f"{node.op_type} {node.name}".rstrip()
-        for subgraph in session.get_provider_graph_assignment_info()
-        if subgraph.ep_name in providers
-        for node in subgraph.get_nodes()
-    ]
+def _nodes(session: ort.InferenceSession) -> list[tuple[str, str]]:
+    """The provider of each node, and the node as "operator name"."""
+    subgraphs = session.get_provider_graph_assignment_info()
+    return [(each.ep_name, f"{node.op_type} {node.name}".rstrip()) for each in subgraphs for node in each.get_nodes()]
 
 
 def _refusal(finding: str, nodes: list[str]) -> ProviderError:
-    named = ", ".join(nodes[:_MAX_NAMED])
+    named = ", ".join(nodes[:3])
     return ProviderError(
         f"{finding} {len(nodes)} nodes of this graph ({named}): export with --precision fp16, or use --provider cpu."
     )

@@ -10,9 +10,7 @@ from reader_edge_runtime.processor import has_saturating_sums, num_usable_cores
 # ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
 LOG_SEVERITY = 3
 
-
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-
 NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
 
 
@@ -46,13 +44,6 @@ def run_options(graph_id: int = NOT_CAPTURED) -> ort.RunOptions:
     return options
 
 
-def shrinking_options() -> ort.RunOptions:
-    """Options of a run after which ONNX Runtime gives back the memory on the CPU that it does not hold tensors in."""
-    options = ort.RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    return options
-
-
 def load_session(
     graph: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
 ) -> ort.InferenceSession:
@@ -81,5 +72,4 @@ def run_bound(session: ort.InferenceSession, binding: ort.IOBinding, options: or
 
 def _reason(error: Exception) -> str:
     """The first line of what ONNX Runtime says."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

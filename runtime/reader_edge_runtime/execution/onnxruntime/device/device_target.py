@@ -15,7 +15,7 @@ from reader_edge_runtime.execution.onnxruntime.device.commit_graph import Commit
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceCache
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
-from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
+from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract, input_tensors, output_tensors
 from reader_edge_runtime.execution.onnxruntime.placement import load_placed
 from reader_edge_runtime.execution.onnxruntime.session import (
     CPU,
@@ -27,7 +27,7 @@ from reader_edge_runtime.execution.onnxruntime.session import (
 )
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 _PREFILL_CHUNK = 256
 
@@ -43,13 +43,7 @@ class _BoundPass:
     inputs: dict[str, DeviceArray]
     outputs: dict[str, DeviceArray]
     binding: ort.IOBinding
-    graph_id: int
-    options: ort.RunOptions
-
-    def capture(self, graph_id: int) -> None:
-        """Let the next run, and all that follow, go by a captured graph."""
-        self.graph_id = graph_id
-        self.options = run_options(graph_id)
+    graph_id: int = NOT_CAPTURED
 
 
 class DeviceTarget:
@@ -74,6 +68,8 @@ class DeviceTarget:
         self.manifest = manifest
         self.device = device
         self.min_rows = min_rows
+        self.provider = str(session.get_providers()[0])
+        self.timing_facts: tuple[str, ...] = INSTALLED_WHEEL, gpu_name()
         self.num_captured = 0
         self._commit_graph = commit_graph
         self._graph_ids = graph_ids or count(1)
@@ -95,16 +91,6 @@ class DeviceTarget:
         commit_graph = CommitGraph(package.path(COMMIT_NAME), device, provider)
         return cls(session, package.manifest, device, commit_graph)
 
-    @property
-    def provider(self) -> str:
-        """The execution provider that runs the graph, in ONNX Runtime's naming."""
-        return str(self.session.get_providers()[0])
-
-    @property
-    def timing_facts(self) -> tuple[object, ...]:
-        checksums = {name: entry.sha256 for name, entry in sorted(self.manifest.files.items())}
-        return INSTALLED_WHEEL, self.provider, self.is_native, self.min_rows, checksums, gpu_name()
-
     def with_min_rows(self, min_rows: int) -> "DeviceTarget":
         return DeviceTarget(self.session, self.manifest, self.device, self._commit_graph, min_rows, self._graph_ids)
 
@@ -121,14 +107,11 @@ class DeviceTarget:
         bound = self._bound_pass(device_cache, wanted.first_slot, _padded_sizes(inputs, device_cache.memory.shape[3]))
         for name, array in inputs.items():
             bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
-        run_bound(self.session, bound.binding, bound.options)
-
-        def read(name: str, is_wanted: bool) -> Float32Array | None:
-            return bound.outputs[name].read()[:, :num_rows] if is_wanted else None
-
-        top_ids, top_logits = (bound.outputs[name].read()[:, :num_rows] for name in ("top_ids", "top_logits"))
-        logits = read("logits", wanted.wants_logits)
-        return ForwardResult(top_ids, top_logits, logits, read("log_sum_exp", wanted.wants_log_sum_exp))
+        run_bound(self.session, bound.binding, run_options(bound.graph_id))
+        names = (
+            ["top_ids", "top_logits"] + ["logits"] * wanted.wants_logits + ["log_sum_exp"] * wanted.wants_log_sum_exp
+        )
+        return ForwardResult(**{name: bound.outputs[name].read()[:, :num_rows] for name in names})
 
     def release_memory(self) -> None:
         """Let go of captured passes, and of what they read and write."""
@@ -152,22 +135,14 @@ class DeviceTarget:
             if sizes[1] <= MAX_CAPTURED:
                 self._passes[first_slot, sizes] = bound
         elif bound.graph_id == NOT_CAPTURED:
-            bound.capture(next(self._graph_ids))
+            bound.graph_id = next(self._graph_ids)
             self.num_captured += 1
         return bound
 
     def _bind(self, cache: DeviceCache, first_slot: int, sizes: Sizes) -> _BoundPass:
-        num_trees, num_nodes, num_visible, num_rows = sizes
-        shapes = {
-            "input_ids": ("int64", (num_trees, num_nodes)),
-            "position_ids": ("int64", (num_trees, num_nodes)),
-            "tree_mask": ("float32", (num_trees, 1, num_nodes, num_visible)),
-            "write_pos": ("int64", (num_trees,)),
-            "logit_rows": ("int64", (num_trees, num_rows)),
-        }
-        if self.manifest.sliding_window is not None:
-            shapes["tree_mask_sliding"] = shapes["tree_mask"]
-        inputs = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
+        num_trees, _, _, num_rows = sizes
+        tensors = input_tensors(self.manifest, *sizes)
+        inputs = {name: DeviceArray(self.device, *tensor) for name, tensor in tensors.items()}
         outputs = self._outputs(num_trees, num_rows)
         binding = self.session.io_binding()
         for name, value in inputs.items():
@@ -180,20 +155,15 @@ class DeviceTarget:
             view = slot_view(cache.memory, index, first_slot, num_trees)
             binding.bind_input(past, *kv, *view)
             binding.bind_output(present, *kv, *view)
-        return _BoundPass(inputs, outputs, binding, NOT_CAPTURED, run_options())
+        return _BoundPass(inputs, outputs, binding)
 
     def _outputs(self, num_trees: int, num_rows: int) -> dict[str, DeviceArray]:
         """Shared by the passes with as many rows: a result is valid until the next pass."""
-        if (num_trees, num_rows) not in self._pass_outputs:
-            rows = (num_trees, num_rows)
-            shapes = {
-                "logits": ("float32", (*rows, self.manifest.vocab_size)),
-                "top_ids": ("int64", (*rows, self.manifest.top_k)),
-                "top_logits": ("float32", (*rows, self.manifest.top_k)),
-                "log_sum_exp": ("float32", rows),
-            }
-            self._pass_outputs[rows] = {name: DeviceArray(self.device, *each) for name, each in shapes.items()}
-        return self._pass_outputs[num_trees, num_rows]
+        rows = num_trees, num_rows
+        if rows not in self._pass_outputs:
+            tensors = output_tensors(self.manifest, *rows)
+            self._pass_outputs[rows] = {name: DeviceArray(self.device, *tensor) for name, tensor in tensors.items()}
+        return self._pass_outputs[rows]
 
 
 def _padded_sizes(inputs: Inputs, capacity: int) -> Sizes:

@@ -24,6 +24,10 @@ class HostCache(SlotCache):
         """The graph's tensor number `index` (order of `Manifest.past_names`), a view (B, H, S, D)."""
         return self.slab[index, first_slot : first_slot + num_slots]
 
+    def fill(self, slot: int, length: int) -> None:
+        self.slab[:, slot, :, :length] = 1.0  # untouched rows share one page of zeros, which is read sooner
+        super().fill(slot, length)
+
     def _grow(self, num_slots: int, capacity: int) -> None:
         slab = self._zeros(num_slots, capacity)
         for slot, length in enumerate(self.lengths):
@@ -34,12 +38,7 @@ class HostCache(SlotCache):
         self.slab[:, slot, :, start : start + len(rows)] = self.slab[:, slot][:, :, rows]
 
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
-        pair = self.slab[:, [slot, other], :, :num_rows]
-        self.slab[:, [other, slot], :, :num_rows] = pair
-
-    def _touch_rows(self, slot: int, length: int) -> None:
-        # Untouched rows share one page of zeros, which is read sooner than memory is.
-        self.slab[:, slot, :, :length] = 1.0
+        self.slab[:, [other, slot], :, :num_rows] = self.slab[:, [slot, other], :, :num_rows]
 
     def _zeros(self, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:
         manifest = self._manifest

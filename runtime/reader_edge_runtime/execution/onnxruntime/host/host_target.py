@@ -12,8 +12,8 @@ from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_tensors import PassTensors, Sizes
-from reader_edge_runtime.execution.onnxruntime.native import has_native_operators, native_library
-from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound, shrinking_options
+from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY, native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
@@ -44,6 +44,8 @@ class HostTarget:
         self.manifest = manifest
         self.is_native = is_native
         self.min_rows = min_rows
+        self.provider = str(session.get_providers()[0])
+        self.timing_facts: tuple[str, ...] = (INSTALLED_WHEEL,)
         self._weights = weights
         self._num_looked_up = 0
         self._run_options: ort.RunOptions | None = None
@@ -71,18 +73,8 @@ class HostTarget:
             session = open_session(package.path(GRAPH_NAME), threads, library)
             pages = FilePages(weights, others)
         check_contract(session, package.manifest)
-        is_native = library is not None and has_native_operators(session)
+        is_native = library is not None and OPERATORS_PROPERTY in session.get_modelmeta().custom_metadata_map
         return cls(session, package.manifest, is_native, pages)
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that runs the graph, in ONNX Runtime's naming."""
-        return str(self.session.get_providers()[0])
-
-    @property
-    def timing_facts(self) -> tuple[object, ...]:
-        checksums = {name: entry.sha256 for name, entry in sorted(self.manifest.files.items())}
-        return INSTALLED_WHEEL, self.provider, self.is_native, self.min_rows, checksums
 
     def with_min_rows(self, min_rows: int) -> "HostTarget":
         return HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
@@ -123,7 +115,8 @@ class HostTarget:
         self._tensors.clear()
         self._logits = np.empty(0, np.float32)
         self._bound = None
-        self._run_options = shrinking_options()
+        self._run_options = ort.RunOptions()
+        self._run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     def _forget_embeddings(self, num_looked_up: int) -> None:
         """Keep the rows of a large vocabulary, each read with its surroundings, from adding up to a second copy."""
