@@ -22,7 +22,7 @@ from reader_edge_runtime.drafting.kernels.layout import (
     WORK,
 )
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
-from reader_edge_runtime.drafting.kernels.request import Request, new_request
+from reader_edge_runtime.drafting.kernels.request import Arrays, Request, new_request
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -112,12 +112,12 @@ class RequestCore:
         self._state: Int32Array = np.full(STATE, -1, np.int32)
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
+        self._sources: Sources | None = None
         self._nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
         self._values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
         self._states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
         self._evidences: Int32Array = np.zeros((_MAX_NODES, EVIDENCE), np.int32)
         self._num_nodes = 0
-        self._arrays, self._replaceable = self._put_together()
         self._answer_begin = 1
         self.extend(prompt_token_ids)
 
@@ -185,35 +185,17 @@ class RequestCore:
 
     def _current_arrays(self) -> Request:
         """What kernels take; put together anew where an array was replaced by a larger one."""
-        core = self._core
-        context, history, successors, proposals = self._replaceable
+        core, sources = self._core, self._sources
         if (
-            context is not self._context.arrays
-            or history is not core.history.arrays
-            or successors is not core.successors.arrays
-            or proposals is not self._proposals
+            sources is None
+            or sources.context is not self._context.arrays
+            or sources.history is not core.history.arrays
+            or sources.successors is not core.successors.arrays
+            or sources.proposals is not self._proposals
         ):
-            self._arrays, self._replaceable = self._put_together()
+            stores = (self._context.arrays, core.history.arrays, core.successors.arrays)
+            self._sources = Sources(*stores, core.datastores.files, core.datastores.layouts, self._proposals)
+            draft = (self._nodes, self._values, self._states, self._evidences)
+            shared = (core.parameters, core.scratch, core.work)
+            self._arrays = new_request(Arrays(self._sources, self._state, *draft, *shared))
         return self._arrays
-
-    def _put_together(self) -> tuple[Request, tuple[object, ...]]:
-        """All arrays, and those of them that may be replaced."""
-        core = self._core
-        context, history, successors, proposals = (
-            self._context.arrays,
-            core.history.arrays,
-            core.successors.arrays,
-            self._proposals,
-        )
-        arrays = new_request(
-            Sources(context, history, successors, core.datastores.files, core.datastores.layouts, proposals),
-            self._state,
-            self._nodes,
-            self._values,
-            self._states,
-            self._evidences,
-            core.parameters,
-            core.scratch,
-            core.work,
-        )
-        return arrays, (context, history, successors, proposals)

@@ -43,7 +43,7 @@ def paths_of(tree: DraftTree) -> list[Path]:
 @owning_kernel
 def move(request: Request, token_ids: Int32Array) -> None:
     """Suppose that the text went on with these tokens, without learning from them."""
-    sources, state, evidences, work = request.sources, request.state, request.evidences, request.work
+    sources, state, _, _, _, evidences, _, _, work = request.arrays
     for token in token_ids:
         gather(sources, state, evidences[0], work)
         advance(sources, state, token, ORDER)

@@ -16,7 +16,7 @@ draft is a little worse.
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Store
 from reader_edge_runtime.drafting.kernels.jit import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
@@ -134,14 +134,13 @@ def _push_down(
         header[NUM_KEYS] += 1
 
 
-@part
-def count(
-    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
-) -> Number:
+@kernel
+def learn(store: Store, begin: Number, end: Number) -> Number:
     """Count text[begin:end] of one text; how many tokens were counted before space ran out.
 
     Positions are given without wrapping. A token below 0 stands before the first of a text.
     """
+    header, table, rows, text = store
     mask = header[TEXT_MASK]
     max_keys = table.shape[0] * 5 // 8
     last_block = rows.shape[0] // BLOCK - _BLOCKS_A_TOKEN
@@ -178,18 +177,9 @@ def count(
 
 
 @kernel
-def learn(
-    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
-) -> Number:
-    """`count` as an entry point."""
-    return count(header, table, rows, text, begin, end)
-
-
-@kernel
-def unlearn(
-    header: Int64Array, table: Int64Array, rows: Int32Array, text: Int32Array, begin: Number, end: Number
-) -> None:
+def unlearn(store: Store, begin: Number, end: Number) -> None:
     """Take back text[begin:end], the oldest tokens of all that are counted."""
+    header, table, rows, text = store
     mask = header[TEXT_MASK]
     for p in range(begin, end):
         position = p & mask
@@ -216,16 +206,9 @@ def unlearn(
 
 
 @kernel
-def relocate(
-    header: Int64Array,
-    table: Int64Array,
-    rows: Int32Array,
-    text: Int32Array,
-    begin: Number,
-    end: Number,
-    to: Number,
-) -> None:
+def relocate(store: Store, begin: Number, end: Number, to: Number) -> None:
     """Let what is stored of text[begin:end] say that it stands at `to`, where it was written behind all other texts."""
+    header, table, rows, text = store
     mask = header[TEXT_MASK]
     for p in range(begin, end):
         position = p & mask

@@ -28,8 +28,8 @@ from reader_edge_runtime.drafting.kernels.layout import (
     SET_LEVEL,
     TOP,
 )
-from reader_edge_runtime.drafting.kernels.logits_evidence import add_successors
 from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_store
+from reader_edge_runtime.drafting.kernels.successors import add_successors
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
 

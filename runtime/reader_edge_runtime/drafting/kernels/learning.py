@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number, Store
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import learn_value
-from reader_edge_runtime.drafting.kernels.counts import ORDER, count
+from reader_edge_runtime.drafting.kernels.counts import ORDER, learn
 from reader_edge_runtime.drafting.kernels.datastore_evidence import find_anew
 from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
-from reader_edge_runtime.drafting.kernels.request import Request
+from reader_edge_runtime.drafting.kernels.request import Arrays, Request
 from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN
 
 
@@ -23,39 +23,24 @@ def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -
     end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
     many were counted is returned.
     """
-    # Each read of a request's field counts references to all arrays in it, so it is read once.
-    sources, nodes, parameters = request.sources, request.nodes, request.parameters
-    _learn_tree(token_ids, parameters, nodes, request.values, num_nodes)
-    _learn_tokens(
-        token_ids,
-        num_nodes,
-        sources,
-        request.state,
-        nodes,
-        request.states,
-        request.evidences,
-        parameters,
-        request.scratch,
-        request.work,
-    )
-    # Counted only now: what is learned above is how well the tokens are foretold.
-    return _count(token_ids, sources.context, end)
+    return _observe(request.arrays, token_ids, num_nodes, end)
 
 
 @part
-def _learn_tokens(
-    token_ids: Int32Array,
-    num_nodes: int,
-    sources: Sources,
-    state: Int32Array,
-    nodes: Int32Array,
-    states: Int32Array,
-    evidences: Int32Array,
-    parameters: Float32Array,
-    scratch: Float32Array,
-    work: Int32Array,
-) -> None:
+def _observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> int:
+    _learn_tree(token_ids, arrays.parameters, arrays.nodes, arrays.values, num_nodes)
+    _learn_tokens(arrays, token_ids, num_nodes)
+    # Counted only now: what is learned above is how well the tokens are foretold.
+    context = arrays.sources.context
+    for i in range(len(token_ids)):
+        context.text[end + i] = token_ids[i]
+    return learn(context, end, end + len(token_ids))
+
+
+@part
+def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None:
     """Learn from each token and move on, through the tree as far as it goes."""
+    sources, state, nodes, _, states, evidences, parameters, scratch, work = arrays
     node = 0 if num_nodes else -1
     for token in token_ids:
         taken = nodes[TAKEN, node] if node >= 0 else 0
@@ -76,13 +61,6 @@ def _learn_tokens(
             advance(sources, state, token, ORDER)
     if node > 0:
         _take_state(sources, states[nodes[TAKEN, node]], state)
-
-
-@part
-def _count(token_ids: Int32Array, context: Store, end: int) -> int:
-    for i in range(len(token_ids)):
-        context.text[end + i] = token_ids[i]
-    return count(context.header, context.table, context.rows, context.text, end, end + len(token_ids))
 
 
 @part

@@ -15,9 +15,10 @@ import math
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
-from reader_edge_runtime.drafting.kernels.layout import LEVELS
+from reader_edge_runtime.drafting.kernels.layout import AFTER_PAIR, AFTER_TOKEN, LEVELS, LOGITS_INPUTS
+from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
 MAX_SUCCESSORS = 8
 RECORD = 16
@@ -48,11 +49,6 @@ _p = (np.arange(4096) + 0.5) / 4096
 _BUCKET = np.clip((np.log(_p / (1 - _p)) - LOWEST_LOG_ODDS) / LOG_ODDS_STEP, 0, LOG_ODDS_BUCKETS - 1).astype(np.int32)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
-
-
-@small_part
-def named_class(rank: Number, bucket: Number, is_same_further_back: Number) -> Number:
-    return FIRST_NAMED_CLASS + 2 * (RANK_BUCKET[rank] * LOG_ODDS_BUCKETS + bucket) + is_same_further_back
 
 
 @small_part
@@ -167,25 +163,52 @@ def _probability(record: Int32Array, rank: Number) -> Number:
 @small_part
 def class_of(record: Int32Array, rank: Number, is_same_further_back: Number) -> Number:
     """Class of a record's named token."""
-    return named_class(rank, _BUCKET[_number(record, rank) >> 4], is_same_further_back)
+    bucket = RANK_BUCKET[rank] * LOG_ODDS_BUCKETS + _BUCKET[_number(record, rank) >> 4]
+    return FIRST_NAMED_CLASS + 2 * bucket + is_same_further_back
+
+
+@part
+def add_successors(successors: Successors, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+    """Add what was recorded after the path's last pair and after its last token."""
+    after_token, after_pair = successors.after_token, successors.after_pair
+    if node[1] >= 0:
+        row = find_pair(after_pair, node[1], node[0])
+        if row >= 0:
+            _add_record(
+                after_pair[row], LOGITS_INPUTS + AFTER_PAIR, after_pair[row, FURTHER] == node[2], evidence, work
+            )
+    if node[0] < after_token.shape[0]:
+        record = after_token[node[0]]
+        if record[NUM_AND_LEVEL] >= LEVELS:
+            _add_record(record, LOGITS_INPUTS + AFTER_TOKEN, record[BEFORE] == node[1], evidence, work)
+
+
+@small_part
+def _add_record(
+    record: Int32Array, which: Number, is_same_further_back: Number, evidence: Int32Array, work: Int32Array
+) -> None:
+    level = record[NUM_AND_LEVEL] & (LEVELS - 1)
+    speaker = add_speaker(evidence, which, level, level)
+    for i in range(record[NUM_AND_LEVEL] // LEVELS):
+        add_pair(evidence, work, speaker, which, class_of(record, i, is_same_further_back), record[NAMED + i])
 
 
 @owning_kernel
 def learn(
+    store: Successors,
     token_ids: Int64Array,
     parents: Int64Array,
     before_ids: Int64Array,
     first: Number,
     top_ids: Int64Array,
     top_logits: Float32Array,
-    after_token: Int32Array,
-    after_pair: Int32Array,
 ) -> int:
     """Record what the target said of a tree's nodes `first` and on, one row of top_ids and top_logits each.
 
     before_ids: (NUM_BEFORE,), tokens before the root, newest first, -1 where the text starts.
     Returns how many rows were learned: fewer than there are where a token has no row in `after_token`.
     """
+    after_token, after_pair = store
     named_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)
     probabilities = np.empty(2 * MAX_SUCCESSORS, np.float32)
     for i in range(top_ids.shape[0]):

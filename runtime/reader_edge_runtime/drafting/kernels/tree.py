@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
-from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
+from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import (
     CANDIDATES,
@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.kernels.layout import (
     STATE,
 )
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, score, sigmoid
-from reader_edge_runtime.drafting.kernels.request import Request
+from reader_edge_runtime.drafting.kernels.request import Arrays, Request
 
 # nodes: int32 (NODE_FIELDS, N). TAKEN: when a node was taken; its state and evidence lie at that number.
 TOKEN, PARENT, DEPTH, SOURCE, TAKEN, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(9)
@@ -44,35 +44,12 @@ def draft(request: Request, max_nodes: int, max_depth: int) -> int:
     predicted values before calibration, in the same order. states (N, STATE) and evidences (N, EVIDENCE), in the order
     of TAKEN, are what each node's children were predicted from; learning reads them again.
     """
-    return _draft(
-        max_nodes,
-        max_depth,
-        request.sources,
-        request.state,
-        request.nodes,
-        request.values,
-        request.states,
-        request.evidences,
-        request.parameters,
-        request.scratch,
-        request.work,
-    )
+    return _draft(request.arrays, max_nodes, max_depth)
 
 
 @part
-def _draft(
-    max_nodes: int,
-    max_depth: int,
-    sources: Sources,
-    root: Int32Array,
-    nodes: Int32Array,
-    values: Float32Array,
-    states: Int32Array,
-    evidences: Int32Array,
-    parameters: Float32Array,
-    scratch: Float32Array,
-    work: Int32Array,
-) -> int:
+def _draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
+    sources, root, nodes, values, states, evidences, parameters, scratch, work = arrays
     for i in range(STATE):
         states[0, i] = root[i]
     nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0], nodes[TAKEN, 0] = states[0, 0], -1, 0, -1, 0

@@ -69,7 +69,7 @@ class CountStore:
 
     def _learn(self, begin: int, end: int) -> None:
         while True:
-            begin += counts.learn(*self.arrays, begin, end)
+            begin += counts.learn(self.arrays, begin, end)
             if begin == end:
                 break
             self._grow()
@@ -188,13 +188,13 @@ class History(CountStore):
     def _move_behind(self, text: _Text) -> None:
         self._texts.remove(text)
         moved = self._write_behind(self._tokens(text))
-        counts.relocate(*self.arrays, text.begin, text.end, moved.begin)
+        counts.relocate(self.arrays, text.begin, text.end, moved.begin)
         self.end = moved.end + 1
         self._clear(text)
 
     def _forget_first(self) -> None:
         text = self._texts.pop(0)
-        counts.unlearn(*self.arrays, text.begin, text.end)
+        counts.unlearn(self.arrays, text.begin, text.end)
         self._clear(text)
         self.num_tokens -= text.end - text.begin
 

@@ -52,15 +52,8 @@ class SuccessorStore:
         before[: len(newest_first)] = newest_first
         learned = 0
         while True:
-            learned += successors.learn(
-                token_ids,
-                parents,
-                before,
-                scored.rows.start + learned,
-                scored.top_ids[learned:],
-                scored.top_logits[learned:],
-                *self.arrays,
-            )
+            scores = (scored.rows.start + learned, scored.top_ids[learned:], scored.top_logits[learned:])
+            learned += successors.learn(self.arrays, token_ids, parents, before, *scores)
             if learned == len(scored.rows):
                 break
             self._grow(int(token_ids.max()))
