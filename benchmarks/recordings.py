@@ -10,7 +10,7 @@ from benchmarks.modelling import Modelled, modelled, replay_reader_edge
 from benchmarks.prompt_lookup import replay_lookup
 from benchmarks.runtimes import RUNTIMES
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge.model_source import load_tokenizer
 
 MEASURED_PARTS = ("0.5b-quantised", "0.5b-full")
 

@@ -18,7 +18,7 @@ from benchmarks.measuring import Record, measure_answers, measure_decoding, meas
 from benchmarks.recordings import model_recordings
 from benchmarks.report import write_report
 from benchmarks.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
-from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge.model_source import load_tokenizer
 
 QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
 NUM_PROMPTS, PROMPT_CHARACTERS, ANSWER_TOKENS = 12, 300, 96

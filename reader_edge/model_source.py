@@ -1,4 +1,4 @@
-"""Which package MODEL means: a package folder, a Hugging Face folder or id, or the bundled demo."""
+"""Which package MODEL means: a package folder, a Hugging Face folder or id, or the demo; and which tokenizer."""
 
 import hashlib
 import os
@@ -12,8 +12,9 @@ from platformdirs import user_cache_path
 
 from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_runtime import Engine, EngineConfig
-from reader_edge_runtime.errors import PackageError
-from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME
+from reader_edge_runtime.errors import PackageError, TokenizerError
+from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 
@@ -58,6 +59,16 @@ def find_package(model: str | None) -> Path:
     if _HUB_ID.fullmatch(name) and not folder.parent.exists():  # "models/demo" beside a folder models is a slip
         return _exported(name, name)
     return folder
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """Load the tokenizer of a package or model folder, or from its file. Raises TokenizerError."""
+    path = Path(name)
+    if path.is_dir():
+        path /= TOKENIZER_NAME
+    if not path.is_file():
+        raise TokenizerError(f"No tokenizer at '{path}': give a package, a Hugging Face folder or a tokenizer.json.")
+    return Tokenizer.from_file(path)
 
 
 def bundled_demo() -> Path:

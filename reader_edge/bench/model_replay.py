@@ -8,11 +8,10 @@ from statistics import mean
 import numpy as np
 
 from reader_edge.bench.recording import END_TOKEN_ID, RecordedRequest, read_recording
-from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser
+from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.bench.replay import core_simulator, first_parameters
 from reader_edge.bench.replay_plan import ReplayPlan
-from reader_edge.bench.stretch import Stretch, StretchTimes, choose_stretches
-from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.bench.simulator import Simulator
-from reader_edge.tokenizer_source import load_tokenizer
+from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters

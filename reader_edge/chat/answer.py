@@ -1,10 +1,13 @@
-"""One answer on standard output, as it comes."""
+"""One answer on standard output, as it comes or as JSON."""
 
 import io
+import json
 import sys
 
 import click
 
+from reader_edge.chat.answer_report import stats_fields, stats_table
+from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message
 from reader_edge_runtime.engine import Prompt
@@ -36,6 +39,27 @@ def system_messages(system: str | None) -> list[Message]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
+def print_text(engine: Engine, prompt: Prompt, config: GenerationConfig, shows_stats: bool) -> None:
+    """Write the answer as it comes."""
+    pieces: list[str] = []
+    stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
+    if shows_stats:
+        start_line("".join(pieces))
+        print_table(stats_table(engine, stats))
+
+
+def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> None:
+    """Print answer and statistics as one JSON object."""
+    result = engine.generate(prompt, config)
+    fields = {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "stats": stats_fields(engine, result.stats),
+    }
+    click.echo(json.dumps(fields))
+
+
 def print_answer(
     engine: Engine, prompt: Prompt, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
@@ -51,6 +75,12 @@ def print_answer(
         if ends_line and not "".join(pieces).endswith("\n"):
             click.echo()
     return stats
+
+
+def start_line(text: str) -> None:
+    """Keep a table off the last word of `text`, which is all that standard output gets where it is no terminal."""
+    if not sys.stdout.isatty() and not text.endswith("\n"):
+        click.echo(err=True)
 
 
 def write(text: str) -> None:

@@ -1,6 +1,5 @@
 """What `--stats` and `--json` tell about an answer."""
 
-from collections import Counter
 from dataclasses import fields
 
 from rich.table import Table
@@ -11,15 +10,13 @@ from reader_edge_runtime.decoding.acceptance.recheck import Recheck
 from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
+_DERIVED = ("acceptance_length", "acceptance_rate", "perplexity", "tokens_per_s")
+
 
 def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
     """The statistics of an answer and the circumstances it was made in, ready for JSON."""
     return {
-        **{field.name: _plain(getattr(stats, field.name)) for field in fields(stats)},
-        "acceptance_length": stats.acceptance_length,
-        "acceptance_rate": stats.acceptance_rate,
-        "perplexity": stats.perplexity,
-        "tokens_per_s": stats.tokens_per_s,
+        **{name: getattr(stats, name) for name in (*(field.name for field in fields(stats)), *_DERIVED)},
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
         "is_native": engine.decoder.target.is_native,
@@ -60,10 +57,10 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("time to first token", _milliseconds(stats.prefill_s)),
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
-        ("accepted by source", _by_source(stats)),
-        ("accepted by depth", _by_depth(stats)),
-        ("calibration", _calibration(stats)),
-        ("tree sizes", _tree_sizes(stats)),
+        ("accepted by source", _by_source(stats) or "nothing drafted"),
+        ("accepted by depth", ", ".join(f"{d}: {n}" for d, n in sorted(stats.accepted_by_depth.items())) or "none"),
+        ("calibration", _calibration(stats) or "nothing drafted"),
+        ("tree sizes", ", ".join(f"{width} x{n}" for width, n in sorted(stats.steps_by_width.items())) or "no steps"),
         ("drafting", _drafting(engine, stats)),
         ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
@@ -79,11 +76,6 @@ def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
     if isinstance(rule, Recheck):
         return f"{stats.num_redecided_tokens} choices below a margin of {rule.margin:.2g} decided anew"
     return "not needed" if engine.decoder.config.is_near_tie_guarded else "off"
-
-
-def _tree_sizes(stats: GenerationStats) -> str:
-    """Which widths were chosen, and how often."""
-    return ", ".join(f"{width} x{count}" for width, count in sorted(stats.steps_by_width.items())) or "no steps"
 
 
 def _drafting(engine: Engine, stats: GenerationStats) -> str:
@@ -111,29 +103,17 @@ def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}"
 
 
-def _plain(value: object) -> object:
-    return dict(sorted(value.items())) if isinstance(value, Counter) else value
-
-
 def _by_source(stats: GenerationStats) -> str:
-    parts = (
-        f"{source} {_share(stats.accepted_by_source[source], num_drafted)}"
-        for source, num_drafted in sorted(stats.drafted_by_source.items())
-    )
-    return ", ".join(parts) or "nothing drafted"
-
-
-def _by_depth(stats: GenerationStats) -> str:
-    return ", ".join(f"{depth}: {count}" for depth, count in sorted(stats.accepted_by_depth.items())) or "none"
+    by_source = sorted(stats.drafted_by_source.items())
+    return ", ".join(f"{source} {_share(stats.accepted_by_source[source], n)}" for source, n in by_source)
 
 
 def _calibration(stats: GenerationStats) -> str:
     """Predicted against observed acceptance, by the tenth that a draft token's predicted value falls in."""
-    parts = (
+    return ", ".join(
         f"{stats.predicted_by_tenth[tenth] / 10 / num:.0f}% predicted: {_share(stats.accepted_by_tenth[tenth], num)}"
         for tenth, num in sorted(stats.drafted_by_tenth.items())
     )
-    return ", ".join(parts) or "nothing drafted"
 
 
 def _time_by_part(stats: GenerationStats) -> str:

@@ -1,6 +1,7 @@
 """`reader-edge bench cost`: the measured pass times that tree sizes are chosen by."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -32,14 +33,7 @@ def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_j
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:
-        fields = {
-            "batch_size": measured.batch_size,
-            "pasts": measured.pasts,
-            "widths": measured.widths,
-            "seconds": measured.seconds.tolist(),
-            "row_s": measured.row_s,
-        }
-        click.echo(json.dumps(fields))
+        click.echo(json.dumps(asdict(measured) | {"seconds": measured.seconds.tolist()}))
         return
     print_report(_table(measured), f"A row of logits: {1e3 * measured.row_s:.3f} ms")
 

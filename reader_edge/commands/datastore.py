@@ -70,8 +70,8 @@ def build(
 
     from reader_edge.datastore.build import build_datastore
     from reader_edge.datastore.report import build_table
+    from reader_edge.model_source import load_tokenizer
     from reader_edge.terminal.console import print_table
-    from reader_edge.tokenizer_source import load_tokenizer
 
     report = build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory)
     print_table(build_table(report))
@@ -122,8 +122,8 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
     """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first."""
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore
+    from reader_edge.model_source import load_tokenizer
     from reader_edge.terminal.console import stderr_console
-    from reader_edge.tokenizer_source import load_tokenizer
 
     found = search_datastore(file, text, load_tokenizer(tokenizer), num)
     accept_any_text()

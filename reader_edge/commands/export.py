@@ -35,8 +35,8 @@ def export(
     force: bool,
 ) -> None:
     """Export MODEL, a Hugging Face folder or id, to a package at OUT, and print OUT."""
-    from reader_edge.export_report import export_table
-    from reader_edge.terminal.console import print_table, stage_progress
+    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
+    from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.pipeline import export_model
 
@@ -49,5 +49,12 @@ def export(
     )
     with stage_progress(f"Exporting {model}") as on_stage:
         report = export_model(model, out, options, on_stage=on_stage)
-    print_table(export_table(report))
+    pairs = [
+        ("precision", report.precision),
+        ("attention", report.attention),
+        ("size", readable_size(report.num_bytes)),
+        *((name.replace("_", " "), f"{value:.4g}") for name, value in report.checks.items()),
+        *stage_pairs(report.stage_seconds),
+    ]
+    print_table(pairs_table("Exported", pairs))
     click.echo(report.out)

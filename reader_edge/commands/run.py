@@ -1,6 +1,5 @@
 """`reader-edge run`: answer a prompt, or chat."""
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +10,7 @@ import click
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
-    from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
-    from reader_edge_runtime.engine import Prompt
+    from reader_edge_runtime import EngineConfig, GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,81 +105,22 @@ def run(
     if text is None and (output.as_json or output.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
-    from reader_edge.chat.answer import build_prompt
+    from reader_edge.bench.comparison_report import print_compared
+    from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text
+    from reader_edge.chat.chat import Chat
     from reader_edge.model_source import load_engine
 
+    accept_any_text()
     config = replace(config, is_scored=output.stats or output.as_json)
     engine = load_engine(model, engine_config, history, datastores)
     if text is None:
-        _chat(engine, config, question, output)
+        Chat(engine, config, question.system, question.raw, output.stats).run()
         return
     prompt = build_prompt(engine, text, question.system, question.raw)
     if output.compare:
-        _compare(engine, prompt, config, output)
+        if not print_compared(engine, prompt, config, output.as_json, output.stats):
+            raise click.ClickException(options.DIFFERENT_TOKENS)
     elif output.as_json:
-        _print_json(engine, prompt, config)
+        print_json(engine, prompt, config)
     else:
-        _print_text(engine, prompt, config, output)
-
-
-def _chat(engine: "Engine", config: "GenerationConfig", question: Question, output: Output) -> None:
-    from reader_edge.chat.answer import accept_any_text
-    from reader_edge.chat.chat import Chat
-
-    accept_any_text()
-    Chat(engine, config, question.system, question.raw, output.stats).run()
-
-
-def _print_text(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", output: Output) -> None:
-    from reader_edge.chat.answer import accept_any_text, print_answer
-    from reader_edge.chat.answer_report import stats_table
-    from reader_edge.terminal.console import print_table
-
-    accept_any_text()
-    pieces: list[str] = []
-    stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
-    if output.stats:
-        _start_line("".join(pieces))
-        print_table(stats_table(engine, stats))
-
-
-def _print_json(engine: "Engine", prompt: "Prompt", config: "GenerationConfig") -> None:
-    from reader_edge.chat.answer_report import stats_fields
-
-    result = engine.generate(prompt, config)
-    fields = {
-        "text": result.text,
-        "token_ids": result.token_ids,
-        "finish_reason": result.finish_reason,
-        "stats": stats_fields(engine, result.stats),
-    }
-    click.echo(json.dumps(fields))
-
-
-def _compare(engine: "Engine", prompt: "Prompt", config: "GenerationConfig", output: Output) -> None:
-    from reader_edge.bench.comparison import compare
-    from reader_edge.bench.comparison_report import comparison_fields, comparison_table
-    from reader_edge.chat.answer import accept_any_text, write
-    from reader_edge.chat.answer_report import stats_table
-    from reader_edge.terminal.console import count_progress, print_table
-
-    with count_progress("Preparing, then decoding both ways") as on_progress:
-        comparison = compare(engine, prompt, config, on_progress=on_progress)
-    if output.as_json:
-        click.echo(json.dumps(comparison_fields(engine, comparison)))
-    else:
-        accept_any_text()
-        text = comparison.plain.answers[0].text
-        write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
-        _start_line(text)
-        print_table(comparison_table(comparison))
-        if output.stats:
-            print_table(stats_table(engine, comparison.drafted.answers[-1].stats))
-    if not comparison.is_identical:
-        raise click.ClickException(options.DIFFERENT_TOKENS)
-
-
-def _start_line(text: str) -> None:
-    """Keep a table off the last word of `text`, which is all that standard output gets where it is no terminal."""
-    if not sys.stdout.isatty() and not text.endswith("\n"):
-        click.echo(err=True)
+        print_text(engine, prompt, config, output.stats)

@@ -9,8 +9,7 @@ from click.testing import CliRunner, Result
 
 from reader_edge.bench.model_replay import time_stretches
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser
-from reader_edge.bench.stretch import Stretch, StretchTimes, choose_stretches
+from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
