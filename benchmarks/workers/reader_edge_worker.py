@@ -4,13 +4,13 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-import onnxruntime
 from protocol import serve
 
 import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.target import Cache, Pass
 
@@ -24,7 +24,8 @@ class ReaderEdgeWorker:
         drafter = RetrievalDrafter(DraftConfig())
         self.engine = Engine.load(package, config, drafter=drafter)
         drafter.wait()  # compiled kernels load beside the first answers otherwise, plain ones too
-        versions = {"reader-edge": reader_edge.__version__, "onnxruntime": onnxruntime.__version__}
+        wheel, wheel_version = INSTALLED_WHEEL.split()
+        versions = {"reader-edge": reader_edge.__version__, wheel: wheel_version}
         if uses_native and native_library() is not None:
             versions["reader-edge-native"] = version("reader-edge-native")
         return {"versions": versions}

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
@@ -10,6 +9,7 @@ from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
 from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
 from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
@@ -26,55 +26,29 @@ FilePath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]  # told what is done, and how much there is in all
 
 
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """What is drafted from: an own drafter, or a retrieval drafter described by the other fields.
-
-    history: a file that keeps past answers between runs; made when it is not there.
-    datastores: files of `reader-edge datastore build`, made with the model's tokenizer.
-    """
-
-    config: DraftConfig
-    history: FilePath | None = None
-    datastores: Sequence[FilePath] = ()
-    drafter: Drafter | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What an engine is made of. width_report: None where the width probe did not run."""
-
-    package: ModelPackage
-    tokenizer: Tokenizer
-    decoder: Decoder
-    width_report: WidthReport | None
-
-
 def assemble(
     path: FilePath,
     config: EngineConfig,
-    drafting: Drafting,
-    on_progress: Progress | None = None,
-    on_calibration: Progress | None = None,
-) -> Parts:
-    """Load a package for decoding. Raises PackageError, TokenizerError, DatastoreError, HistoryError or ProviderError.
-
-    on_progress: told bytes checked. on_calibration: told rounds measured, at the first use of a package on a machine.
-    """
+    draft: DraftConfig,
+    drafter: Drafter | None,
+    history: FilePath | None,
+    datastores: Sequence[FilePath],
+    on_progress: Progress | None,
+    on_calibration: Progress | None,
+) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
+    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
     package = open_package(path, on_progress)
     tokenizer = Tokenizer.open(package)
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
-    datastores = open_datastores(drafting.datastores, fingerprint, vocab_size) if drafting.datastores else []
+    opened = open_datastores(datastores, fingerprint, vocab_size) if datastores else []
     target, report = settled_target(package, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
-    drafter = drafting.drafter
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
-        history = None
-        if drafting.history is not None:
-            max_tokens = drafting.config.max_history_tokens
-            history = HistoryFile(Path(drafting.history), bytes.fromhex(fingerprint), max_tokens, vocab_size)
-        drafter = RetrievalDrafter(drafting.config, datastores=datastores, history_file=history)
-    return Parts(package, tokenizer, make_decoder(target, drafter, config, costs, report), report)
+        file = None
+        if history is not None:
+            file = HistoryFile(Path(history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
+        drafter = RetrievalDrafter(draft, datastores=opened, history_file=file)
+    return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:
@@ -98,12 +72,16 @@ def make_decoder(
     config: EngineConfig,
     costs: Sequence[VerifyCost] = (),
     report: WidthReport | None = None,
+    planner: Planner | None = None,
 ) -> Decoder:
-    """A decoder that knows measured pass times, each of its batch size, and what the probe found."""
+    """A decoder that knows measured pass times, each of its batch size, and what the probe found.
+
+    planner: one of the caller's own, who decides otherwise who drafts and how wide passes are.
+    """
     acceptance: AcceptanceRule = accept_exactly
     if report is not None and config.is_near_tie_guarded and not report.is_invariant:
         acceptance = Recheck(accept_exactly, near_tie_margin(report))
-    decoder = Decoder(target, drafter, config, acceptance=acceptance)
+    decoder = Decoder(target, drafter, config, planner, acceptance)
     for cost in costs:
         decoder.planner.add(cost)
     if report is not None and target.manifest.attention == "exact" and not config.is_near_tie_guarded:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from reader_edge_runtime.assembly import Drafting, assemble
+from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import FinishReason, Request
@@ -99,9 +99,8 @@ class Engine:
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError
         or ProviderError.
         """
-        drafting = Drafting(draft or DraftConfig(), history, datastores, drafter)
-        parts = assemble(path, config or EngineConfig(), drafting, on_progress, on_calibration)
-        return cls(parts.package, parts.tokenizer, parts.decoder, parts.width_report)
+        configs = config or EngineConfig(), draft or DraftConfig()
+        return cls(*assemble(path, *configs, drafter, history, datastores, on_progress, on_calibration))
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """Token ids of a text, or of chat messages through the model's chat template."""

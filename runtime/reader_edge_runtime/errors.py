@@ -1,23 +1,4 @@
-"""Every error a user can cause, as one tree.
-
-    ReaderEdgeError
-    ├── InstallationError      a needed package is missing, or two exclude each other
-    ├── PackageError           a model package cannot be read or is not what it says
-    │   ├── ManifestError      the manifest is missing, malformed or of a newer format
-    │   └── IntegrityError     a file's size or checksum differs from the manifest
-    ├── TokenizerError         the tokenizer cannot be read or does not fit the model
-    ├── ConfigError            an option is outside its range
-    ├── PromptError            a prompt is empty, too long or holds unknown token ids
-    ├── ProviderError          ONNX Runtime cannot run the graph here
-    ├── DraftError             a draft, a source or what a drafter saved is not what it should be
-    ├── DatastoreError         a datastore or its corpus cannot be read, or was built with another tokenizer
-    ├── HistoryError           a history file cannot be used, or belongs to another tokenizer
-    └── ExportError            a model cannot be exported
-        ├── UnsupportedArchitectureError
-        └── ParityError        the exported graph does not compute what the source does
-
-Each message is one sentence with the value at fault and the remedy.
-"""
+"""Every error a user can cause, as one tree. Each message is one sentence with the value at fault and the remedy."""
 
 
 class ReaderEdgeError(Exception):

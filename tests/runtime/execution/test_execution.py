@@ -1,6 +1,7 @@
 """The execution wing: the cache is updated in place, the graph is held to its contract, imports stay lean."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -136,6 +137,14 @@ def test_onnx_runtime_leaves_no_id_of_the_machine_and_no_events_in_the_cache(dem
     folders = {name: str(tmp_path) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     subprocess.run([sys.executable, "-c", code, str(demo_folder)], check=True, env=os.environ | folders)
     assert {path.name for path in tmp_path.iterdir()} <= {"reader-edge"}
+
+
+def test_no_tool_imports_onnx_runtime_before_the_runtime_does() -> None:
+    """Else its telemetry is not off yet."""
+    root = Path(__file__).parents[3]
+    tools = [*(root / "scripts").iterdir(), root / "benchmarks" / "workers" / "reader_edge_worker.py"]
+    imports = re.compile(r"^(import|from) onnxruntime\b", re.MULTILINE)
+    assert [path.name for path in tools if path.is_file() and imports.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
