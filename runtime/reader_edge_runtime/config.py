@@ -109,16 +109,11 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _check(self)
-        _require(
-            isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping of token ids to numbers"
-        )
-        bias = {
-            _number("logit_bias token id", token_id, int, _TOKEN_IDS): _number(
-                f"logit_bias of token {token_id}", value, float, _BIASES
-            )
-            for token_id, value in self.logit_bias.items()
-        }
-        object.__setattr__(self, "logit_bias", bias)
+        bias = self.logit_bias
+        _require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
+        ids = [_number("logit_bias token id", token_id, int, _TOKEN_IDS) for token_id in bias]
+        values = [_number(f"logit_bias of token {token_id}", bias[token_id], float, _BIASES) for token_id in bias]
+        object.__setattr__(self, "logit_bias", dict(zip(ids, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +140,14 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         _check(self)
         _require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
-        is_list = isinstance(self.stop, Sequence) and not isinstance(self.stop, str)
-        is_text = is_list and all(isinstance(text, str) and text for text in self.stop)
-        _require(is_text, "stop", self.stop, "a tuple of strings that are not empty")
-        _require(
-            isinstance(self.stop_token_ids, Sequence), "stop_token_ids", self.stop_token_ids, "a tuple of token ids"
-        )
-        ids = tuple(_number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in self.stop_token_ids)
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", ids)
+        stop, ids = self.stop, self.stop_token_ids
+        is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
+        is_text = is_list and all(isinstance(text, str) and text for text in stop)
+        _require(is_text, "stop", stop, "a tuple of strings that are not empty")
+        _require(isinstance(ids, Sequence), "stop_token_ids", ids, "a tuple of token ids")
+        numbers = tuple(_number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in ids)
+        object.__setattr__(self, "stop", tuple(stop))
+        object.__setattr__(self, "stop_token_ids", numbers)
 
 
 def _check(config: Any) -> None:

@@ -33,23 +33,19 @@ class FilePages:
 
     They are looked up once, so the file has to stay mapped for as long as `forget` is called: what it forgets later
     would be whatever memory took the place. others: mappings of the file that somebody else made, and may undo.
+    ranges: the mappings, read or not.
     """
 
     def __init__(self, file: Path, others: Sequence[Range] = ()) -> None:
         ranges = _joined(each for each, is_written in _mappings(file) if not is_written)
-        for other in others:
+        for other in others:  # the system joins neighbours, also those of two sessions
             ranges = [part for each in ranges for part in _without(each, other)]
-        self._ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
+        self.ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
         self._split()
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the mappings, read or not."""
-        return sum(size for _, size in self._ranges)
 
     def forget(self) -> None:
         """Take the pages out of this process's memory."""
-        for start, size in self._ranges:
+        for start, size in self.ranges:
             _advise(start, size, "MADV_DONTNEED")
 
     def _split(self) -> None:
@@ -58,7 +54,7 @@ class FilePages:
         Linux maps those of a file against MADV_NOHUGEPAGE. Mappings that differ in anything are kept apart, and leaving
         a file's pages out of core dumps changes nothing: they are not in there.
         """
-        for start, size in self._ranges:
+        for start, size in self.ranges:
             for middle in range(start // _HUGE * _HUGE + _HUGE // 2, start + size, 2 * _HUGE):
                 first, end = max(start, middle), min(start + size, middle + _HUGE)
                 _advise(first, end - first, "MADV_DONTDUMP")

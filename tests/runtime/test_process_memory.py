@@ -34,6 +34,10 @@ with large_blocks_apart() if sys.argv[1] == "apart" else contextlib.nullcontext(
 """
 
 
+def num_bytes(pages: FilePages) -> int:
+    return sum(size for _, size in pages.ranges)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "weights with a blank.data"
@@ -62,7 +66,7 @@ def test_a_byte_is_read_without_two_mebibytes_around_it(file: Path) -> None:
         total = int(array[:: (2 << 20) // 8].sum())
         assert total > 0
         assert resident_bytes() - before < NUM_BYTES / 4
-        assert pages.num_bytes == FilePages(file).num_bytes > 0.9 * NUM_BYTES
+        assert num_bytes(pages) == num_bytes(FilePages(file)) > 0.9 * NUM_BYTES
         del array
 
 
@@ -80,7 +84,7 @@ def test_pages_that_somebody_else_mapped_are_left_alone(file: Path) -> None:
         others = mapped_ranges(file)
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as second:
             both, own = FilePages(file), FilePages(file, others)
-            assert (both.num_bytes, own.num_bytes) == (2 * NUM_BYTES, NUM_BYTES)
+            assert (num_bytes(both), num_bytes(own)) == (2 * NUM_BYTES, NUM_BYTES)
             again = np.frombuffer(second, np.int64)
             assert array.sum() == again.sum()
             read = resident_bytes()
@@ -97,7 +101,7 @@ def test_two_sessions_on_a_package_forget_each_its_own_pages(
     monkeypatch.setattr(process_memory, "_MIN_BYTES", 1 << 20)  # the demo's weights are small
     first, second = (HostTarget.open(ModelPackage.open(demo_folder), uses_native=False) for _ in range(2))
     pages = [
-        {page for start, size in target._weights._ranges for page in range(start, start + size, mmap.PAGESIZE)}
+        {page for start, size in target._weights.ranges for page in range(start, start + size, mmap.PAGESIZE)}
         for target in (first, second)
         if target._weights is not None
     ]
@@ -108,7 +112,7 @@ def test_two_sessions_on_a_package_forget_each_its_own_pages(
 def test_a_file_that_is_not_mapped_has_no_pages(file: Path) -> None:
     pages = FilePages(file)
     pages.forget()
-    assert pages.num_bytes == 0
+    assert pages.ranges == []
 
 
 def test_a_system_without_a_known_c_library_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +124,7 @@ def test_a_system_without_a_known_c_library_is_left_alone(file: Path, monkeypatc
         read = resident_bytes()
         pages = FilePages(file)
         pages.forget()
-        assert pages.num_bytes == 0
+        assert pages.ranges == []
         assert read - resident_bytes() < 0.1 * NUM_BYTES
         del array
 

@@ -19,23 +19,16 @@ def pass_width(trees: Sequence[DraftTree], min_rows: int) -> int:
 
 
 def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int) -> Inputs:
-    """Inputs of a pass over a cache, after making room for the rows that it writes, those of padding included.
+    """Inputs of a pass over a cache, by the graph's names, after making room for the rows that it writes.
 
-    Raises ProviderError where a pass asks for hidden states: no graph of format version 1 reports them.
+    Shorter trees, and passes of fewer than min_rows nodes, are padded with nodes that nobody looks at. Raises
+    ProviderError where a pass asks for hidden states: no graph of format version 1 reports them.
     """
     if wanted.wants_hidden_states:
         raise ProviderError("This package's graph reports no hidden states: draft with sources that need none.")
-    lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
-    cache.reserve(cache.num_slots, max(lengths) + pass_width(wanted.trees, min_rows))
-    return build_inputs(wanted, lengths, min_rows, manifest.sliding_window)
-
-
-def build_inputs(wanted: Pass, lengths: Sequence[int], min_rows: int, sliding_window: int | None) -> Inputs:
-    """Inputs of a pass over slots with these committed lengths, by the graph's names.
-
-    Shorter trees, and passes of fewer than min_rows nodes, are padded with nodes that nobody looks at.
-    """
     num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
+    lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
+    cache.reserve(cache.num_slots, max(lengths) + num_nodes)
     num_visible = max(lengths) + num_nodes
     num_rows = max(map(len, wanted.rows))
     input_ids = np.zeros((num_trees, num_nodes), np.int64)
@@ -57,8 +50,8 @@ def build_inputs(wanted: Pass, lengths: Sequence[int], min_rows: int, sliding_wi
         "write_pos": np.array(lengths, np.int64),
         "logit_rows": rows,
     }
-    if sliding_window is not None:
-        inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, sliding_window)
+    if manifest.sliding_window is not None:
+        inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, manifest.sliding_window)
     return inputs
 
 

@@ -36,7 +36,10 @@ def load_or_measure(
     cost = None if is_redone else _read(path, batch_size)
     if cost is None:
         cost = measure_verify_cost(target, batch_size, on_progress=on_progress)
-        _write(path, cost)
+        fields = {"pasts": cost.pasts, "widths": cost.widths, "seconds": cost.seconds.tolist(), "row_s": cost.row_s}
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, json.dumps(fields).encode())
     return cost
 
 
@@ -76,15 +79,3 @@ def _ascending(values: object, most: int) -> tuple[int, ...]:
     if not all(type(value) is int and 0 < value <= most for value in values) or sorted(set(values)) != values:
         raise ValueError("grid points do not ascend")
     return tuple(values)
-
-
-def _write(path: Path, cost: VerifyCost) -> None:
-    fields = {
-        "pasts": list(cost.pasts),
-        "widths": list(cost.widths),
-        "seconds": cost.seconds.tolist(),
-        "row_s": cost.row_s,
-    }
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(fields).encode())

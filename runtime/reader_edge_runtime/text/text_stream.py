@@ -1,9 +1,62 @@
-"""The text of one answer as it grows, ended by stop strings."""
+"""The text of an answer as it streams: out as soon as no later token can change it, ended by stop strings."""
 
+import re
 from collections.abc import Sequence
 
-from reader_edge_runtime.text.stream_decoder import StreamDecoder
 from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A UTF-8 character has at most four bytes, and a token at least one: whether a text ends inside a character shows in
+# its last four tokens.
+_MAX_CHARACTER_TOKENS = 4
+_BYTE_TOKEN = re.compile("<0x..>")
+
+
+class StreamDecoder:
+    """The text of an answer, piece by piece: together, what decoding prompt and answer gives behind the prompt.
+
+    A token's text depends on its neighbours, so tokens are decoded behind those that came out last. They are held back
+    while the text may end inside a character, and while they are byte tokens: a byte-fallback vocabulary decodes a
+    run of them as a whole, and one bad byte spoils all.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._held: list[int] = []
+        self._shown: list[int] = []
+        for token_id in reversed(prompt_token_ids):
+            token = tokenizer.token(token_id)
+            if token is None:
+                continue
+            self._shown.insert(0, token_id)
+            if len(self._shown) >= _MAX_CHARACTER_TOKENS and not _BYTE_TOKEN.fullmatch(token):
+                break
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain after one more token."""
+        token = self._tokenizer.token(token_id)
+        if token is None:
+            return ""
+        self._held.append(token_id)
+        if _BYTE_TOKEN.fullmatch(token):
+            return ""
+        if len(self._held) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded anew for each
+            last = self._tokenizer.decode(self._held[-_MAX_CHARACTER_TOKENS:])
+            if last.endswith(_REPLACEMENT):
+                return ""
+        return self._release(is_end=False)
+
+    def finish(self) -> str:
+        """The text still held back; half a character comes out as a replacement character."""
+        return self._release(is_end=True)
+
+    def _release(self, is_end: bool) -> str:
+        shown = self._tokenizer.decode(self._shown)
+        text = self._tokenizer.decode(self._shown + self._held)
+        if len(text) <= len(shown) or (text.endswith(_REPLACEMENT) and not is_end):
+            return ""
+        self._shown, self._held = self._held, []
+        return text[len(shown) :]
 
 
 class TextStream:
@@ -12,43 +65,38 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], stop: Sequence[str]) -> None:
         self._decoder = StreamDecoder(tokenizer, prompt_token_ids)
         self._stop = stop
-        self._pending = ""
-        self._ready: list[str] = []
+        self._held = ""
+        self._ready = ""
         self._is_stopped = False
 
     def push(self, token_id: int) -> bool:
         """Take one emitted token; True when a stop string is complete."""
-        self._add(self._decoder.push(token_id), is_end=False)
+        self._add(self._decoder.push(token_id))
         return self._is_stopped
 
     def take(self) -> str:
         """Text that became certain since the last call."""
-        text = "".join(self._ready)
-        self._ready.clear()
+        text, self._ready = self._ready, ""
         return text
 
     def finish(self) -> None:
         """Release what is held back; the answer is over."""
         if not self._is_stopped:
-            self._add(self._decoder.finish(), is_end=True)
+            self._add(self._decoder.finish())
+            self._ready, self._held = self._ready + self._held, ""
 
-    def _add(self, text: str, is_end: bool) -> None:
-        self._pending += text
-        found = [at for at in (self._pending.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            self._is_stopped = True
-            self._ready.append(self._pending[: min(found)])
-            self._pending = ""
-            return
-        num_held = 0 if is_end else self._num_held()
-        split = len(self._pending) - num_held
-        self._ready.append(self._pending[:split])
-        self._pending = self._pending[split:]
+    def _add(self, text: str) -> None:
+        text = self._held + text
+        ends = [at for at in map(text.find, self._stop) if at >= 0]
+        self._is_stopped = self._is_stopped or bool(ends)
+        split = min(ends) if ends else len(text) - self._num_held(text)
+        self._ready += text[:split]
+        self._held = "" if ends else text[split:]
 
-    def _num_held(self) -> int:
+    def _num_held(self, text: str) -> int:
         """Length of the longest end of the text that begins a stop string."""
         longest = max((len(stop) - 1 for stop in self._stop), default=0)
-        for size in range(min(longest, len(self._pending)), 0, -1):
-            if any(stop.startswith(self._pending[-size:]) for stop in self._stop):
+        for size in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-size:]) for stop in self._stop):
                 return size
         return 0

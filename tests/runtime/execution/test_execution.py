@@ -14,7 +14,7 @@ import pytest
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import InstallationError, ProviderError
-from reader_edge_runtime.execution.inputs import build_inputs
+from reader_edge_runtime.execution.inputs import prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import installed_wheel
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -63,7 +63,7 @@ def test_control_a_copied_kv_cache_does_warn(
     monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
     target = HostTarget.open(ModelPackage.open(demo_folder))
     cache = HostCache(target.manifest, 1, 16)
-    inputs = dict(build_inputs(Pass(0, [DraftTree.chain([1])], [[0]]), [0], 1, None))
+    inputs = dict(prepare_inputs(cache, Pass(0, [DraftTree.chain([1])], [[0]]), target.manifest, 1))
     for index, name in enumerate(target.manifest.past_names()):
         inputs[name] = cache.layer_view(index, 0, 1)
     target.session.run(None, inputs)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.stream_decoder import StreamDecoder
+from reader_edge_runtime.text.text_stream import StreamDecoder
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.runtime.text.small_tokenizers import BYTE_FALLBACK, BYTE_LEVEL, WORDS
 

@@ -5,7 +5,6 @@ Looked up without ONNX Runtime where possible: its own message names no remedy, 
 
 import ctypes
 import platform
-from collections.abc import Sequence
 
 import onnxruntime as ort
 
@@ -17,7 +16,7 @@ _CUDA_MAJOR = 13
 _LIBRARIES = ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcudnn.so.9")
 _ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 
-_MAJOR_ATTRIBUTE, _MINOR_ATTRIBUTE = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
 def cuda_obstacle() -> str | None:
@@ -46,8 +45,13 @@ def _driver_obstacle(driver: ctypes.CDLL) -> str | None:
             f"The NVIDIA driver supports CUDA {version // 1000}.{version % 1000 // 10}, {INSTALLED_WHEEL} needs "
             f"CUDA {_CUDA_MAJOR}: install a newer driver."
         )
-    architecture = (_asked(driver.cuDeviceGetAttribute, _MAJOR_ATTRIBUTE, 0), _minor(driver))
-    return None if is_built_for(architecture) else _architecture_obstacle(architecture)
+    major, minor = (_asked(driver.cuDeviceGetAttribute, which, 0) for which in _CAPABILITY)
+    if is_built_for((major, minor)):
+        return None
+    built = ", ".join(f"{major}.{minor}" for major, minor in _ARCHITECTURES)
+    return (
+        f"The GPU has compute capability {major}.{minor}, {INSTALLED_WHEEL} is built for {built}: use --provider cpu."
+    )
 
 
 def gpu_name() -> str:
@@ -60,21 +64,9 @@ def gpu_name() -> str:
     return f"{name.value.decode(errors='replace')}, driver for CUDA {_asked(driver.cuDriverGetVersion)}"
 
 
-def _minor(driver: ctypes.CDLL) -> int:
-    return _asked(driver.cuDeviceGetAttribute, _MINOR_ATTRIBUTE, 0)
-
-
 def is_built_for(architecture: tuple[int, int]) -> bool:
     """Whether the wheel has kernels for a GPU: those of its own major version, and no newer minor one."""
     return any(major == architecture[0] and minor <= architecture[1] for major, minor in _ARCHITECTURES)
-
-
-def _architecture_obstacle(architecture: Sequence[int]) -> str:
-    built = ", ".join(f"{major}.{minor}" for major, minor in _ARCHITECTURES)
-    return (
-        f"The GPU has compute capability {architecture[0]}.{architecture[1]}, {INSTALLED_WHEEL} is built for {built}: "
-        "use --provider cpu."
-    )
 
 
 def _library_obstacle() -> str | None:

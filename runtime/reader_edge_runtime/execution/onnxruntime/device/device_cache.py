@@ -4,7 +4,7 @@ import numpy as np
 
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray
+from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray, host_type
 from reader_edge_runtime.execution.slot_cache import SlotCache
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Int64Array
@@ -54,5 +54,5 @@ class DeviceCache(SlotCache):
         manifest = self._manifest
         shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, padding_rows(capacity), manifest.head_dim)
         memory = DeviceArray(self._device, manifest.kv_dtype, shape)
-        memory.write(np.zeros(shape, np.uint16 if manifest.kv_dtype == "bfloat16" else manifest.kv_dtype))
+        memory.write(np.zeros(shape, host_type(manifest.kv_dtype)))
         return memory

@@ -1,5 +1,6 @@
 """Tensors at a fixed address of a device, written and read from numpy."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,14 +12,12 @@ from reader_edge_runtime.errors import ConfigError
 
 Array = npt.NDArray[Any]
 
-# ONNX's numbers for element types, and the numpy type that holds one of them; numpy has no bfloat16.
-ELEMENT_TYPES = {"float32": 1, "int64": 7, "float16": 10, "bfloat16": 16}
-_HOST_TYPES: dict[str, npt.DTypeLike] = {
-    "float32": np.float32,
-    "int64": np.int64,
-    "float16": np.float16,
-    "bfloat16": np.uint16,
-}
+ELEMENT_TYPES = {"float32": 1, "int64": 7, "float16": 10, "bfloat16": 16}  # ONNX's numbers
+
+
+def host_type(data_type: str) -> str:
+    """The numpy type that holds an element's bits: numpy has no bfloat16."""
+    return "uint16" if data_type == "bfloat16" else data_type
 
 
 class DeviceArray:
@@ -36,11 +35,11 @@ class DeviceArray:
 
     @property
     def num_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.item_bytes
+        return math.prod(self.shape) * self.item_bytes
 
     @property
     def item_bytes(self) -> int:
-        return np.dtype(_HOST_TYPES[self.data_type]).itemsize
+        return np.dtype(host_type(self.data_type)).itemsize
 
     @property
     def address(self) -> int:
@@ -48,23 +47,20 @@ class DeviceArray:
 
     def write(self, array: Array) -> None:
         """Copy an array of the same shape here; bfloat16 as its bits in uint16."""
-        contiguous = np.ascontiguousarray(array, _HOST_TYPES[self.data_type])
+        contiguous = np.ascontiguousarray(array, host_type(self.data_type))
         if contiguous.shape != self.shape:
             raise ValueError(f"an array {contiguous.shape} for a tensor {self.shape}")
-        if self.data_type == "bfloat16":
-            self.value.update_inplace(_typed(contiguous, self.data_type))
-        else:
-            self.value.update_inplace(contiguous)
+        self.value.update_inplace(_as_bfloat16(contiguous) if self.data_type == "bfloat16" else contiguous)
 
     def read(self) -> Array:
         """A copy in the host's memory; bfloat16 as its bits in uint16."""
-        if self.data_type == "bfloat16":
-            array = np.empty(self.shape, np.uint16)
-            _typed(array, self.data_type).update_inplace(self.value)
-            return array
-        return np.array(self.value.numpy())
+        if self.data_type != "bfloat16":
+            return np.array(self.value.numpy())
+        array = np.empty(self.shape, np.uint16)
+        _as_bfloat16(array).update_inplace(self.value)
+        return array
 
 
-def _typed(array: Array, data_type: str) -> ort.OrtValue:
-    """A view of an array as a tensor of a type that numpy lacks."""
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPES[data_type])
+def _as_bfloat16(array: Array) -> ort.OrtValue:
+    """A view of an array of uint16 as a tensor."""
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPES["bfloat16"])
