@@ -15,11 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-NEW_FILE_MODE = 0o666  # less the umask
-
 
 @contextmanager
-def new_file(path: Path, mode: int = NEW_FILE_MODE, is_durable: bool = False) -> Iterator[BinaryIO]:
+def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends well, and vanishes when it does not.
 
     mode: permissions of a new file, less the umask; a replaced file hands its own on. A symbolic link is followed.

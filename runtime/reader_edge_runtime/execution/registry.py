@@ -16,29 +16,25 @@ from reader_edge_runtime.target import Target
 class Provider:
     """A way to run packages.
 
-    name: as options and configs have it. obstacle: why it cannot be had on this machine, one sentence with the remedy;
-    None where nothing is known to be missing. suits: whether a package is made for it.
-    open: load a package with so many threads, and with native kernels or without. Raises ProviderError.
+    obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
+    missing. suits: whether a package is made for it. open: load a package with so many threads, and with native
+    kernels or without; raises ProviderError.
     """
 
-    name: str
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
     open: Callable[[ModelPackage, int, bool], Target]
 
 
-# The first that suits a package and is to be had runs it, unless another is asked for.
+# By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
+# is asked for.
 PROVIDERS = {
-    provider.name: provider
-    for provider in (
-        Provider(
-            name="cuda",
-            obstacle=cuda_obstacle,
-            suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
-            open=lambda package, threads, uses_native: DeviceTarget.open_on(package, "cuda", threads),
-        ),
-        Provider(name="cpu", obstacle=lambda: None, suits=lambda package: True, open=HostTarget.open),
-    )
+    "cuda": Provider(
+        obstacle=cuda_obstacle,
+        suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
+        open=lambda package, threads, uses_native: DeviceTarget.open_on(package, "cuda", threads),
+    ),
+    "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=HostTarget.open),
 }
 
 

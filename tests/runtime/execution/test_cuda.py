@@ -12,7 +12,6 @@ from reader_edge.commands.run import run
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import ConfigError, ProviderError
 from reader_edge_runtime.execution import registry
-from reader_edge_runtime.execution.onnxruntime import placement
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.device import cuda
 from reader_edge_runtime.execution.onnxruntime.device.buckets import (
@@ -145,10 +144,10 @@ def test_an_unknown_provider_is_refused() -> None:
 
 
 def test_nodes_on_another_provider_are_named(demo_folder: Path) -> None:
-    session = placement.load_placed(demo_folder / GRAPH_NAME, provider.session_options(1), provider.CPU)
-    placement.check_placement(session, provider.CPU)
+    session = provider.load_placed(demo_folder / GRAPH_NAME, provider.session_options(1), provider.CPU)
+    provider.check_placement(session, provider.CPU)
     with pytest.raises(ProviderError, match=r"does not run \d+ nodes of this graph \(.*Gather"):
-        placement.check_placement(session, provider.CUDA)
+        provider.check_placement(session, provider.CUDA)
 
 
 class Session:
@@ -188,18 +187,18 @@ def test_a_copy_between_host_and_device_is_refused_with_a_name(
             )
         return Session(*nodes)
 
-    monkeypatch.setattr(placement, "load_session", load)
+    monkeypatch.setattr(provider, "load_session", load)
     with pytest.raises(ProviderError, match=words):
-        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
+        provider.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
 
 
 def test_other_refusals_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*arguments: object) -> Session:
         raise ProviderError("ONNX Runtime cannot load 'g': no memory")
 
-    monkeypatch.setattr(placement, "load_session", load)
+    monkeypatch.setattr(provider, "load_session", load)
     with pytest.raises(ProviderError, match="no memory"):
-        placement.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
+        provider.load_placed(Path("g"), provider.session_options(1), provider.CUDA)
 
 
 def test_buckets_hold_what_they_are_for() -> None:

@@ -25,7 +25,7 @@ def target(request: pytest.FixtureRequest, demo_folder: Path) -> Target:
     provider, package = registry.PROVIDERS[request.param], ModelPackage.open(demo_folder)
     obstacle = provider.obstacle() or (None if provider.suits(package) else "the demo package is not made for it.")
     if obstacle is not None:
-        pytest.skip(f"{provider.name} does not run here: {obstacle}")
+        pytest.skip(f"{request.param} does not run here: {obstacle}")
     return provider.open(package, 1, True)
 
 

@@ -1,22 +1,19 @@
 """Moving KV rows on a device: the package's commit graph, bound in place to the whole slab or to one slot's tensors."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.buckets import tree_bucket
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
-from reader_edge_runtime.execution.onnxruntime.placement import load_placed
-from reader_edge_runtime.execution.onnxruntime.session import run_bound, run_options, session_options
+from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
+from reader_edge_runtime.target import Int64Array
 
-Int64Array = npt.NDArray[np.int64]
 View = tuple[list[int], int]  # shape and address of a part of a slab
-
-_INPUTS = {"kv", "rows", "write_pos"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class CommitGraph:
 
     def __init__(self, graph: Path, device: str, provider: str) -> None:
         self._session = load_placed(graph, session_options(1), provider)
-        if {node.name for node in self._session.get_inputs()} != _INPUTS:
+        if {node.name for node in self._session.get_inputs()} != {"kv", "rows", "write_pos"}:
             raise ProviderError(f"'{graph}' moves no whole cache, as an earlier version made it: export again.")
         self._device = device
         self._options = run_options()
@@ -91,6 +88,5 @@ class CommitGraph:
 
 def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) -> View:
     """Shape (B, H, S, D) and address of a range of slots of KV tensor `index`."""
-    slot_items = int(np.prod(slab.shape[2:], dtype=np.int64))
-    offset = (index * slab.shape[1] + first_slot) * slot_items * slab.item_bytes
+    offset = (index * slab.shape[1] + first_slot) * math.prod(slab.shape[2:]) * slab.item_bytes
     return [num_slots, *slab.shape[2:]], slab.address + offset

@@ -16,11 +16,11 @@ from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
 from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceCache
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract, input_tensors, output_tensors
-from reader_edge_runtime.execution.onnxruntime.placement import load_placed
 from reader_edge_runtime.execution.onnxruntime.session import (
     CPU,
     CUDA,
     NOT_CAPTURED,
+    load_placed,
     run_bound,
     run_options,
     session_options,
