@@ -23,10 +23,6 @@ class SlotCache(ABC):
         self.capacity = min(capacity, manifest.max_context)
         self._manifest = manifest
 
-    @property
-    @abstractmethod
-    def num_bytes(self) -> int: ...
-
     def reserve(self, num_slots: int, capacity: int) -> None:
         """Grows geometrically. Raises ConfigError beyond the model's context."""
         if num_slots <= self.num_slots and capacity <= self.capacity:

@@ -20,7 +20,6 @@ NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
 # names no node. TensorFloat-32 would give products of fp32 packages the 11 bits of fp16.
 _OPTIONS = {CUDA: {"enable_cuda_graph": "1", "use_tf32": "0"}}
 _REFUSAL = "cannot use the graph capture feature"
-
 _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their results are the host's
 
 

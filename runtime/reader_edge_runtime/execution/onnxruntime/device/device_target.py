@@ -108,9 +108,8 @@ class DeviceTarget:
         for name, array in inputs.items():
             bound.inputs[name].write(padded(name, array, bound.inputs[name].shape))
         run_bound(self.session, bound.binding, run_options(bound.graph_id))
-        names = (
-            ["top_ids", "top_logits"] + ["logits"] * wanted.wants_logits + ["log_sum_exp"] * wanted.wants_log_sum_exp
-        )
+        names = ["top_ids", "top_logits"]
+        names += ["logits"] * wanted.wants_logits + ["log_sum_exp"] * wanted.wants_log_sum_exp
         return ForwardResult(**{name: bound.outputs[name].read()[:, :num_rows] for name in names})
 
     def release_memory(self) -> None:

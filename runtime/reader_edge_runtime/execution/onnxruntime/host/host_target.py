@@ -11,19 +11,50 @@ from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.execution.onnxruntime.host.pass_tensors import PassTensors, Sizes
 from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY, native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
-from reader_edge_runtime.target import Cache, ForwardResult, Pass
+from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass
+
+Sizes = tuple[int, int, int]  # B, N and R
 
 # Tokens of a prompt in one pass: more take more memory and hardly less time.
 _NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
 _LATE = 1536  # tokens of the past from which scores take more memory than all else of a pass
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
 _MAX_LOOKED_UP = 32  # tokens whose embeddings stay in memory: each is read with 64 KiB around it
+
+
+class PassTensors:
+    """What passes read and write beside KV cache and masks, in the same places of memory from step to step.
+
+    inputs: int64, by name. logits: float32 (B, R, V), memory that others may share.
+    top_ids, top_logits: int64 and float32 (B, R, K).
+    """
+
+    def __init__(self, sizes: Sizes, logits: Float32Array, top_k: int) -> None:
+        num_trees, num_nodes, num_rows = sizes
+        self.inputs = {
+            "input_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "position_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "write_pos": np.zeros(num_trees, np.int64),
+            "logit_rows": np.zeros((num_trees, num_rows), np.int64),
+        }
+        self.logits = logits
+        self.top_ids = np.zeros((num_trees, num_rows, top_k), np.int64)
+        self.top_logits = np.zeros((num_trees, num_rows, top_k), np.float32)
+        outputs = {"logits": logits, "top_ids": self.top_ids, "top_logits": self.top_logits}
+        self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
+        self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in outputs.items()}
+
+    def bind_to(self, binding: ort.IOBinding) -> None:
+        """Let passes of a binding read and write here."""
+        for name, value in self._inputs.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, value in self._outputs.items():
+            binding.bind_ortvalue_output(name, value)
 
 
 class HostTarget:
