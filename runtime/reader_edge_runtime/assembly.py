@@ -60,7 +60,7 @@ def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPa
 
 def settled_target(package: ModelPackage, config: EngineConfig) -> tuple[Target, WidthReport | None]:
     """A package's model on the provider that a config asks for, and what the width probe found of it, if it ran."""
-    target = open_target(package, config.threads, config.provider, config.uses_native)
+    target = open_target(package, config)
     if config.is_probed or config.is_near_tie_guarded:
         return settle_width(target)
     return target, None

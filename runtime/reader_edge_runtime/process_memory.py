@@ -109,7 +109,7 @@ def _mappings(file: Path) -> Iterator[tuple[Range, bool]]:
 
 
 def _joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ranges that follow each other without a gap, as those do that were split, as one."""
+    """Ranges with those that follow each other without a gap, as parts of a split one do, in one piece."""
     joined: list[Range] = []
     for start, size in ranges:
         if joined and sum(joined[-1]) == start:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
@@ -38,19 +39,13 @@ PROVIDERS = {
 }
 
 
-def open_target(
-    package: ModelPackage, threads: int = 0, provider: str | None = None, uses_native: bool = True
-) -> Target:
-    """Load a package on a provider of PROVIDERS; None takes the first that suits it and is to be had.
-
-    threads: 0 takes the usable cores. uses_native: take native kernels where the provider has them.
-    Raises ProviderError, for a provider asked for by name with what is missing.
-    """
-    if provider is None:
+def open_target(package: ModelPackage, config: EngineConfig) -> Target:
+    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
+    if config.provider is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:
-        found = PROVIDERS[provider]
+        found = PROVIDERS[config.provider]
         obstacle = found.obstacle()
         if obstacle is not None:
             raise ProviderError(obstacle)
-    return found.open(package, threads, uses_native)
+    return found.open(package, config.threads, config.uses_native)

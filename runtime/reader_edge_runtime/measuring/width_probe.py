@@ -1,11 +1,8 @@
 """The width probe: does this machine give a node the same bits in every pass?
 
-A kernel's order of summation may depend on how wide a pass is and on where a node's ancestors lie. Losslessness bit
-for bit needs that it does not. The probe runs one path of tokens node by node, as a chain, and scattered among the
-branches of wider trees, and compares the logits.
-
-Most often it is the single row that has a kernel of its own, as int4 products have on x86 without AVX-512 and on ARM
-without dot products. Then passes of one node get a second one, and all widths agree again.
+Losslessness bit for bit needs that a kernel's order of summation depends neither on how wide a pass is nor on where a
+node's ancestors lie. Most often it is the single row that has a kernel of its own, as int4 products have on x86 without
+AVX-512 and on ARM without dot products. Then passes of one node get a second one, and all widths agree again.
 """
 
 from collections.abc import Sequence

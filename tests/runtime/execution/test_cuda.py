@@ -117,9 +117,9 @@ def test_kernels_run_on_their_own_major_version(architecture: tuple[int, int], f
 def test_a_package_for_the_cpu_is_not_run_on_cuda(cuda_wheel: pytest.MonkeyPatch, demo_folder: Path) -> None:
     _libraries(cuda_wheel, Driver())
     package = ModelPackage.open(demo_folder)
-    assert registry.open_target(package, 1).provider == provider.CPU
+    assert registry.open_target(package, EngineConfig()).provider == provider.CPU
     with pytest.raises(ProviderError, match="made for the CPU"):
-        registry.open_target(package, 1, "cuda")
+        registry.open_target(package, EngineConfig(provider="cuda"))
 
 
 def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Moving KV rows on a device: the package's commit graph, bound in place to the whole slab or to one slot's tensors."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,5 +87,6 @@ class CommitGraph:
 
 def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) -> View:
     """Shape (B, H, S, D) and address of a range of slots of KV tensor `index`."""
-    offset = (index * slab.shape[1] + first_slot) * math.prod(slab.shape[2:]) * slab.item_bytes
-    return [num_slots, *slab.shape[2:]], slab.address + offset
+    num_tensors, num_all_slots, *slot_shape = slab.shape
+    slot_bytes = slab.num_bytes // (num_tensors * num_all_slots)
+    return [num_slots, *slot_shape], slab.address + (index * num_all_slots + first_slot) * slot_bytes

@@ -27,23 +27,13 @@ class DeviceArray:
         self.device = device
         self.data_type = data_type
         self.shape = tuple(shape)
+        self.num_bytes = math.prod(shape) * np.dtype(host_type(data_type)).itemsize
         try:
             self.value = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), ELEMENT_TYPES[data_type], device)
         except Exception as error:  # onnxruntime raises unrelated classes here
             gigabytes = self.num_bytes / 1e9
             raise ConfigError(f"{gigabytes:.1f} GB of memory on {device} cannot be had: lower max_batch.") from error
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.item_bytes
-
-    @property
-    def item_bytes(self) -> int:
-        return np.dtype(host_type(self.data_type)).itemsize
-
-    @property
-    def address(self) -> int:
-        return int(self.value.data_ptr())
+        self.address = int(self.value.data_ptr())
 
     def write(self, array: Array) -> None:
         """Copy an array of the same shape here; bfloat16 as its bits in uint16."""
