@@ -92,7 +92,7 @@ def compare(
     prompt: Prompt,
     config: GenerationConfig,
     num_rounds: int = ROUNDS,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
     """Answer a prompt several times plainly and drafted, in alternating order.
 
@@ -106,8 +106,7 @@ def compare(
         for is_drafted in (number % 2 == 1, number % 2 == 0):
             engine.forget()
             answers[is_drafted].append(_answer(engine, prompt, replace(config, is_drafted=is_drafted)))
-            if on_progress is not None:
-                on_progress(sum(map(len, answers.values())), 2 * num_rounds)
+            on_progress(sum(map(len, answers.values())), 2 * num_rounds)
     return Comparison(Way((tuple(answers[False]),)), Way((tuple(answers[True]),)))
 
 

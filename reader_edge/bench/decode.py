@@ -8,8 +8,6 @@ from reader_edge.chat.answer import build_prompt
 from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig
 
-OnProgress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class DecodeBench:
@@ -31,7 +29,7 @@ def bench_decode(
     prompts: Sequence[str],
     config: GenerationConfig,
     num_rounds: int,
-    on_progress: OnProgress | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DecodeBench:
     """Answer every prompt plainly and drafted in turn, learning nothing from one answer for another.
 
@@ -39,7 +37,10 @@ def bench_decode(
     """
     comparisons = []
     for number, prompt in enumerate(prompts):
-        on_rounds = _shifted(on_progress, number, len(prompts))
+
+        def on_rounds(done: int, total: int, number: int = number) -> None:
+            on_progress(number * total + done, len(prompts) * total)
+
         built = build_prompt(engine, prompt, None, is_raw=False)
         comparisons.append(compare(engine, built, config, num_rounds, on_rounds))
     plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
@@ -51,10 +52,3 @@ def bench_decode(
         engine.decoder.cache.num_bytes,
         peak_bytes(),
     )
-
-
-def _shifted(on_progress: OnProgress | None, number: int, num_prompts: int) -> OnProgress | None:
-    """Report the progress of one prompt as progress through all of them."""
-    if on_progress is None:
-        return None
-    return lambda done, total: on_progress(number * total + done, num_prompts * total)

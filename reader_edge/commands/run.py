@@ -38,15 +38,6 @@ class Question:
             raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}).") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What is told beside the answer, and how."""
-
-    stats: bool
-    as_json: bool
-    compare: bool
-
-
 @click.command()
 @click.argument("model", required=False)
 @click.argument("dash", required=False, type=click.Choice(["-"]), metavar="[-]")
@@ -74,13 +65,7 @@ class Output:
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
-@options.grouped(
-    question=Question,
-    sampling="SamplingConfig",
-    config="GenerationConfig",
-    engine_config="EngineConfig",
-    output=Output,
-)
+@options.grouped(question=Question, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
 def run(
     model: str | None,
     question: Question,
@@ -88,7 +73,9 @@ def run(
     engine_config: "EngineConfig",
     history: Path | None,
     datastores: tuple[str, ...],
-    output: Output,
+    stats: bool,
+    as_json: bool,
+    compare: bool,
 ) -> None:
     """Answer a prompt; without one, chat on a terminal.
 
@@ -97,12 +84,12 @@ def run(
     """
     if model == "-":
         model, question = None, replace(question, dash="-")
-    if output.compare and not config.is_drafted:
+    if compare and not config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if output.compare and history:
+    if compare and history:
         raise click.UsageError("--compare starts each round without past answers: leave --history out.")
     text = question.read()
-    if text is None and (output.as_json or output.compare):
+    if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
     from reader_edge.bench.comparison_report import print_compared
@@ -111,16 +98,16 @@ def run(
     from reader_edge.model_source import load_engine
 
     accept_any_text()
-    config = replace(config, is_scored=output.stats or output.as_json)
+    config = replace(config, is_scored=stats or as_json)
     engine = load_engine(model, engine_config, history, datastores)
     if text is None:
-        Chat(engine, config, question.system, question.raw, output.stats).run()
+        Chat(engine, config, question.system, question.raw, stats).run()
         return
     prompt = build_prompt(engine, text, question.system, question.raw)
-    if output.compare:
-        if not print_compared(engine, prompt, config, output.as_json, output.stats):
+    if compare:
+        if not print_compared(engine, prompt, config, as_json, stats):
             raise click.ClickException(options.DIFFERENT_TOKENS)
-    elif output.as_json:
+    elif as_json:
         print_json(engine, prompt, config)
     else:
-        print_text(engine, prompt, config, output.stats)
+        print_text(engine, prompt, config, stats)

@@ -8,10 +8,9 @@ parquet   A row is a document: its column "text" (or another).
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 
@@ -51,10 +50,7 @@ def _read_text(path: Path) -> Iterator[Piece]:
                 _, line_end, text = part.partition("\n")
                 is_in_name = not line_end
             held += text
-        while len(held) > 2 * _PIECE:
-            cut = _cut(held)
-            yield Piece(held[:cut], False, share)
-            held = held[cut:]
+        held = yield from _pieces_of(held, share)
     yield from _split(held, 1.0)
 
 
@@ -102,7 +98,10 @@ def _json_text(line: bytes, field: str, number: int, path: Path) -> str:
 
 
 def _read_parquet(path: Path, field: str) -> Iterator[Piece]:
-    parquet = _load_parquet()
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise InstallationError("Reading Parquet needs pyarrow: install it with pip install pyarrow.") from None
     try:
         with parquet.ParquetFile(path, buffer_size=_READ_BYTES) as file:
             num_rows = max(file.metadata.num_rows, 1)
@@ -112,34 +111,28 @@ def _read_parquet(path: Path, field: str) -> Iterator[Piece]:
             for batch in file.iter_batches(_PARQUET_ROWS, columns=[field]):
                 for text in batch.column(0).to_pylist():
                     num_read += 1
+                    if not isinstance(text, str | None):
+                        raise DatastoreError(f"Column \"{field}\" of '{path}' is not text: see --field.")
                     if text is not None:
-                        yield from _split(_column_text(text, field, path), min(num_read / num_rows, 1.0))
+                        yield from _split(text, min(num_read / num_rows, 1.0))
     except (OSError, ValueError) as error:  # pyarrow's own errors are among these
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DatastoreError(f"'{path}' is not a readable Parquet file: {reason}") from None
 
 
-def _column_text(value: object, field: str, path: Path) -> str:
-    if not isinstance(value, str):
-        raise DatastoreError(f"Column \"{field}\" of '{path}' is not text: see --field.")
-    return value
-
-
-def _load_parquet() -> Any:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise InstallationError("Reading Parquet needs pyarrow: install it with pip install pyarrow.") from None
-    return parquet
-
-
 def _split(document: str, share: float) -> Iterator[Piece]:
     """A document, or its end, in pieces."""
-    while len(document) > 2 * _PIECE:
-        cut = _cut(document)
-        yield Piece(document[:cut], False, share)
-        document = document[cut:]
-    yield Piece(document, True, share)
+    end = yield from _pieces_of(document, share)
+    yield Piece(end, True, share)
+
+
+def _pieces_of(text: str, share: float) -> Generator[Piece, None, str]:
+    """The pieces that a long text begins with; returns what is left."""
+    while len(text) > 2 * _PIECE:
+        cut = _cut(text)
+        yield Piece(text[:cut], False, share)
+        text = text[cut:]
+    return text
 
 
 def _cut(text: str) -> int:

@@ -11,14 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from reader_edge.proof.any_width import AnyWidth
+import numpy as np
+
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge.proof.result import ProofReport, ProofRun, Way
 from reader_edge.proof.stress_drafter import StressDrafter
-from reader_edge.proof.watched_target import WatchedTarget
-from reader_edge.proof.witness import PlainAnswer, Witness, digest, run_of
+from reader_edge.proof.witness import PlainAnswer, WatchedTarget, Witness, digest, run_of
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
@@ -52,7 +55,7 @@ def prove(
     engine: Engine,
     prompts: Sequence[str],
     max_tokens: int = 144,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
@@ -65,6 +68,29 @@ def prove(
     return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
 
 
+class AnyWidth(Planner):
+    """Verifies what would not pay, so that a proof sees every width and every source's drafts.
+
+    Draws the width of each pass at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
+
+    Nothing rests, and no plain step is put between.
+    """
+
+    is_plain_due = False
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.max_drafted = self.times.max_width
+        self._random = np.random.Generator(np.random.Philox(seed))
+
+    def choose(
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+    ) -> tuple[int, list[bool]]:
+        """The width N of the next pass; every draft counts as worth its time."""
+        widest = max(len(draft) for draft in drafts if draft is not None)
+        return int(self._random.integers(2, widest + 1)) if widest > 1 else 1, [True] * len(drafts)
+
+
 class _Prover:
     """The runs of one proof."""
 
@@ -73,7 +99,7 @@ class _Prover:
         engine: Engine,
         prompts: Sequence[tuple[int, ...]],
         max_tokens: int,
-        on_progress: Callable[[int, int], None] | None,
+        on_progress: Callable[[int, int], None],
     ) -> None:
         self._target = engine.decoder.target
         self._fingerprint = engine.tokenizer.fingerprint()
@@ -170,5 +196,4 @@ class _Prover:
 
     def _tell_progress(self) -> None:
         self._num_done += 1
-        if self._on_progress is not None:
-            self._on_progress(self._num_done, self._num_answers)
+        self._on_progress(self._num_done, self._num_answers)

@@ -1,4 +1,4 @@
-"""Watches drafted answers beside their plain ones, token by token and row by row."""
+"""Watches drafted answers beside their plain ones, token by token and row by row, and the target that gives them."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge.proof.result import Divergence, ProofRun, Way
-from reader_edge.proof.watched_target import WatchedTarget
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -65,6 +65,31 @@ class Witness:
                 self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
 
 
+class WatchedTarget:
+    """A `Target` that does what another does, and compares the rows of passes whose logits are read.
+
+    num_rows: rows whose logits were read, those of rejected nodes too. num_rows_agreeing: those whose top ids and top
+    logits are what the logits say, the lowest id of equals first.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.num_rows = 0
+        self.num_rows_agreeing = 0
+        self.manifest, self.timing_facts = target.manifest, target.timing_facts
+        self.provider, self.is_native, self.min_rows = target.provider, target.is_native, target.min_rows
+        self.new_cache, self.with_min_rows = target.new_cache, target.with_min_rows
+        self.prefill_chunk, self.release_memory = target.prefill_chunk, target.release_memory
+        self._forward = target.forward
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        result = self._forward(cache, wanted)
+        if result.logits is not None:
+            agreeing = _agreeing(result, result.logits)
+            self.num_rows += agreeing.size
+            self.num_rows_agreeing += int(agreeing.sum())
+        return result
+
+
 def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witness], target: WatchedTarget) -> ProofRun:
     """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats.total(request.stats for request in witnesses)
@@ -87,3 +112,16 @@ def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witnes
 def digest(row: Float32Array) -> bytes:
     """Tells any two different rows of logits apart."""
     return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+
+
+def _agreeing(result: ForwardResult, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Whether each row's best successors are right, bool (B, R)."""
+    top_ids, top_logits = result.top_ids, result.top_logits
+    taken = np.take_along_axis(logits, np.clip(top_ids, 0, logits.shape[-1] - 1), axis=-1)
+    is_first = top_ids[..., 0] == logits.argmax(axis=-1)
+    is_complete = (logits > top_logits[..., -1:]).sum(axis=-1) < top_ids.shape[-1]
+    steps = np.diff(top_logits, axis=-1)
+    is_ordered = ((steps < 0) | (steps == 0) & (np.diff(top_ids, axis=-1) > 0)).all(axis=-1)
+    is_taken = ((taken == top_logits) & (top_ids >= 0) & (top_ids < logits.shape[-1])).all(axis=-1)
+    agreeing: npt.NDArray[np.bool_] = is_first & is_complete & is_ordered & is_taken
+    return agreeing
