@@ -5,22 +5,22 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.proof.result import Divergence, ProofReport, ProofRun, Way
+from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun, Way
 from reader_edge_runtime import Engine
 
 
 def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
     """A proof, ready for JSON."""
     return {
-        **_counts(report),
+        **asdict(report.counts),
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
-        "ways": [{"way": way.name, **_counts(part)} for way, part in report.by_way().items()],
+        "ways": [{"way": way.name, **asdict(part.counts)} for way, part in report.by_way().items()],
         "refusal": report.refusal,
         "is_promise_kept": report.is_promise_kept,
         "provider": report.provider,
         "attention": report.attention,
         "precision": report.precision,
-        "runs": [{**asdict(run), "way": run.way.name, "divergences": len(run.divergences)} for run in report.runs],
+        "runs": [_run_fields(run) for run in report.runs],
         "first_divergences": [_divergence_fields(engine, *each) for each in report.first_divergences()],
     }
 
@@ -37,20 +37,21 @@ def proof_table(report: ProofReport) -> Table:
             str(run.batch_size),
             str(sum(run.nodes_by_source.values())),
             f"{run.acceptance_length:.2f}",
-            str(run.tokens_compared),
-            str(len(run.divergences)),
-            f"{run.logit_rows_equal} of {run.logit_rows}" if run.way.reads_logits else "none read",
+            str(run.counts.tokens_compared),
+            str(run.counts.divergences),
+            f"{run.counts.logit_rows_equal} of {run.counts.logit_rows}" if run.way.reads_logits else "none read",
         )
     return table
 
 
 def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -> list[str]:
     """The result in sentences."""
-    lines = [f"{report.tokens_compared} tokens compared, {report.num_divergences} divergences:"]
-    lines += [_way_sentence(way, part) for way, part in report.by_way().items()]
+    counts = report.counts
+    lines = [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
+    lines += [_way_sentence(way, part.counts) for way, part in report.by_way().items()]
     for run, divergence in report.first_divergences():
         lines.append(_divergence_sentence(engine, run, divergence, prompts[divergence.prompt]))
-    if report.num_divergences:
+    if counts.divergences:
         lines.append("Drafting changes this model's output here.")
     elif report.logit_rows_bit_equal:
         lines.append("Drafting changes nothing here: every token, and every bit it was chosen from, is the same.")
@@ -58,9 +59,9 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
         lines.append(
             "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."
         )
-    if report.num_divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
+    if counts.divergences == 0 and not report.logit_rows_bit_equal and report.attention == "exact":
         lines.append("This package promises the same bits, and this machine does not keep that: please report it.")
-    if report.top_rows_agreeing != report.top_rows:
+    if counts.top_rows_agreeing != counts.top_rows:
         lines.append("The best ids that the graph names are not those of its logits: please report it.")
     if report.refusal is None:
         lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
@@ -69,25 +70,20 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
     return lines
 
 
-def _counts(report: ProofReport) -> dict[str, object]:
-    return {
-        "tokens_compared": report.tokens_compared,
-        "divergences": report.num_divergences,
-        "logit_rows": report.logit_rows,
-        "logit_rows_equal": report.logit_rows_equal,
-        "top_rows": report.top_rows,
-        "top_rows_agreeing": report.top_rows_agreeing,
-    }
+def _run_fields(run: ProofRun) -> dict[str, object]:
+    fields = asdict(run)
+    del fields["counts"]
+    return {**fields, **asdict(run.counts), "way": run.way.name}
 
 
-def _way_sentence(way: Way, report: ProofReport) -> str:
+def _way_sentence(way: Way, counts: Counts) -> str:
     rows = "no logits read"
     if way.reads_logits:
         rows = (
-            f"{report.logit_rows_equal} of {report.logit_rows} logit rows bit-equal, "
-            f"best ids those of the logits in {report.top_rows_agreeing} of {report.top_rows} rows read"
+            f"{counts.logit_rows_equal} of {counts.logit_rows} logit rows bit-equal, "
+            f"best ids those of the logits in {counts.top_rows_agreeing} of {counts.top_rows} rows read"
         )
-    return f"- {way.name}: {report.tokens_compared} tokens, {rows}."
+    return f"- {way.name}: {counts.tokens_compared} tokens, {rows}."
 
 
 def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) -> dict[str, object]:

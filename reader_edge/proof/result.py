@@ -1,6 +1,6 @@
 """What a proof found: divergences, runs, and the report of all."""
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,32 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """What was compared, and with what result. An answer is compared up to its first divergence.
+
+    logit_rows: rows whose bits were compared with plain decoding's; 0 where the way reads none.
+    top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read.
+    """
+
+    tokens_compared: int
+    divergences: int
+    logit_rows: int
+    logit_rows_equal: int
+    top_rows: int
+    top_rows_agreeing: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProofRun:
     """All prompts under one drafter, way and batch size.
 
-    A prompt is compared up to its first divergence: what follows one cannot be compared.
-    logit_rows: rows whose bits were compared with plain decoding's; 0 where the way reads none.
-    top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read.
     nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
     """
 
     drafter: str
     way: Way
     batch_size: int
-    tokens_compared: int
-    logit_rows: int
-    logit_rows_equal: int
-    top_rows: int
-    top_rows_agreeing: int
+    counts: Counts
     acceptance_length: float
     nodes_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
@@ -70,28 +79,9 @@ class ProofReport:
     precision: str
 
     @property
-    def tokens_compared(self) -> int:
-        return sum(run.tokens_compared for run in self.runs)
-
-    @property
-    def num_divergences(self) -> int:
-        return sum(len(run.divergences) for run in self.runs)
-
-    @property
-    def logit_rows(self) -> int:
-        return sum(run.logit_rows for run in self.runs)
-
-    @property
-    def logit_rows_equal(self) -> int:
-        return sum(run.logit_rows_equal for run in self.runs)
-
-    @property
-    def top_rows(self) -> int:
-        return sum(run.top_rows for run in self.runs)
-
-    @property
-    def top_rows_agreeing(self) -> int:
-        return sum(run.top_rows_agreeing for run in self.runs)
+    def counts(self) -> Counts:
+        """Of all runs."""
+        return Counts(*map(sum, zip(*(astuple(run.counts) for run in self.runs), strict=True)))
 
     def by_way(self) -> dict[Way, "ProofReport"]:
         """The part of this report that belongs to each way."""
@@ -101,7 +91,7 @@ class ProofReport:
     @property
     def logit_rows_bit_equal(self) -> bool:
         """Whether every logit row compared has the very bits that plain decoding had."""
-        return self.logit_rows_equal == self.logit_rows
+        return self.counts.logit_rows_equal == self.counts.logit_rows
 
     @property
     def is_promise_kept(self) -> bool:
@@ -109,8 +99,9 @@ class ProofReport:
 
         The best successors that the graph reports must be those of its logits, too.
         """
-        is_same = self.num_divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
-        return is_same and self.top_rows_agreeing == self.top_rows and self.refusal is not None
+        counts = self.counts
+        is_same = counts.divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
+        return is_same and counts.top_rows_agreeing == counts.top_rows and self.refusal is not None
 
     def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
         """For each prompt that diverged, the divergence that came earliest in its answer."""

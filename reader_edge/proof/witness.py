@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.proof.result import Divergence, ProofRun, Way
+from reader_edge.proof.result import Counts, Divergence, ProofRun, Way
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
@@ -94,19 +94,16 @@ def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witnes
     """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats.total(request.stats for request in witnesses)
     watched = witnesses.values()
-    return ProofRun(
-        drafter=name,
-        way=way,
-        batch_size=batch_size,
+    divergences = tuple(each.divergence for each in watched if each.divergence is not None)
+    counts = Counts(
         tokens_compared=sum(each.num_tokens for each in watched),
+        divergences=len(divergences),
         logit_rows=sum(each.num_rows for each in watched),
         logit_rows_equal=sum(each.num_rows_equal for each in watched),
         top_rows=target.num_rows,
         top_rows_agreeing=target.num_rows_agreeing,
-        acceptance_length=stats.acceptance_length,
-        nodes_by_source=dict(stats.drafted_by_source),
-        divergences=tuple(each.divergence for each in watched if each.divergence is not None),
     )
+    return ProofRun(name, way, batch_size, counts, stats.acceptance_length, dict(stats.drafted_by_source), divergences)
 
 
 def digest(row: Float32Array) -> bytes:

@@ -30,13 +30,14 @@ def report(shared_engine: Engine) -> ProofReport:
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(PROMPTS) * MAX_TOKENS
     assert [(run.way, run.drafter, run.batch_size) for run in report.runs] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
-    assert all(run.tokens_compared == num_tokens for run in report.runs)
-    assert all(run.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
+    assert all(run.counts.tokens_compared == num_tokens for run in report.runs)
+    assert all(run.counts.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
     assert all(
-        (run.top_rows >= run.logit_rows > 0) if run.way.reads_logits else run.top_rows == 0 for run in report.runs
+        (run.counts.top_rows >= run.counts.logit_rows > 0) if run.way.reads_logits else run.counts.top_rows == 0
+        for run in report.runs
     )
-    assert report.top_rows_agreeing == report.top_rows
-    assert report.num_divergences == 0
+    assert report.counts.top_rows_agreeing == report.counts.top_rows
+    assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
     assert (report.provider, report.attention) == ("CPUExecutionProvider", "exact")
@@ -63,7 +64,7 @@ def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypa
     monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
     report = prove(engine, PROMPTS[:1], 2)
     assert report.refusal is None
-    assert report.num_divergences == 0
+    assert report.counts.divergences == 0
     assert not report.is_promise_kept
 
 
@@ -88,7 +89,7 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
         DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
     )
     report = prove(engine, PROMPTS[:1], MAX_TOKENS)
-    assert report.num_divergences > 0
+    assert report.counts.divergences > 0
     assert not report.logit_rows_bit_equal
     for run, divergence in report.first_divergences():
         assert run.drafter == "stress" or run.acceptance_length > 1
@@ -103,7 +104,7 @@ def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: 
         cache.lengths[slot] += len(path)
 
     monkeypatch.setattr(HostCache, "commit", commit)
-    assert prove(engine, PROMPTS[:1], MAX_TOKENS).num_divergences > 0
+    assert prove(engine, PROMPTS[:1], MAX_TOKENS).counts.divergences > 0
 
 
 def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes
     _noisy(1e-5, monkeypatch)
     report = prove(engine, PROMPTS[:1], 8)
     assert not report.logit_rows_bit_equal
-    assert report.num_divergences == 0
+    assert report.counts.divergences == 0
     assert not report.is_promise_kept
 
 
@@ -150,8 +151,8 @@ def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, mo
     _swapped(0, monkeypatch)
     report = prove(engine, PROMPTS[:1], 4)
     by_top_ids, *others = report.by_way().values()
-    assert by_top_ids.num_divergences > 0
-    assert all(part.num_divergences == 0 and part.logit_rows_bit_equal for part in others)
+    assert by_top_ids.counts.divergences > 0
+    assert all(part.counts.divergences == 0 and part.logit_rows_bit_equal for part in others)
     assert not report.is_promise_kept
 
 
@@ -161,9 +162,9 @@ def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
     """Drafts are made of them."""
     _swapped(1, monkeypatch)
     report = prove(engine, PROMPTS[:1], 3)
-    assert report.num_divergences == 0
+    assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
-    assert 0 < report.top_rows_agreeing < report.top_rows
+    assert 0 < report.counts.top_rows_agreeing < report.counts.top_rows
     assert not report.is_promise_kept
 
 
@@ -172,8 +173,8 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
     report = prove(engine, PROMPTS[:2], 6)
     for run in report.runs:
         firsts = [divergence.position + 1 for divergence in run.divergences]
-        assert run.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
-        assert run.logit_rows == run.tokens_compared * run.way.reads_logits
+        assert run.counts.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
+        assert run.counts.logit_rows == run.counts.tokens_compared * run.way.reads_logits
     first = {divergence.prompt: divergence.position for _, divergence in report.first_divergences()}
     for run in report.runs:
         assert all(first[each.prompt] <= each.position for each in run.divergences)
@@ -191,13 +192,13 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
     report = prove(engine, PROMPTS[:1], max_tokens=40)
-    assert report.num_divergences == sum(run.drafter != "none" for run in report.runs)
+    assert report.counts.divergences == sum(run.drafter != "none" for run in report.runs)
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 
 def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
     package.change_manifest(max_context=24)
     report = prove(Engine.load(package.folder), ["1 2 3 4 5 6 7 8"], 100)
-    assert report.num_divergences == 0
+    assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
-    assert report.runs[0].tokens_compared < 24
+    assert report.runs[0].counts.tokens_compared < 24
