@@ -15,21 +15,24 @@ def read_prompts(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}).") from None
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
-    is_json = path.suffix == ".jsonl"
-    prompts = [
-        _json_prompt(line, path, number) if is_json else line for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    prompts = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        prompt = json_text(line, "prompt") if path.suffix == ".jsonl" else line
+        if not prompt:
+            raise PromptError(f"Line {number} of '{path}' is no JSON object with a text \"prompt\".")
+        prompts.append(prompt)
     if not prompts:
         raise PromptError(f"'{path}' holds no prompt: write one a line.")
     return prompts
 
 
-def _json_prompt(line: str, path: Path, number: int) -> str:
+def json_text(line: str | bytes, field: str) -> str | None:
+    """The text in a field of the JSON object that a line holds; None where there is none."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
-        fields = None
-    prompt = fields.get("prompt") if isinstance(fields, dict) else None
-    if not isinstance(prompt, str) or not prompt:
-        raise PromptError(f"Line {number} of '{path}' is no JSON object with a text \"prompt\".")
-    return prompt
+        return None
+    text = fields.get(field) if isinstance(fields, dict) else None
+    return text if isinstance(text, str) else None

@@ -1,6 +1,7 @@
 """The chat: a conversation on a terminal."""
 
 import sys
+from contextlib import suppress
 
 import click
 
@@ -31,7 +32,8 @@ class Chat:
 
     def run(self) -> None:
         """Read lines and answer them until the user leaves."""
-        _enable_line_editing()
+        with suppress(ImportError):  # on Windows, whose console edits lines itself
+            import readline  # noqa: F401  (importing it gives input() editing and a history)
         kind = "Type a message" if self._is_conversation else "Type a text to continue (this is not a chat model)"
         click.echo(f"{kind}. {HELP}", err=True)
         while True:
@@ -71,13 +73,6 @@ class Chat:
             click.echo(f"Error: {visible(str(error))}", err=True)
         if pieces:
             self._messages += [question, {"role": "assistant", "content": "".join(pieces)}]
-
-
-def _enable_line_editing() -> None:
-    try:
-        import readline  # noqa: F401  (importing it gives input() editing and a history)
-    except ImportError:  # Windows, whose console edits lines itself
-        return
 
 
 def _read_line() -> str:

@@ -69,13 +69,10 @@ def build(
     _check_out(out, force)
 
     from reader_edge.datastore.build import build_datastore
-    from reader_edge.datastore.report import build_table
+    from reader_edge.datastore.report import print_built
     from reader_edge.model_source import load_tokenizer
-    from reader_edge.terminal.console import print_table
 
-    report = build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory)
-    print_table(build_table(report))
-    click.echo(out)
+    print_built(build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory), out)
 
 
 @datastore.command()
@@ -88,11 +85,9 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
     _check_out(out, force)
 
     from reader_edge.datastore.build import merge_datastores
-    from reader_edge.datastore.report import build_table
-    from reader_edge.terminal.console import print_table
+    from reader_edge.datastore.report import print_built
 
-    print_table(build_table(merge_datastores(files, out, max_memory)))
-    click.echo(out)
+    print_built(merge_datastores(files, out, max_memory), out)
 
 
 @datastore.command()

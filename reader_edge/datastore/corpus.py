@@ -7,11 +7,12 @@ parquet   A row is a document: its column "text" (or another).
 """
 
 import codecs
-import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from reader_edge.prompt_file import json_text
 from reader_edge_runtime.errors import DatastoreError, InstallationError
 
 _SEPARATOR = "\x1e"
@@ -77,24 +78,17 @@ def _decoded(path: Path) -> Iterator[tuple[str, float]]:
 def _read_jsonl(path: Path, field: str) -> Iterator[Piece]:
     num_bytes = max(path.stat().st_size, 1)
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(_MAX_LINE_BYTES):
-            number += 1
+        for number, line in enumerate(iter(partial(file.readline, _MAX_LINE_BYTES), b""), start=1):
             if len(line) == _MAX_LINE_BYTES:
                 raise DatastoreError(f"Line {number} of '{path}' has more than {_MAX_LINE_BYTES} bytes: split it.")
-            if line.strip():
-                yield from _split(_json_text(line, field, number, path), min(file.tell() / num_bytes, 1.0))
-
-
-def _json_text(line: bytes, field: str, number: int, path: Path) -> str:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        fields = None
-    text = fields.get(field) if isinstance(fields, dict) else None
-    if not isinstance(text, str):
-        raise DatastoreError(f"Line {number} of '{path}' is no JSON object with a text \"{field}\": see --field.")
-    return text
+            if not line.strip():
+                continue
+            text = json_text(line, field)
+            if text is None:
+                raise DatastoreError(
+                    f"Line {number} of '{path}' is no JSON object with a text \"{field}\": see --field."
+                )
+            yield from _split(text, min(file.tell() / num_bytes, 1.0))
 
 
 def _read_parquet(path: Path, field: str) -> Iterator[Piece]:

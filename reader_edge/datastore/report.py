@@ -1,11 +1,12 @@
 """What `datastore build`, `merge` and `info` print."""
 
+from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import click
 
 from reader_edge.datastore.build import BuildReport
-from reader_edge.terminal.console import pairs_table, stage_pairs
+from reader_edge.terminal.console import pairs_table, print_table, stage_pairs
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreHeader
@@ -13,11 +14,12 @@ from reader_edge_runtime.drafting.sources.datastore.header import DatastoreHeade
 _MAX_NAMES = 10
 
 
-def build_table(report: BuildReport) -> Table:
-    """Sizes, and where the time went."""
+def print_built(report: BuildReport, out: Path) -> None:
+    """Tell sizes, and where the time went; print the file's name on standard output."""
     header = report.header
     pairs = [("tokens", str(header.num_tokens)), ("documents", str(header.num_documents)), ("size", _size(header))]
-    return pairs_table("Built", [*pairs, *stage_pairs(report.stage_seconds)])
+    print_table(pairs_table("Built", [*pairs, *stage_pairs(report.stage_seconds)]))
+    click.echo(out)
 
 
 def info_fields(datastore: Datastore) -> dict[str, Any]:
