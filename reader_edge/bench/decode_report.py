@@ -56,7 +56,14 @@ def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
 
 def print_bench(engine: Engine, bench: DecodeBench) -> None:
     """Print the measurement as tables on standard output."""
-    print_report(_speed_table(bench), _parts_table(bench), *_lines(engine, bench))
+    rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
+    print_report(
+        _speed_table(bench),
+        _parts_table(bench),
+        f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
+        f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
+        f"{engine.decoder.target.provider}, {num_threads(engine)} threads; width probe: {width_sentence(engine)}.",
+    )
 
 
 def _speed_table(bench: DecodeBench) -> Table:
@@ -90,16 +97,6 @@ def _parts_table(bench: DecodeBench) -> Table:
         seconds = (way.first_token_s, *way.parts_s.values(), step_s, step_s / max(1.0, way.stats.acceptance_length))
         table.add_row(name, *(f"{1e3 * each:.3f}" for each in seconds))
     return table
-
-
-def _lines(engine: Engine, bench: DecodeBench) -> list[str]:
-    rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
-    provider = f"{engine.decoder.target.provider}, {num_threads(engine)} threads"
-    return [
-        f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
-        f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
-        f"{provider}; width probe: {width_sentence(engine)}.",
-    ]
 
 
 def draw_bench(bench: DecodeBench, path: Path) -> None:

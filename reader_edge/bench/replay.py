@@ -1,7 +1,6 @@
 """Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +16,18 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, 
 
 Float32Array = npt.NDArray[np.float32]
 
+Replays = dict[int, Simulator[RequestCore]]  # by node budget
+
 MAX_DEPTH = 32
 # Drafted nodes where an answer is only learned from: about what measured pass times choose.
 _LEARNING_NODES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class FileReplays:
-    """A recording, and what simulated decoding of it came to by node budget."""
+def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[tuple[str, Replays]]:
+    """Replay each file with each budget of drafted nodes; the names of files stand beside their replays.
 
-    file: str
-    replays: dict[int, Simulator[RequestCore]]
-
-
-def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[FileReplays]:
-    """Replay each file with each budget of drafted nodes. Raises ConfigError, TokenizerError or DatastoreError."""
+    Raises ConfigError, TokenizerError or DatastoreError.
+    """
     tokenizer = load_tokenizer(tokenizer_name)
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
     recordings = [read_recording(path, tokenizer) for path in plan.files]
@@ -39,7 +35,7 @@ def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) 
     for which, (path, requests) in enumerate(zip(plan.files, recordings, strict=True)):
         parameters = first_parameters(plan.priors, recordings, which)
         replays = {n: replay(requests, n, plan.is_history_used, parameters, datastores) for n in budgets}
-        files.append(FileReplays(path.stem, replays))
+        files.append((path.stem, replays))
     return files
 
 

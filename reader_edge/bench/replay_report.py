@@ -5,20 +5,20 @@ from collections.abc import Sequence
 import click
 import numpy as np
 
-from reader_edge.bench.replay import FileReplays
+from reader_edge.bench.replay import Replays
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime.stats import GenerationStats
 
 _TASK = "  "
 
 
-def replay_fields(file: FileReplays) -> dict[str, object]:
+def replay_fields(file: str, replays_by_nodes: Replays) -> dict[str, object]:
     """All figures of a file, ready for JSON; those without a node budget in them are of the largest one."""
-    replays = {str(n): replay for n, replay in file.replays.items()}
-    largest = file.replays[max(file.replays)]
+    replays = {str(n): replay for n, replay in replays_by_nodes.items()}
+    largest = replays_by_nodes[max(replays_by_nodes)]
     stats = largest.stats
     return {
-        "file": file.file,
+        "file": file,
         "acceptance_length": {n: each.stats.acceptance_length for n, each in replays.items()},
         "acceptance_length_by_task": {
             task: {n: each.stats_by_task[task].acceptance_length for n, each in replays.items()}
@@ -55,24 +55,24 @@ def _calibration(stats: GenerationStats) -> list[dict[str, float]]:
     ]
 
 
-def print_replays(files: Sequence[FileReplays]) -> None:
+def print_replays(files: Sequence[tuple[str, Replays]]) -> None:
     """Print the main figures on standard output."""
-    budgets = list(files[0].replays)
-    width = max(len(name) for file in files for name in (file.file, *(_TASK + task for task in _tasks(file))))
+    budgets = list(files[0][1])
+    width = max(len(name) for file, replays in files for name in (file, *(_TASK + task for task in _tasks(replays))))
     header = " ".join(f"{f'{n} nodes':>9}" for n in budgets)
     click.echo(f"{'':{width}} {header}  drafted  draft µs (p99)  learn µs (p99)   MB  accepted from")
-    for file in files:
-        fields, largest = replay_fields(file), file.replays[max(budgets)]
+    for file, replays in files:
+        fields, largest = replay_fields(file, replays), replays[max(budgets)]
         stats = largest.stats
         accepted = ", ".join(f"{name} {count}" for name, count in stats.accepted_by_source.most_common())
         click.echo(
-            f"{file.file:{width}} {_lengths([each.stats for each in file.replays.values()])}  "
+            f"{file:{width}} {_lengths([each.stats for each in replays.values()])}  "
             f"{_nodes_per_step(stats):7.1f}  {fields['draft_us_p50']:7.1f} ({fields['draft_us_p99']:4.0f})  "
             f"{fields['learn_us_per_token']:8.2f} ({fields['learn_us_per_token_p99']:3.0f}) "
             f"{largest.num_bytes / 1e6:4.0f}  {accepted}"
         )
-        for task in _tasks(file):
-            by_nodes = [each.stats_by_task[task] for each in file.replays.values()]
+        for task in _tasks(replays):
+            by_nodes = [each.stats_by_task[task] for each in replays.values()]
             click.echo(visible(f"{_TASK + task:{width}} {_lengths(by_nodes)}"))
 
 
@@ -80,7 +80,7 @@ def _lengths(by_nodes: Sequence[GenerationStats]) -> str:
     return " ".join(f"{stats.acceptance_length:9.3f}" for stats in by_nodes)
 
 
-def _tasks(file: FileReplays) -> list[str]:
+def _tasks(replays: Replays) -> list[str]:
     """The tasks of a file that has several: each gets a line of its own."""
-    tasks = sorted(next(iter(file.replays.values())).stats_by_task)
+    tasks = sorted(next(iter(replays.values())).stats_by_task)
     return tasks if len(tasks) > 1 else []

@@ -9,10 +9,7 @@ import click
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from reader_edge_runtime import EngineConfig
-    from reader_edge_runtime.measuring.verify_cost import VerifyCost
 
 
 @click.command()
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
-    from reader_edge.terminal.console import count_progress, print_report
+    from reader_edge.terminal.console import count_progress, figures_table, print_report
     from reader_edge_runtime.assembly import open_package, settled_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
@@ -35,14 +32,8 @@ def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_j
     if as_json:
         click.echo(json.dumps(asdict(measured) | {"seconds": measured.seconds.tolist()}))
         return
-    print_report(_table(measured), f"A row of logits: {1e3 * measured.row_s:.3f} ms")
-
-
-def _table(cost: "VerifyCost") -> "Table":
-    from reader_edge.terminal.console import figures_table
-
-    title = f"Milliseconds of a pass, {cost.batch_size} in a batch (relative to one node)"
-    table = figures_table(title, "nodes", *(f"past {past}" for past in cost.pasts))
-    for column, width in enumerate(cost.widths):
-        table.add_row(str(width), *(f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in cost.seconds))
-    return table
+    title = f"Milliseconds of a pass, {measured.batch_size} in a batch (relative to one node)"
+    table = figures_table(title, "nodes", *(f"past {past}" for past in measured.pasts))
+    for column, width in enumerate(measured.widths):
+        table.add_row(str(width), *(f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in measured.seconds))
+    print_report(table, f"A row of logits: {1e3 * measured.row_s:.3f} ms")

@@ -116,6 +116,6 @@ def _replay_drafter(plan: ReplayPlan, tokenizer: str, nodes: tuple[int, ...], as
 
     files = replay_files(plan, tokenizer, nodes)
     if as_json:
-        click.echo(json.dumps({"files": [replay_fields(file) for file in files]}))
+        click.echo(json.dumps({"files": [replay_fields(*file) for file in files]}))
     else:
         print_replays(files)

@@ -10,7 +10,6 @@ from reader_edge.commands import options
 
 if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
-    from reader_edge_runtime.package.model_package import ModelPackage
 
 
 @click.command()
@@ -25,20 +24,16 @@ def info(model: str | None, as_json: bool) -> None:
     package = ModelPackage.open(find_package(model))
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
-    if as_json:
-        click.echo(json.dumps(_fields(package)))
+    if not as_json:
+        print_pairs(_pairs(package.manifest))
         return
-    print_pairs(_pairs(package.manifest))
-
-
-def _fields(package: "ModelPackage") -> dict[str, object]:
-    return {
-        **asdict(package.manifest),
+    fields = asdict(package.manifest) | {
         "folder": str(package.folder),
         "num_bytes": _num_bytes(package.manifest),
         "kv_bytes_per_token": _kv_bytes_per_token(package.manifest),
         "checksums_verified": True,
     }
+    click.echo(json.dumps(fields))
 
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
