@@ -72,7 +72,6 @@ class AnyWidth(Planner):
     """Verifies what would not pay, so that a proof sees every width and every source's drafts.
 
     Draws the width of each pass at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
-
     Nothing rests, and no plain step is put between.
     """
 
