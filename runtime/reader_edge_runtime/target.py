@@ -71,7 +71,8 @@ class ForwardResult:
 class Cache(Protocol):
     """Keys and values of several sequences, one slot each, where the target's passes write them.
 
-    lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
+    lengths: committed rows per slot, which callers may cut short; row r of a slot holds the token at position r.
+    capacity: rows per slot (S).
     """
 
     lengths: list[int]
@@ -89,9 +90,6 @@ class Cache(Protocol):
 
     def fill(self, slot: int, length: int) -> None:
         """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
-
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget the rows from `length` on."""
 
     def swap(self, slot: int, other: int) -> None:
         """Exchange two slots' contents, so that running slots stay adjacent."""

@@ -31,7 +31,7 @@ class Slots:
         idle = self._idle_token_ids
         idle[slot], idle[best] = [], idle[slot] if best != slot else []
         num_reused = shared[best - slot]
-        self._cache.truncate(slot, num_reused)
+        self._cache.lengths[slot] = num_reused
         self.num_running += 1
         return num_reused
 
@@ -51,7 +51,7 @@ class Slots:
     def forget(self) -> None:
         """Drop what idle slots remember."""
         for slot in range(self.num_running, self._cache.num_slots):
-            self._cache.truncate(slot, 0)
+            self._cache.lengths[slot] = 0
             self._idle_token_ids[slot] = []
 
 

@@ -47,9 +47,6 @@ class SlotCache(ABC):
     def fill(self, slot: int, length: int) -> None:
         self.lengths[slot] = length
 
-    def truncate(self, slot: int, length: int) -> None:
-        self.lengths[slot] = min(length, self.lengths[slot])
-
     def swap(self, slot: int, other: int) -> None:
         if slot == other:
             return

@@ -76,7 +76,7 @@ def _single_passes(target: Target, cache: Cache, path: Sequence[int]) -> Float32
         wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True)
         rows.append(target.forward(cache, wanted).wanted_logits[0, 0].copy())
         cache.commit(0, [0])
-    cache.truncate(0, prefix_len)
+    cache.lengths[0] = prefix_len
     return np.stack(rows)
 
 

