@@ -4,53 +4,33 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What an architecture's layers may hold, beyond plain causal attention.
-
-    name: as people write it. has_windows: attention to the last tokens only, where the config asks for it.
-    fuses_heads: query, key and value of a layer become one RotaryHeads. fuses_swiglu: gate and up become one SwiGLU.
-    num_biases: products of a layer with a bias, once those of the same rows are one.
-    """
-
-    name: str
-    has_windows: bool = False
-    fuses_heads: bool = False
-    fuses_swiglu: bool = False
-    num_biases: int = 0
-
-
-SUPPORTED = {  # by model_type
-    "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
-    "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
-    "qwen2": Architecture("qwen2", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_biases=1),
-    "qwen3": Architecture("qwen3", fuses_swiglu=True),
-    "gemma": Architecture("gemma", fuses_heads=True),
-    "gemma2": Architecture("gemma2", has_windows=True, fuses_heads=True),
-    "gemma3_text": Architecture("gemma3 (text)", has_windows=True),
-    "phi": Architecture("phi", num_biases=3),
-    "phi3": Architecture("phi3", has_windows=True, fuses_swiglu=True),
-    "smollm3": Architecture("smollm3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
-    "gpt2": Architecture("gpt2", num_biases=4),
-    "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
-    "olmo2": Architecture("olmo2", fuses_swiglu=True),
-}
+SUPPORTED = (  # values of model_type
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "phi",
+    "phi3",
+    "smollm3",
+    "gpt2",
+    "granite",
+    "olmo2",
+)
 
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
-_STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+# "dynamic" changes its base only past max_position_embeddings, which max_context never exceeds.
+_FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
-def check_architecture(config: Mapping[str, Any]) -> str:
-    """The `model_type` of a config whose model can be exported.
-
-    Raises UnsupportedArchitectureError, with the reason in one sentence.
-    """
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """Raise UnsupportedArchitectureError, with the reason in one sentence, for a model that cannot be exported."""
     model_type = config.get("model_type")
     if "text_config" in config:
         raise UnsupportedArchitectureError(
@@ -62,8 +42,6 @@ def check_architecture(config: Mapping[str, Any]) -> str:
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
         )
     _check_is_decoder(config)
-    _check_flags(config)
-    return str(model_type)
 
 
 def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
@@ -87,9 +65,6 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
         raise UnsupportedArchitectureError(
             f"The weights are quantised already ({config['quantization_config']!r:.80}): give the unquantised model."
         )
-
-
-def _check_flags(config: Mapping[str, Any]) -> None:
     for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):
         if config.get(name):
             raise UnsupportedArchitectureError(f"The config sets {name}, which tree attention cannot reproduce.")
@@ -102,10 +77,7 @@ def _check_rope(config: Mapping[str, Any], max_context: int) -> None:
     if not isinstance(scaling, dict):
         raise ExportError(f"config.json gives rope_scaling as {scaling!r:.80}: it must be an object.")
     rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type in _STATIC_ROPE_TYPES:
-        return
-    if rope_type == "dynamic":
-        # Dynamic NTK changes its base only past max_position_embeddings, which max_context never exceeds.
+    if rope_type in _FIXED_ROPE_TYPES:
         return
     if rope_type not in ("longrope", "su"):
         raise UnsupportedArchitectureError(f"The RoPE scaling {rope_type!r} cannot be exported.")

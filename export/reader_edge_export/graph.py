@@ -6,26 +6,19 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from reader_edge_export.fusion import (
-    drop_plain_casts,
-    fuse_heads,
-    fuse_merged_heads,
-    fuse_norms,
-    fuse_rotary,
-    fuse_swiglu,
-    unflatten_products,
-)
+from reader_edge_export.fusion.heads import fuse_heads, fuse_merged_heads
+from reader_edge_export.fusion.linear import unflatten_products
+from reader_edge_export.fusion.norm import fuse_norms
+from reader_edge_export.fusion.rotary import fuse_rotary
+from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize import store_fp32, store_half, store_int4, store_int8
+from reader_edge_export.quantize import store_weights
 from reader_edge_export.sizes import fold_sizes
 from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAME
 
 TOP_K = 8
-
-_CONTRIB_DOMAIN = "com.microsoft"
-_QUANTIZED = ("int8", "int4")
 
 
 def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
@@ -40,12 +33,13 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     fold_sizes(editor)
     unflatten_products(editor)
     if options.attention != "portable":
-        drop_plain_casts(model.graph)
+        _drop_plain_casts(model.graph)
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
         fuse_norms(editor)
-    lower_attention(editor, options.attention, options.precision in _QUANTIZED)
-    _store_weights(editor, options)
+    lower_attention(editor, options.attention, options.precision in ("int8", "int4"))
+    common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
+    store_weights(editor, options.precision, options.attention == "portable")
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
@@ -66,17 +60,13 @@ def _restore_tree_mask(model: ir.Model) -> None:
         model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
 
 
-def _store_weights(editor: GraphEditor, options: ExportOptions) -> None:
-    if options.precision == "int8":
-        store_int8(editor, is_portable=options.attention == "portable")
-    elif options.precision == "int4":
-        store_int4(editor)
-    elif options.precision in HALF_PRECISIONS:
-        store_half(editor, options.precision)
-    else:
-        store_fp32(editor)
-    if any(node.domain == _CONTRIB_DOMAIN for node in editor.graph):
-        editor.graph.opset_imports[_CONTRIB_DOMAIN] = 1
+def _drop_plain_casts(graph: ir.Graph) -> None:
+    """Remove the casts from fp32 to fp32, which models that also run in half precision leave everywhere."""
+    for node in list(graph):
+        source = node.inputs[0] if node.op_type == "Cast" else None
+        if source is not None and source.dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
+            ir.convenience.replace_all_uses_with(node.outputs[0], source, replace_graph_outputs=True)
+            graph.remove(node, safe=True)
 
 
 def _add_top_logits(editor: GraphEditor) -> None:

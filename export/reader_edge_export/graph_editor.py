@@ -6,8 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
 
+_NONE: Attributes = {}
+_FLOAT = ir.DataType.FLOAT
 _MAX_SHARED_ELEMENTS = 64
 
 
@@ -28,32 +31,38 @@ class GraphEditor:
     def op(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Attributes | None = None,
+        inputs: Inputs,
+        attributes: Attributes = _NONE,
         *,
         domain: str = "",
-        dtype: ir.DataType = ir.DataType.FLOAT,
+        dtype: ir.DataType = _FLOAT,
     ) -> ir.Value:
         """A new node's only output, of type `dtype`."""
-        return self.op_multi(op_type, inputs, 1, attributes, domain=domain, dtype=dtype)[0]
+        output = self.op_multi(op_type, inputs, 1, attributes, domain=domain)[0]
+        output.dtype = dtype
+        return output
 
     def op_multi(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        num_outputs: int,
-        attributes: Attributes | None = None,
-        *,
-        domain: str = "",
-        dtype: ir.DataType = ir.DataType.FLOAT,
+        self, op_type: str, inputs: Inputs, num_outputs: int, attributes: Attributes = _NONE, *, domain: str = ""
     ) -> Sequence[ir.Value]:
-        """A new node's outputs, all of type `dtype`."""
-        attrs = ir.convenience.convert_attributes(attributes or {})
+        """A new node's outputs, in fp32."""
+        attrs = ir.convenience.convert_attributes(attributes)
         node = ir.Node(domain, op_type, inputs, attributes=attrs, num_outputs=num_outputs)
         for output in node.outputs:
-            output.dtype = dtype
+            output.dtype = _FLOAT
         self._pending.append(node)
+        if domain:
+            self.graph.opset_imports[domain] = 1
         return node.outputs
+
+    def input(self, name: str) -> ir.Value:
+        return next(value for value in self.graph.inputs if value.name == name)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self.op("Cast", [value], {"to": int(dtype)}, dtype=dtype)
+
+    def transpose(self, value: ir.Value, *axes: int) -> ir.Value:
+        return self.op("Transpose", [value], {"perm": axes}, dtype=value.dtype or _FLOAT)
 
     def constant(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
         """An initializer; `name` is made unique."""
@@ -121,9 +130,3 @@ def matrix_shape(value: ir.Value) -> tuple[int, int]:
     assert weight is not None
     num_rows, num_columns = weight.shape
     return num_rows, num_columns
-
-
-def integer_attribute(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute, or `default` where the node does not set it."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()

@@ -31,9 +31,14 @@ class TreeAttentionMarker:
     mask: ir.Value
     scale: float
     softcap: float
+    num_heads: int
     num_kv_heads: int
     head_dim: int
-    group_size: int
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +55,13 @@ class LogitHeadMarker:
 def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
     """The attention markers in execution order; the graph may be edited meanwhile."""
     for node in list(graph):
-        if node.op_type != TREE_ATTENTION:
-            continue
-        query, key, value, past_key, past_value, write_pos, mask = _present(node)
-        num_kv_heads = node.attributes["kv_heads"].as_int()
-        yield TreeAttentionMarker(
-            node=node,
-            query=query,
-            key=key,
-            value=value,
-            past_key=past_key,
-            past_value=past_value,
-            write_pos=write_pos,
-            mask=mask,
-            scale=node.attributes["scale"].as_float(),
-            softcap=node.attributes["softcap"].as_float(),
-            num_kv_heads=num_kv_heads,
-            head_dim=node.attributes["head_dim"].as_int(),
-            group_size=node.attributes["num_heads"].as_int() // num_kv_heads,
-        )
+        if node.op_type == TREE_ATTENTION:
+            query, key, value, past_key, past_value, write_pos, mask = _present(node)
+            scale, softcap = (node.attributes[name].as_float() for name in ("scale", "softcap"))
+            sizes = (node.attributes[name].as_int() for name in ("num_heads", "kv_heads", "head_dim"))
+            yield TreeAttentionMarker(
+                node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
+            )
 
 
 def logit_head_marker(graph: ir.Graph) -> LogitHeadMarker:

@@ -150,5 +150,4 @@ def _define(editor: GraphEditor, text: str) -> None:
 def _add(editor: GraphEditor, function: ir.Function) -> None:
     model = editor.model
     model.functions[function.identifier()] = function
-    model.opset_imports[OPERATOR_DOMAIN] = 1
     model.metadata_props[OPERATORS_PROPERTY] = " ".join(sorted(other.name for other in model.functions.values()))

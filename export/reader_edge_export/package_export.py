@@ -19,16 +19,16 @@ from reader_edge_export.parity import (
     check_tree_logits,
 )
 from reader_edge_export.quality import check_quality
+from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sources.hugging_face import Source
 from reader_edge_export.sources.module import load_model, vocab_size_of
 from reader_edge_export.sources.tokenizer import load_tokenizer, special_token_ids, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
-from reader_edge_export.widened import write_widened
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.checksums import file_entry
-from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, FileEntry, Manifest
+from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, Manifest
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -46,6 +46,7 @@ class PackageExport:
         self._text = text
         self._folder = folder
         self._stages = stages
+        self._kv_dtype = HALF_PRECISIONS.get(options.precision, "float32")
 
     def run(self) -> Manifest:
         with self._stages.enter("loading the model"):
@@ -54,13 +55,13 @@ class PackageExport:
         layers = self._write_graph(model)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
-            manifest = self._manifest(model, tokenizer, layers)
             if self._options.is_for_devices:
-                write_commit_graph(manifest, self._folder / COMMIT_NAME)
-                manifest = replace(manifest, files=self._files())
-            write_manifest(self._folder, manifest)
+                layer = layers[0]
+                write_commit_graph(self._folder / COMMIT_NAME, self._kv_dtype, layer.num_kv_heads, layer.head_dim)
+            manifest = self._manifest(model, tokenizer, layers)
         with self._stages.enter("checking against the source"):
-            manifest = replace(manifest, checks=self._check(model, tokenizer))
+            package = ModelPackage(self._folder, manifest)
+            manifest = replace(manifest, checks=self._check(package, model, tokenizer))
             write_manifest(self._folder, manifest)
         return manifest
 
@@ -90,21 +91,19 @@ class PackageExport:
             sliding_window=sliding_window_of(layers),
             precision=self._options.precision,
             attention=self._options.attention,
-            kv_dtype=HALF_PRECISIONS.get(self._options.precision, "float32"),
+            kv_dtype=self._kv_dtype,
             eos_token_ids=eos_token_ids,
             bos_token_id=bos_token_id,
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: _version(name) for name in _VERSIONS},
             checks={},
-            files=self._files(),
+            files={path.name: file_entry(path) for path in sorted(self._folder.iterdir())},
         )
 
-    def _files(self) -> dict[str, FileEntry]:
-        return {path.name: file_entry(path) for path in sorted(self._folder.iterdir())}
-
-    def _check(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> dict[str, float]:
-        package = ModelPackage.open(self._folder)
+    def _check(
+        self, package: ModelPackage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+    ) -> dict[str, float]:
         target = self._checked_target(package)
         text_ids = tokenizer.encode(self._text, add_special_tokens=False)
         case = TreeCase.draw(package, text_ids)

@@ -7,7 +7,6 @@ from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.size_inference import SizeInference
@@ -16,21 +15,17 @@ _FREE_SIZES = ("B", "N")  # of input_ids, in this order
 
 
 def fold_sizes(editor: GraphEditor) -> None:
-    """Replace sizes that are numbers by constants, read the free ones once, and let reshapes copy them.
+    """Replace sizes that are numbers by constants, read the free ones off `input_ids`, and let reshapes copy them.
 
     Afterwards every value carries its type, and its sizes as far as they are known.
     """
     _SizeFolder(editor).run()
-    common.CommonSubexpressionEliminationPass()(editor.model)
 
 
 class _SizeFolder:
-    """free: the shared readers of free sizes, by name."""
-
     def __init__(self, editor: GraphEditor) -> None:
         self._editor = editor
         self._inferred = SizeInference.of(editor.graph)
-        self._free: dict[str, ir.Value] = {}
 
     def run(self) -> None:
         for node in list(self._editor.graph):
@@ -44,7 +39,7 @@ class _SizeFolder:
                 value.shape = ir.Shape(sizes)
 
     def _replace_content(self, node: ir.Node) -> None:
-        """A constant in the place of known numbers; the one shared reader in the place of a free size."""
+        """A constant in the place of known numbers, a size of `input_ids` in the place of a free one."""
         output = node.outputs[0]
         content, sizes = self._inferred.contents.get(output), self._inferred.sizes.get(output)
         if content is None or sizes is None or len(sizes) > 1 or output.is_graph_output():
@@ -54,18 +49,15 @@ class _SizeFolder:
             new = self._editor.constant(np.array(numbers if sizes else numbers[0], np.int64), "size")
         elif sizes == () and content[0] in _FREE_SIZES:
             new = self._free_size(str(content[0]))
+            self._editor.insert_before(node)
         else:
             return
         output.replace_all_uses_with(new)
 
     def _free_size(self, name: str) -> ir.Value:
-        if name not in self._free:
-            editor = self._editor
-            input_ids = next(value for value in editor.graph.inputs if value.name == "input_ids")
-            size = editor.size_of(input_ids, _FREE_SIZES.index(name))
-            self._free[name] = editor.op("Squeeze", [size, editor.int64s(0)], dtype=ir.DataType.INT64)
-            editor.insert_before(next(iter(editor.graph)))
-        return self._free[name]
+        editor = self._editor
+        size = editor.size_of(editor.input("input_ids"), _FREE_SIZES.index(name))
+        return editor.op("Squeeze", [size, editor.int64s(0)], dtype=ir.DataType.INT64)
 
     def _copy_sizes(self, node: ir.Node) -> None:
         """Let a reshape copy the free sizes that stay at their place, instead of being told them."""

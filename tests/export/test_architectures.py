@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,39 @@ FloatArray = npt.NDArray[np.float32]
 Traced = tuple[FloatArray, Path, int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What an architecture's layers hold, beyond plain causal attention.
+
+    name: as the README writes it. has_windows: attention to the last tokens only, where the config asks for it.
+    fuses_heads: query, key and value of a layer become one RotaryHeads. fuses_swiglu: gate and up become one SwiGLU.
+    num_biases: products of a layer with a bias, once those of the same rows are one.
+    """
+
+    name: str
+    has_windows: bool = False
+    fuses_heads: bool = False
+    fuses_swiglu: bool = False
+    num_biases: int = 0
+
+
+ARCHITECTURES = {  # by model_type
+    "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
+    "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
+    "qwen2": Architecture("qwen2", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_biases=1),
+    "qwen3": Architecture("qwen3", fuses_swiglu=True),
+    "gemma": Architecture("gemma", fuses_heads=True),
+    "gemma2": Architecture("gemma2", has_windows=True, fuses_heads=True),
+    "gemma3_text": Architecture("gemma3 (text)", has_windows=True),
+    "phi": Architecture("phi", num_biases=3),
+    "phi3": Architecture("phi3", has_windows=True, fuses_swiglu=True),
+    "smollm3": Architecture("smollm3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
+    "gpt2": Architecture("gpt2", num_biases=4),
+    "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
+    "olmo2": Architecture("olmo2", fuses_swiglu=True),
+}
+
+
 @pytest.fixture(scope="module")
 def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
     """model_type -> (the source's logits of every path, graph with markers, sliding window)."""
@@ -60,7 +94,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
     expected, graph, window = traced(model_type)
-    assert (window == 8) == SUPPORTED[model_type].has_windows
+    assert (window == 8) == ARCHITECTURES[model_type].has_windows
     write_graph(graph, tmp_path, ExportOptions("fp32", attention))
     logits = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - expected).max() < LIMIT
@@ -87,7 +121,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(
 ) -> None:
     _, graph, _ = traced(model_type)
     operators = _int8_operators(graph, tmp_path)
-    architecture = SUPPORTED[model_type]
+    architecture = ARCHITECTURES[model_type]
     assert operators["RotaryHeads"] == (NUM_LAYERS if architecture.fuses_heads else 0)
     assert operators["SwiGLU"] == (NUM_LAYERS if architecture.fuses_swiglu else 0)
     head_biases = 1 if model_type == "phi" else 0
@@ -99,11 +133,11 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(
 def test_readme_lists_the_supported_architectures() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     listed = " ".join(readme.split("Supported architectures: ")[1].split(".\n")[0].split()).split(", ")
-    assert listed == [architecture.name for architecture in SUPPORTED.values()]
+    assert listed == [architecture.name for architecture in ARCHITECTURES.values()]
 
 
-def test_every_architecture_has_a_tiny_model() -> None:
-    assert TINY_CONFIGS.keys() == SUPPORTED.keys()
+def test_every_architecture_has_a_tiny_model_and_is_described() -> None:
+    assert tuple(TINY_CONFIGS) == tuple(ARCHITECTURES) == SUPPORTED
 
 
 def test_biases_that_are_all_alike_are_part_of_the_product_too(

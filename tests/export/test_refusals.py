@@ -236,15 +236,15 @@ def test_a_graph_that_computes_something_else_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reader_edge_export.graph_editor import GraphEditor
-    from reader_edge_export.quantize import store_fp32
+    from reader_edge_export.quantize import store_weights
 
-    def store_wrong(editor: GraphEditor) -> None:
+    def store_wrong(editor: GraphEditor, precision: str, is_portable: bool) -> None:
         norm = editor.graph.initializers["model.norm.weight"]
         assert norm.const_value is not None
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
-        store_fp32(editor)
+        store_weights(editor, precision, is_portable)
 
-    monkeypatch.setattr("reader_edge_export.graph.store_fp32", store_wrong)
+    monkeypatch.setattr("reader_edge_export.graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):
         export_model(source, tmp_path / "out", FP32)
     assert not list(tmp_path.glob("out*"))

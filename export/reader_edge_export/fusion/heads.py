@@ -1,4 +1,7 @@
-"""A product's columns, cut into the heads of query, key and value, the first two turned: the operator RotaryHeads."""
+"""A product's columns, cut into the heads of query, key and value, the first two turned: the operator RotaryHeads.
+
+And attention's heads, side by side as the next product wants them: nothing to turn there and back for.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,10 +9,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
-from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import rotary_heads
 
 _ROTARY_STEP = 16  # ONNX Runtime turns eight pairs of components at a time, and rounds what is left over otherwise
+_BACK_AND_FORTH = ("Reshape", "Transpose", "Transpose", "Reshape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +76,29 @@ def _all_heads(graph: ir.Graph) -> Iterator[_Heads]:
             turned = list(consumers(node.outputs[0], "RotaryEmbedding"))
             is_turned = len(turned) == 1 and not turned[0].attributes
             yield _Heads(cut, turned[0] if is_turned else node, num_heads, head_size)
+
+
+def fuse_merged_heads(editor: GraphEditor) -> None:
+    """Leave out what cuts an IntegerAttention's output into heads only to merge them again."""
+    for node in editor.graph:
+        if node.op_type == "IntegerAttention":
+            _merge(node.outputs[0])
+
+
+def _merge(merged: ir.Value) -> None:
+    nodes: list[ir.Node] = []
+    value = merged
+    for op_type in _BACK_AND_FORTH:
+        uses = list(value.uses())
+        if len(uses) != 1 or uses[0].node.op_type != op_type:
+            return
+        nodes.append(uses[0].node)
+        value = nodes[-1].outputs[0]
+    cut, turned, returned, joined = nodes
+    sizes, perms = weight_of(joined.inputs[1]), [node.attributes["perm"].as_ints() for node in (turned, returned)]
+    heads = weight_of(cut.inputs[1])
+    if sizes is None or heads is None or perms[0] != perms[1]:
+        return
+    if sizes.tolist() in ([0, 0, -1], [0, 0, int(heads[2:].prod())]):
+        merged.shape = value.shape
+        ir.convenience.replace_all_uses_with(value, merged)

@@ -12,10 +12,9 @@ def fuse_rotary(editor: GraphEditor) -> None:
         if node.op_type == "MatMul":
             _drop_expansion(node)
             _spell_out(editor, node)
-    rotary = _RotaryFusion(editor)
-    for node in editor.graph:
+    for node in list(editor.graph):
         if node.op_type == "Neg":
-            rotary.fuse(node)
+            _fuse(editor, node)
 
 
 def _drop_expansion(product: ir.Node) -> None:
@@ -34,42 +33,31 @@ def _spell_out(editor: GraphEditor, product: ir.Node) -> None:
         editor.replace(product, [editor.op("Mul", list(product.inputs))])
 
 
-class _RotaryFusion:
-    """halves: a cosine or sine (B, N, D) -> its first half (B, N, D / 2), cut once for all layers."""
+def _fuse(editor: GraphEditor, negated: ir.Node) -> None:
+    """Follow one negated half to the sum, and replace what is on the way."""
+    rotated = next(consumers(negated.outputs[0], "Concat"), None)
+    source = _rotated_source(rotated) if rotated is not None else None
+    if rotated is None or source is None:
+        return
+    for turned in consumers(rotated.outputs[0], "Mul"):
+        sine = _angles(other_input(turned, rotated.outputs[0]), "Sin")
+        for total in consumers(turned.outputs[0], "Add"):
+            straight = producer(other_input(total, turned.outputs[0]), "Mul")
+            cosine = _angles(other_input(straight, source), "Cos") if straight is not None else None
+            if sine is not None and cosine is not None:
+                halves = [_first_half(editor, angles) for angles in (cosine, sine)]
+                editor.replace(total, [editor.op("RotaryEmbedding", [source, *halves])])
+                return
 
-    def __init__(self, editor: GraphEditor) -> None:
-        self._editor = editor
-        self._halves: dict[ir.Value, ir.Value] = {}
 
-    def fuse(self, negated: ir.Node) -> None:
-        """Follow one negated half to the sum, and replace what is on the way."""
-        rotated = next(consumers(negated.outputs[0], "Concat"), None)
-        source = _rotated_source(rotated) if rotated is not None else None
-        if rotated is None or source is None:
-            return
-        for turned in consumers(rotated.outputs[0], "Mul"):
-            sine = _angles(other_input(turned, rotated.outputs[0]), "Sin")
-            for total in consumers(turned.outputs[0], "Add"):
-                straight = producer(other_input(total, turned.outputs[0]), "Mul")
-                cosine = _angles(other_input(straight, source), "Cos") if straight is not None else None
-                if sine is not None and cosine is not None:
-                    inputs = [source, self._half(cosine), self._half(sine)]
-                    self._editor.replace(total, [self._editor.op("RotaryEmbedding", inputs)])
-                    return
-
-    def _half(self, angles: ir.Value) -> ir.Value:
-        if angles not in self._halves:
-            editor = self._editor
-            assert angles.shape is not None
-            size = angles.shape[-1]
-            assert isinstance(size, int)
-            half = editor.op("Slice", [angles, editor.int64s(0), editor.int64s(size // 2), editor.int64s(-1)])
-            half.shape = ir.Shape([*angles.shape[:-1], size // 2])
-            maker = angles.producer()
-            assert maker is not None
-            editor.insert_after(maker)
-            self._halves[angles] = half
-        return self._halves[angles]
+def _first_half(editor: GraphEditor, angles: ir.Value) -> ir.Value:
+    """Of a cosine or sine (B, N, D), (B, N, D / 2)."""
+    assert angles.shape is not None
+    size = angles.shape[-1]
+    assert isinstance(size, int)
+    half = editor.op("Slice", [angles, editor.int64s(0), editor.int64s(size // 2), editor.int64s(-1)])
+    half.shape = ir.Shape([*angles.shape[:-1], size // 2])
+    return half
 
 
 def _rotated_source(rotated: ir.Node) -> ir.Value | None:

@@ -7,11 +7,10 @@ portable: operators of opset 18 only; compilers that know no newer ones.
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.exact import ExactAttention
-from reader_edge_export.lowering.fast import FastAttention
-from reader_edge_export.lowering.portable import PortableAttention
+from reader_edge_export.lowering.fast import lower_fast
+from reader_edge_export.lowering.portable import lower_portable
 from reader_edge_export.markers import MARKER_DOMAIN, attention_markers
 
-_VARIANTS: dict[str, type[FastAttention | PortableAttention]] = {"fast": FastAttention, "portable": PortableAttention}
 _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions that onnx would write
 
 
@@ -20,9 +19,11 @@ def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool) -> 
 
     is_quantized: the model's weights are, so that attention may round as they do.
     """
-    variant = ExactAttention(editor, is_quantized) if attention == "exact" else _VARIANTS[attention](editor)
+    exact = ExactAttention(editor, is_quantized)
+    lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
-        editor.replace(marker.node, variant.lower(marker))
-    editor.graph.opset_imports[""] = variant.OPSET
+        editor.replace(marker.node, lower(editor, marker))
+    opset = 18 if attention == "portable" else 24
+    editor.graph.opset_imports[""] = opset
     editor.graph.opset_imports.pop(MARKER_DOMAIN, None)
-    editor.model.ir_version = _IR_VERSIONS[variant.OPSET]
+    editor.model.ir_version = _IR_VERSIONS[opset]

@@ -11,173 +11,122 @@ over rows are of two kinds:
   of what the int8 rows of the next product lose; native kernels sum 16-bit integers four times as fast as float64.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.lowering.kv_rows import FoldedQuery, VisibleRows
+from reader_edge_export.lowering.kv_rows import masked_scores, scatter_rows, unfold_heads, visible_rows
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import OPERATOR_DOMAIN, Definition
 
+_FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 _VALUE_STEPS = 2047
 _WEIGHT_STEPS = 16383
 _SMALLEST = 1e-30  # rows of zeros are divided by it
 
 
 class ExactAttention:
-    """TensorScatter into the cache, then an operator over the visible rows: ExactAttention or IntegerAttention."""
+    """TensorScatter into the cache, then an operator over the visible rows: ExactAttention or IntegerAttention.
 
-    OPSET: ClassVar[int] = 24
+    ExactAttention gives heads (B, Hq, N, D); IntegerAttention gives them side by side, as the next product wants them.
+    """
 
     def __init__(self, editor: GraphEditor, is_quantized: bool) -> None:
         self._editor = editor
-        self._softmax_type: type[_Softmax] = _IntegerSoftmax if is_quantized else _Float64Softmax
-        self._softmax = self._softmax_type(editor)
+        self._is_quantized = is_quantized
+        self._operator = "IntegerAttention" if is_quantized else "ExactAttention"
         self._defined: TreeAttentionMarker | None = None
 
-    def lower(self, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
+    def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
-        present_key, present_value = scatter_rows(self._editor, marker)
-        if self._is_defined_for(marker):
-            inputs = [marker.query, present_key, present_value, marker.mask]
-            name = self._softmax_type.OPERATOR
-            output = self._editor.op(name, inputs, {"scale": marker.scale}, domain=OPERATOR_DOMAIN)
-            output = self._softmax.heads_of(marker, output)
-        else:
-            output = self._softmax.attend(marker, present_key, present_value)
-        return output, present_key, present_value
+        present = scatter_rows(editor, marker)
+        if not self._is_defined_for(marker):
+            return self._attend(editor, marker, *present), *present
+        inputs = [marker.query, *present, marker.mask]
+        output = editor.op(self._operator, inputs, {"scale": marker.scale}, domain=OPERATOR_DOMAIN)
+        if self._is_quantized:
+            sizes = editor.int64s(0, 0, marker.num_heads, marker.head_dim)
+            output = editor.transpose(editor.op("Reshape", [output, sizes]), 0, 2, 1, 3)
+        return output, *present
 
     def _is_defined_for(self, marker: TreeAttentionMarker) -> bool:
         """One definition serves all layers of a usual model; layers that differ are spelled out."""
         if marker.softcap or marker.head_dim % 8:
             return False
         if self._defined is None:
-            definition = Definition(self._softmax_type.OPERATOR, "query", "keys", "values", "mask")
-            query, keys, values, mask = definition.inputs
-            softmax = self._softmax_type(definition.editor)
-            output = softmax.attend(replace(marker, query=query, mask=mask), keys, values)
-            definition.add_to(self._editor, softmax.output_of(output), ["scale"])
+            self._define(marker)
             self._defined = marker
         return _form(marker) == _form(self._defined)
 
+    def _define(self, marker: TreeAttentionMarker) -> None:
+        definition = Definition(self._operator, "query", "keys", "values", "mask")
+        editor, (query, keys, values, mask) = definition.editor, definition.inputs
+        output = self._attend(editor, replace(marker, query=query, mask=mask), keys, values)
+        if self._is_quantized:
+            output = editor.op("Reshape", [editor.transpose(output, 0, 2, 1, 3), editor.int64s(0, 0, -1)])
+        definition.add_to(self._editor, output, ["scale"])
+
+    def _attend(self, editor: GraphEditor, marker: TreeAttentionMarker, keys: ir.Value, values: ir.Value) -> ir.Value:
+        """Softmax over keys and values (B, H, S, D), the first M rows of which count -> (B, Hq, N, D)."""
+        keys, values = visible_rows(editor, marker.mask, keys, values)
+        scores = masked_scores(editor, marker, keys)
+        weights = editor.op("Exp", [editor.op("Sub", [scores, _largest(editor, scores)])])
+        weighted_sum = _integer_sum if self._is_quantized else _float64_sum
+        return unfold_heads(editor, marker, weighted_sum(editor, weights, values))
+
 
 def _form(marker: TreeAttentionMarker) -> tuple[float, ...]:
-    return marker.scale, marker.num_kv_heads, marker.group_size, marker.head_dim
+    return marker.scale, marker.num_kv_heads, marker.num_heads, marker.head_dim
 
 
-class _Softmax(ABC):
-    """Softmax over the visible rows and the sum of their values, in ONNX's own operators."""
-
-    OPERATOR: ClassVar[str]
-
-    def __init__(self, editor: GraphEditor) -> None:
-        self._editor = editor
-        self._visible = VisibleRows(editor)
-        self._query = FoldedQuery(editor)
-
-    def attend(self, marker: TreeAttentionMarker, keys: ir.Value, values: ir.Value) -> ir.Value:
-        """keys and values (B, H, S, D), the first M rows of which count -> (B, Hq, N, D)."""
-        scores = self._query.scores(marker, self._visible.cut(keys, marker.mask))
-        weights = self._editor.op("Exp", [self._editor.op("Sub", [scores, self._largest(scores)])])
-        output = self._weighted_sum(weights, self._visible.cut(values, marker.mask))
-        return self._query.unfold(marker, output)
-
-    def output_of(self, heads: ir.Value) -> ir.Value:
-        """What the operator gives for (B, Hq, N, D)."""
-        return heads
-
-    def heads_of(self, marker: TreeAttentionMarker, output: ir.Value) -> ir.Value:
-        """(B, Hq, N, D) of what the operator gives."""
-        return output
-
-    @abstractmethod
-    def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
-        """Exponentials (B, H, R, M) over their sum, times values (B, H, M, D) -> (B, H, R, D)."""
-
-    def _largest(self, value: ir.Value) -> ir.Value:
-        return self._editor.op("ReduceMax", [value, self._editor.int64s(-1)], {"keepdims": 1})
-
-    def _wide(self, op_type: str, *inputs: ir.Value) -> ir.Value:
-        return self._editor.op(op_type, inputs, dtype=ir.DataType.DOUBLE)
-
-    def _widened(self, value: ir.Value) -> ir.Value:
-        return self._editor.op("Cast", [value], {"to": int(ir.DataType.DOUBLE)}, dtype=ir.DataType.DOUBLE)
-
-    def _narrowed(self, value: ir.Value) -> ir.Value:
-        return self._editor.op("Cast", [value], {"to": int(ir.DataType.FLOAT)})
-
-    def _total(self, wide: ir.Value) -> ir.Value:
-        inputs = [wide, self._editor.int64s(-1)]
-        return self._editor.op("ReduceSum", inputs, {"keepdims": 1}, dtype=ir.DataType.DOUBLE)
+def _float64_sum(editor: GraphEditor, weights: ir.Value, values: ir.Value) -> ir.Value:
+    """fp32 weights (B, H, R, M) over their sum, times values (B, H, M, D) -> (B, H, R, D); the sums in float64."""
+    wide = editor.cast(weights, _DOUBLE)
+    product = _float64(editor, "MatMul", wide, editor.cast(values, _DOUBLE))
+    return editor.cast(_float64(editor, "Div", product, _total(editor, wide)), _FLOAT)
 
 
-class _Float64Softmax(_Softmax):
-    """fp32 weights, float64 sums."""
-
-    OPERATOR = "ExactAttention"
-
-    def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
-        wide = self._widened(weights)
-        product = self._wide("MatMul", wide, self._widened(values))
-        return self._narrowed(self._wide("Div", product, self._total(wide)))
-
-
-class _IntegerSoftmax(_Softmax):
-    """Integer weights and values; float64 holds their sums, which are integers, exactly.
-
-    Its operator gives heads side by side, as the next product wants them.
-    """
-
-    OPERATOR = "IntegerAttention"
-
-    def output_of(self, heads: ir.Value) -> ir.Value:
-        """Heads side by side: (B, N, Hq * D)."""
-        return self._editor.op("Reshape", [self._turned(heads), self._editor.int64s(0, 0, -1)])
-
-    def heads_of(self, marker: TreeAttentionMarker, output: ir.Value) -> ir.Value:
-        num_heads = marker.num_kv_heads * marker.group_size
-        return self._turned(self._editor.op("Reshape", [output, self._editor.int64s(0, 0, num_heads, marker.head_dim)]))
-
-    def _turned(self, value: ir.Value) -> ir.Value:
-        return self._editor.op("Transpose", [value], {"perm": [0, 2, 1, 3]})
-
-    def _weighted_sum(self, weights: ir.Value, values: ir.Value) -> ir.Value:
-        editor = self._editor
-        magnitudes = self._positive(self._largest(editor.op("Abs", [values])))
-        scaled = editor.op("Mul", [weights, editor.op("Transpose", [magnitudes], {"perm": [0, 1, 3, 2]})])
-        tops = self._positive(self._largest(scaled))
-        product = self._wide(
-            "MatMul", self._integers(scaled, tops, _WEIGHT_STEPS), self._integers(values, magnitudes, _VALUE_STEPS)
-        )
-        units = self._wide("Div", self._widened(tops), self._exact_total(weights))
-        unit = editor.constant(np.array(1 / (_WEIGHT_STEPS * _VALUE_STEPS)), "unit")
-        return self._narrowed(self._wide("Mul", product, self._wide("Mul", units, unit)))
-
-    def _integers(self, numbers: ir.Value, largest: ir.Value, num_steps: int) -> ir.Value:
-        """Numbers in steps of their row's largest, as float64."""
-        editor = self._editor
-        steps = editor.op("Mul", [numbers, editor.op("Div", [editor.scalar(num_steps), largest])])
-        zero_point = editor.constant(np.array(0, np.int16), "zero_point")
-        rounded = editor.op("QuantizeLinear", [steps, editor.scalar(1), zero_point], dtype=ir.DataType.INT16)
-        return self._widened(rounded)
-
-    def _positive(self, numbers: ir.Value) -> ir.Value:
-        return self._editor.op("Max", [numbers, self._editor.scalar(_SMALLEST)])
-
-    def _exact_total(self, weights: ir.Value) -> ir.Value:
-        """The sum of weights of at most one, each rounded to steps of 2**-22 by adding two: so many add up exactly."""
-        raised = self._editor.op("Add", [weights, self._editor.scalar(2)])
-        twos = self._wide("Mul", self._widened(self._editor.size_of(weights, 3)), self._widened(self._editor.scalar(2)))
-        return self._wide("Sub", self._total(self._widened(raised)), twos)
+def _integer_sum(editor: GraphEditor, weights: ir.Value, values: ir.Value) -> ir.Value:
+    """The same of integer weights and values; float64 holds their sums, which are integers, exactly."""
+    magnitudes = _positive(editor, _largest(editor, editor.op("Abs", [values])))
+    scaled = editor.op("Mul", [weights, editor.transpose(magnitudes, 0, 1, 3, 2)])
+    tops = _positive(editor, _largest(editor, scaled))
+    integer_weights = _integers(editor, scaled, tops, _WEIGHT_STEPS)
+    integer_values = _integers(editor, values, magnitudes, _VALUE_STEPS)
+    product = _float64(editor, "MatMul", integer_weights, integer_values)
+    units = _float64(editor, "Div", editor.cast(tops, _DOUBLE), _exact_total(editor, weights))
+    unit = editor.constant(np.array(1 / (_WEIGHT_STEPS * _VALUE_STEPS)), "unit")
+    return editor.cast(_float64(editor, "Mul", product, _float64(editor, "Mul", units, unit)), _FLOAT)
 
 
-def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value]:
-    """Write the new keys and values at [write_pos, write_pos + N) of each sequence; in place where memory is shared."""
-    how: dict[str, int | str] = {"axis": 2, "mode": "linear"}
-    present_key = editor.op("TensorScatter", [marker.past_key, marker.key, marker.write_pos], how)
-    present_value = editor.op("TensorScatter", [marker.past_value, marker.value, marker.write_pos], how)
-    return present_key, present_value
+def _integers(editor: GraphEditor, numbers: ir.Value, largest: ir.Value, num_steps: int) -> ir.Value:
+    """Numbers in steps of their row's largest, as float64."""
+    steps = editor.op("Mul", [numbers, editor.op("Div", [editor.scalar(num_steps), largest])])
+    zero_point = editor.constant(np.array(0, np.int16), "zero_point")
+    rounded = editor.op("QuantizeLinear", [steps, editor.scalar(1), zero_point], dtype=ir.DataType.INT16)
+    return editor.cast(rounded, _DOUBLE)
+
+
+def _exact_total(editor: GraphEditor, weights: ir.Value) -> ir.Value:
+    """The sum of weights of at most one, each rounded to steps of 2**-22 by adding two: so many add up exactly."""
+    raised = editor.cast(editor.op("Add", [weights, editor.scalar(2)]), _DOUBLE)
+    num_weights, two = (editor.cast(value, _DOUBLE) for value in (editor.size_of(weights, 3), editor.scalar(2)))
+    return _float64(editor, "Sub", _total(editor, raised), _float64(editor, "Mul", num_weights, two))
+
+
+def _largest(editor: GraphEditor, value: ir.Value) -> ir.Value:
+    return editor.op("ReduceMax", [value, editor.int64s(-1)], {"keepdims": 1})
+
+
+def _positive(editor: GraphEditor, numbers: ir.Value) -> ir.Value:
+    return editor.op("Max", [numbers, editor.scalar(_SMALLEST)])
+
+
+def _total(editor: GraphEditor, wide: ir.Value) -> ir.Value:
+    return editor.op("ReduceSum", [wide, editor.int64s(-1)], {"keepdims": 1}, dtype=_DOUBLE)
+
+
+def _float64(editor: GraphEditor, op_type: str, *inputs: ir.Value) -> ir.Value:
+    return editor.op(op_type, inputs, dtype=_DOUBLE)

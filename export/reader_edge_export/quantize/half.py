@@ -4,28 +4,27 @@ Angles of rotary embeddings stay fp32 until their cosine is taken (fp16 has no o
 fp32 by their own definition, and logits leave the graph as fp32.
 """
 
-import ml_dtypes
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
-from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 
 _DATA_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
-_NUMPY_TYPES = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
 _MASKS = ("tree_mask", "tree_mask_sliding")
 
 # Far below any score, and a score added to it still is a number in fp16: a row that sees nothing must stay finite.
 _MASKED_HALF = -3e4
 
 
-def store_half(editor: GraphEditor, precision: str) -> None:
+def convert_to_half(editor: GraphEditor, precision: str) -> None:
     """Give the graph's numbers the type of `precision`, "fp16" or "bf16"; masks and logits stay fp32 at the border.
 
     Raises ExportError where a weight does not fit.
     """
-    store_vocabulary_fp32(editor)
     _HalfPrecision(editor, _DATA_TYPES[precision]).convert()
 
 
@@ -67,7 +66,7 @@ class _HalfPrecision:
 
     def _constant(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> ir.Value:
         with np.errstate(over="ignore"):
-            half = array.astype(_NUMPY_TYPES[self._data_type])
+            half = array.astype(self._data_type.numpy())
         if not np.isfinite(half).all():
             raise ExportError(f"The weight {name} has values beyond the range of fp16: use --precision bf16.")
         return self._editor.constant(half, name)
@@ -76,7 +75,7 @@ class _HalfPrecision:
         editor, source = self._editor, value
         if value.name in _MASKS:
             source = editor.op("Max", [value, editor.scalar(_MASKED_HALF)])
-        half = editor.op("Cast", [source], {"to": int(self._data_type)}, dtype=self._data_type)
+        half = editor.cast(source, self._data_type)
         half.shape = value.shape
         maker = value.producer()
         if maker is None:
@@ -89,7 +88,7 @@ class _HalfPrecision:
         editor, outputs = self._editor, self._editor.graph.outputs
         for index, value in enumerate(outputs):
             if value.name == "logits":
-                wide = editor.op("Cast", [value], {"to": int(ir.DataType.FLOAT)})
+                wide = editor.cast(value, ir.DataType.FLOAT)
                 value.name, wide.name, wide.shape = "logits.half", "logits", value.shape
                 outputs[index] = wide
                 editor.append()
@@ -105,3 +104,23 @@ def _nodes_of_positions(graph: ir.Graph) -> set[ir.Node]:
         elif not all(value is None or value.const_value is not None for value in node.inputs):
             nodes.add(node)
     return nodes
+
+
+def write_widened(graph: Path, folder: Path) -> None:
+    """Write the fp32 twin of a bf16 graph, with its weights beside it, into `folder`.
+
+    It is for checks on ONNX Runtime's CPU provider, which has no bf16 products: the package's own weights, rounded as
+    they are, and its own structure; only the rounding between operators is missing.
+    """
+    model = ir.load(graph)
+    for value in model.graph.initializers.values():
+        if value.dtype == ir.DataType.BFLOAT16 and value.const_value is not None:
+            value.const_value = ir.Tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+    for node in model.graph:
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.BFLOAT16:
+            node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+    computed = (output for node in model.graph for output in node.outputs)
+    for value in (*model.graph.inputs, *model.graph.initializers.values(), *computed):
+        if value.dtype == ir.DataType.BFLOAT16:
+            value.dtype = ir.DataType.FLOAT
+    ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)

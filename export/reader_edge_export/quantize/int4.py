@@ -10,32 +10,20 @@ Float32Array = npt.NDArray[np.float32]
 UInt8Array = npt.NDArray[np.uint8]
 
 BLOCK_SIZE = 32
-_INT8_ACTIVATIONS = 4  # accuracy_level: activations int8 per block of a row, sums int32: row independent, and fast
+# accuracy_level 4: activations int8 per block of a row, sums int32: row independent, and fast
+_FORM = {"bits": 4, "block_size": BLOCK_SIZE, "accuracy_level": 4}
 _FACTORS = (8 / 7, 1.0, 0.95, 0.9, 0.85, 0.8)  # with the first, no value lies beyond the range
 
 
-class Int4Products:
-    """rows (..., K) are multiplied by MatMulNBits."""
-
-    def __init__(self, editor: GraphEditor) -> None:
-        self._editor = editor
-
-    def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
-        """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
-        num_inputs, num_outputs = weight.shape
-        packed, scales = quantize_blocks(weight)
-        attributes = {
-            "K": num_inputs,
-            "N": num_outputs,
-            "bits": 4,
-            "block_size": BLOCK_SIZE,
-            "accuracy_level": _INT8_ACTIVATIONS,
-        }
-        editor = self._editor
-        stored = editor.constant(packed, f"{name}.int4")
-        inputs = [rows, stored, editor.constant(scales, f"{name}.scale")]
-        product = editor.op("MatMulNBits", inputs, attributes, domain="com.microsoft")
-        return product if bias is None else editor.op("Add", [product, bias])
+def multiply_int4(
+    editor: GraphEditor, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str
+) -> ir.Value:
+    """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J), by MatMulNBits."""
+    packed, scales = quantize_blocks(weight)
+    inputs = [rows, editor.constant(packed, f"{name}.int4"), editor.constant(scales, f"{name}.scale")]
+    attributes = dict(zip("KN", weight.shape, strict=True)) | _FORM
+    product = editor.op("MatMulNBits", inputs, attributes, domain="com.microsoft")
+    return product if bias is None else editor.op("Add", [product, bias])
 
 
 def quantize_blocks(weight: Float32Array) -> tuple[UInt8Array, Float32Array]:

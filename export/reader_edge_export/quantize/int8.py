@@ -25,10 +25,18 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     return np.clip(np.rint(weight / scales), -127, 127).astype(np.int8), scales.astype(np.float32)
 
 
+def store_columns(editor: GraphEditor, weight: Float32Array, name: str) -> tuple[ir.Value, ir.Value]:
+    """The int8 form of a weight (K, J), and its scales (J,), as initializers.
+
+    It is stored as (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
+    """
+    quantized, scales = quantize_columns(weight)
+    return editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8"), editor.constant(scales, f"{name}.scale")
+
+
 class Int8Products:
     """rows (..., K) are quantised row by row, multiplied as integers and scaled back.
 
-    Matrices are stored as (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
     is_portable: only operators of the ONNX standard; else the operator RowLinear.
     """
 
@@ -40,9 +48,8 @@ class Int8Products:
 
     def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
         """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
-        quantized, scales = quantize_columns(weight)
-        stored = self._editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8")
-        return self.multiply_stored(rows, stored, self._editor.constant(scales, f"{name}.scale"), bias)
+        stored, scales = store_columns(self._editor, weight, name)
+        return self.multiply_stored(rows, stored, scales, bias)
 
     def multiply_stored(self, rows: ir.Value, stored: ir.Value, scales: ir.Value, bias: ir.Value | None) -> ir.Value:
         """rows (..., K) times the transpose of the stored int8 matrix (J, K) with scales (J,), plus the bias (J,)."""
@@ -58,10 +65,9 @@ class Int8Products:
         flat = rows if is_flat else editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
         row_scales = self._row_scales(flat)
         zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
-        columns = editor.op("Transpose", [stored], {"perm": [1, 0]}, dtype=ir.DataType.INT8)
-        inputs = [self._quantize(rows, flat, row_scales), columns, zero_point]
+        inputs = [self._quantize(rows, flat, row_scales), editor.transpose(stored, 1, 0), zero_point]
         product = editor.op("MatMulInteger", inputs, dtype=ir.DataType.INT32)
-        scaled = editor.op("Mul", [editor.op("Cast", [product], {"to": int(ir.DataType.FLOAT)}), scales])
+        scaled = editor.op("Mul", [editor.cast(product, ir.DataType.FLOAT), scales])
         result = editor.op("Mul", [scaled, editor.op("Unsqueeze", [row_scales, editor.int64s(1)])])
         return result if is_flat else editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
 

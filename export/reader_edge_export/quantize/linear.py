@@ -1,24 +1,18 @@
 """Find the products with constant weights and hand them on, those with the same input together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, integer_attribute, weight_of
+from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 Float32Array = npt.NDArray[np.float32]
 
-
-class ProductForm(Protocol):
-    """A way to store a matrix and to multiply by it."""
-
-    def multiply(self, rows: ir.Value, weight: Float32Array, bias: ir.Value | None, name: str) -> ir.Value:
-        """rows (..., K) times weight (K, J), plus the bias (J,) -> (..., J)."""
-        ...
+# Stores a matrix and multiplies by it: rows (..., K), weight (K, J), bias (J,) or None, name -> (..., J)
+Multiply = Callable[[ir.Value, Float32Array, ir.Value | None, str], ir.Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +29,18 @@ class Product:
     bias: Float32Array | None
 
 
-def replace_products(editor: GraphEditor, form: ProductForm) -> None:
+def replace_products(editor: GraphEditor, multiply: Multiply) -> None:
     """Give every product with a constant weight the stored form; products of the same rows become one, then split."""
     for group in _grouped(editor.graph):
-        outputs = _multiply_together(editor, form, group)
+        outputs = _multiply_together(editor, multiply, group)
         for product, output in zip(group, outputs, strict=True):
             editor.replace(product.last, [output])
 
 
-def _multiply_together(editor: GraphEditor, form: ProductForm, group: Sequence[Product]) -> Sequence[ir.Value]:
+def _multiply_together(editor: GraphEditor, multiply: Multiply, group: Sequence[Product]) -> Sequence[ir.Value]:
     first = group[0]
     weight = np.concatenate([product.weight for product in group], axis=1)
-    output = form.multiply(first.rows, weight, _bias_of(editor, group), first.node.name or "product")
+    output = multiply(first.rows, weight, _bias_of(editor, group), first.node.name or "product")
     if first.rows.shape is not None:
         output.shape = ir.Shape([*first.rows.shape[:-1], weight.shape[1]])
     outputs = [output]
@@ -82,7 +76,7 @@ def _product(node: ir.Node) -> Product | None:
     weight = weight_of(node.inputs[1])
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return None
-    if node.op_type == "Gemm" and integer_attribute(node, "transB", 0):
+    if node.op_type == "Gemm" and node.attributes.get_int("transB"):
         weight = weight.T
     last, bias = _with_bias(node, weight.shape[1])
     return Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)

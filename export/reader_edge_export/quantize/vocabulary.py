@@ -10,28 +10,26 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
-from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
+from reader_edge_export.quantize.int8 import Int8Products, store_columns
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
     """Replace the LogitHead marker by a product with the fp32 matrix as it is."""
     marker = logit_head_marker(editor.graph)
     hidden = _wanted_rows(editor, marker)
-    columns = editor.op("Transpose", [marker.weight], {"perm": [1, 0]})
-    logits = editor.op("MatMul", [hidden, columns])
+    logits = editor.op("MatMul", [hidden, editor.transpose(marker.weight, 1, 0)])
     if marker.bias is not None:
         logits = editor.op("Add", [logits, marker.bias])
     editor.replace(marker.node, [logits])
 
 
-def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
+def store_vocabulary_int8(editor: GraphEditor, products: Int8Products) -> None:
     """Store embedding and logit head as int8 with a scale per token; one matrix where they are tied."""
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
     stored, scales = _store(editor, marker.weight, "vocabulary")
     hidden = _wanted_rows(editor, marker)
-    logits = Int8Products(editor, is_portable).multiply_stored(hidden, stored, scales, marker.bias)
-    editor.replace(marker.node, [logits])
+    editor.replace(marker.node, [products.multiply_stored(hidden, stored, scales, marker.bias)])
     if embedding.inputs[0] is not marker.weight:
         stored, scales = _store(editor, embedding.inputs[0], "embedding")
     _look_up(editor, embedding, stored, scales)
@@ -40,16 +38,14 @@ def store_vocabulary_int8(editor: GraphEditor, is_portable: bool) -> None:
 def _store(editor: GraphEditor, matrix: ir.Value | None, name: str) -> tuple[ir.Value, ir.Value]:
     weight = weight_of(matrix)
     assert weight is not None
-    quantized, scales = quantize_columns(weight.astype(np.float32).T)
-    return editor.constant(np.ascontiguousarray(quantized.T), f"{name}.int8"), editor.constant(scales, f"{name}.scale")
+    return store_columns(editor, weight.astype(np.float32).T, name)
 
 
 def _look_up(editor: GraphEditor, embedding: ir.Node, stored: ir.Value, scales: ir.Value) -> None:
     token_ids = embedding.inputs[1]
     rows = editor.op("Gather", [stored, token_ids], dtype=ir.DataType.INT8)
     row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, token_ids]), editor.int64s(-1)])
-    values = editor.op("Cast", [rows], {"to": int(ir.DataType.FLOAT)})
-    editor.replace(embedding, [editor.op("Mul", [values, row_scales])])
+    editor.replace(embedding, [editor.op("Mul", [editor.cast(rows, ir.DataType.FLOAT), row_scales])])
 
 
 def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
