@@ -3,6 +3,7 @@
 Every check returns figures for the manifest and raises ParityError where the package is not the model.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ NEAR_TIE = 1e-4
 NUM_GREEDY_TOKENS = 64
 
 _PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+_PATHS = [[0, 1, 3], [0, 2, 5], [0, 1, 4, 6]]  # from the root to each leaf
 _GARBAGE = 3.3
 _LONGEST_WINDOW_TESTED = 1024
 
@@ -63,25 +65,19 @@ class TreeCase:
         """KV rows that a slot needs."""
         return max(map(len, self.prompts)) + len(_PARENTS)
 
-    def paths(self) -> list[list[int]]:
-        """The nodes from the root to each leaf."""
-        paths = []
-        for leaf in sorted(set(range(len(_PARENTS))) - set(_PARENTS)):
-            path = [leaf]
-            while path[0] != 0:
-                path.insert(0, _PARENTS[path[0]])
-            paths.append(path)
-        return paths
+    def branches(self) -> Iterator[tuple[int, list[int], list[int], list[int]]]:
+        """(b, prompt, path, token_ids) of every path from a root to a leaf."""
+        for b, (prompt, tree) in enumerate(zip(self.prompts, self.trees, strict=True)):
+            for path in _PATHS:
+                yield b, prompt, path, [tree.token_ids[node] for node in path]
 
 
 def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase, max_relative_error: float) -> Figures:
     """Logits of the trees' nodes against the source's logits of each path as a plain text."""
     logits = tree_logits(target, case)
     expected = np.zeros_like(logits)
-    for b, (prompt, tree) in enumerate(zip(case.prompts, case.trees, strict=True)):
-        for path in case.paths():
-            text = prompt + [tree.token_ids[node] for node in path]
-            expected[b, path] = chain_logits(model, text)[len(prompt) :].numpy()
+    for b, prompt, path, token_ids in case.branches():
+        expected[b, path] = chain_logits(model, prompt + token_ids)[len(prompt) :].numpy()
     error = float(np.abs(logits - expected).max())
     scale = float(np.abs(expected).max())
     if not error <= max_relative_error * max(1.0, scale):
@@ -94,12 +90,11 @@ def check_tree_against_decoding(target: Target, case: TreeCase) -> Figures:
     logits = tree_logits(target, case)
     num_equal = num_rows = 0
     spread = 0.0
-    for b, (prompt, tree) in enumerate(zip(case.prompts, case.trees, strict=True)):
-        for path in case.paths():
-            decoded = _decode(target, prompt, [tree.token_ids[node] for node in path])
-            num_equal += int((decoded == logits[b, path]).all(axis=1).sum())
-            num_rows += len(path)
-            spread = max(spread, float(np.abs(decoded - logits[b, path]).max()))
+    for b, prompt, path, token_ids in case.branches():
+        decoded = logits_after(target, prompt, token_ids, 1)
+        num_equal += int((decoded == logits[b, path]).all(axis=1).sum())
+        num_rows += len(path)
+        spread = max(spread, float(np.abs(decoded - logits[b, path]).max()))
     scale = float(np.abs(logits).max())
     if not spread <= MAX_QUANTIZED_SPREAD * max(1.0, scale):
         raise ParityError(
@@ -115,7 +110,7 @@ def check_greedy(target: Target, model: PreTrainedModel, prompt: list[int]) -> F
     """
     num_tokens = min(NUM_GREEDY_TOKENS, target.manifest.max_context - len(prompt))
     tokens, margins = _greedy(model, prompt, num_tokens)
-    choices = _decode(target, prompt[:-1], [prompt[-1], *tokens[:-1]]).argmax(axis=1).tolist()
+    choices = logits_after(target, prompt[:-1], [prompt[-1], *tokens[:-1]], 1).argmax(axis=1).tolist()
     num_near_ties = 0
     for position, (token, choice, margin) in enumerate(zip(tokens, choices, margins, strict=True)):
         if token == choice:
@@ -139,24 +134,29 @@ def tree_logits(target: Target, case: TreeCase) -> Float32Array:
 def tree_pass(target: Target, case: TreeCase, cache: Cache) -> ForwardResult:
     """The prompts one by one, then all nodes of both trees in one pass."""
     for slot, prompt in enumerate(case.prompts):
-        target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
-        cache.commit(slot, list(range(len(prompt))))
+        _prefill(target, cache, slot, prompt)
     rows = list(range(len(_PARENTS)))
     return target.forward(cache, Pass(0, case.trees, [rows] * len(case.trees), wants_logits=True))
 
 
-def _decode(target: Target, prompt: list[int], token_ids: list[int]) -> Float32Array:
-    """Logits (N, V) after each of N tokens that follow a prompt, one pass a token."""
-    cache = HostCache(target.manifest, 1, len(prompt) + len(token_ids))
+def logits_after(target: Target, prompt: list[int], token_ids: list[int], num_a_pass: int) -> Float32Array:
+    """Logits (N, V) after each of N tokens that follow a prompt, so many tokens a pass."""
+    cache = target.new_cache(1, len(prompt) + len(token_ids))
     if prompt:
-        target.forward(cache, Pass(0, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
-        cache.commit(0, list(range(len(prompt))))
+        _prefill(target, cache, 0, prompt)
     logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
-    for index, token_id in enumerate(token_ids):
-        wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True)
-        logits[index] = target.forward(cache, wanted).wanted_logits[0, 0]
-        cache.commit(0, [0])
+    for start in range(0, len(token_ids), num_a_pass):
+        chunk = token_ids[start : start + num_a_pass]
+        rows = list(range(len(chunk)))
+        wanted = Pass(0, [DraftTree.chain(chunk)], [rows], wants_logits=True)
+        logits[start : start + len(chunk)] = target.forward(cache, wanted).wanted_logits[0]
+        cache.commit(0, rows)
     return logits
+
+
+def _prefill(target: Target, cache: Cache, slot: int, prompt: list[int]) -> None:
+    target.forward(cache, Pass(slot, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
+    cache.commit(slot, list(range(len(prompt))))
 
 
 def _greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:

@@ -1,14 +1,12 @@
 """What rounding the weights costs: a package against the fp32 source over a text."""
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from reader_edge_export.parity import logits_after
 from reader_edge_export.sources.module import chain_logits
-from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError, ParityError
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import Target
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
 MAX_TOKENS = 1024
@@ -29,7 +27,7 @@ def check_quality(target: Target, model: PreTrainedModel, text_ids: list[int]) -
     for start in range(0, min(len(text_ids), MAX_TOKENS), window):
         token_ids = text_ids[start : start + window]
         expected = chain_logits(model, token_ids)
-        logits = torch.from_numpy(_prefill_logits(target, token_ids))
+        logits = torch.from_numpy(logits_after(target, [], token_ids, _CHUNK))
         num_equal += int((logits.argmax(dim=1) == expected.argmax(dim=1)).sum())
         total_kl += float(_kl(expected, logits).sum())
         num_tokens += len(token_ids)
@@ -39,23 +37,8 @@ def check_quality(target: Target, model: PreTrainedModel, text_ids: list[int]) -
             f"The quantised model strays {mean_kl:.2g} nats per token from the source (limit {MAX_MEAN_KL:g}): "
             "export with a higher precision."
         )
-    return {
-        "top1_agreement": num_equal / num_tokens,
-        "mean_kl_nats": mean_kl,
-        "calibration_tokens": float(num_tokens),
-    }
-
-
-def _prefill_logits(target: Target, token_ids: list[int]) -> npt.NDArray[np.float32]:
-    cache = target.new_cache(1, len(token_ids))
-    logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
-    for start in range(0, len(token_ids), _CHUNK):
-        chunk = token_ids[start : start + _CHUNK]
-        rows = list(range(len(chunk)))
-        wanted = Pass(0, [DraftTree.chain(chunk)], [rows], wants_logits=True)
-        logits[start : start + len(chunk)] = target.forward(cache, wanted).wanted_logits[0]
-        cache.commit(0, rows)
-    return logits
+    agreement = num_equal / num_tokens
+    return {"top1_agreement": agreement, "mean_kl_nats": mean_kl, "calibration_tokens": float(num_tokens)}
 
 
 def _kl(expected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,8 @@
 A survey pass first asks every attention layer what it wants; the trace then has one marker op per layer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +45,16 @@ def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[A
     config_class = _tree_config(getattr(constructor, "func", constructor), layers, max_context)
     config = config_class(model.config, task="text-generation")
     # The dynamic axes fix would load the file into ONNX Runtime, which does not know the markers.
-    export(model, config, graph, opset=TRACE_OPSET, disable_dynamic_axes_fix=True)
+    with _markers(model):
+        export(model, config, graph, opset=TRACE_OPSET, disable_dynamic_axes_fix=True)
     return layers
 
 
 def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
     """Run the model once on a few tokens and note what each attention layer asks for."""
-    example = _example_inputs([], is_windowed=False)
-    trace = Trace(
-        tree_mask=example["tree_mask"],
-        tree_mask_sliding=None,
-        write_pos=example["write_pos"],
-        logit_rows=example["logit_rows"],
-        past=(),
-        max_context=max_context,
-    )
-    with torch.no_grad(), _TreePatch(model):
+    example = _example_inputs([])
+    trace = Trace(example["tree_mask"], None, example["write_pos"], example["logit_rows"], (), max_context)
+    with torch.no_grad(), _markers(model):
         _run(model, model.forward, trace, example["input_ids"], example["position_ids"])
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
@@ -86,26 +81,21 @@ def _check_uniform(layers: list[AttentionLayer]) -> None:
         )
 
 
-class _TreePatch:
+@contextmanager
+def _markers(model: PreTrainedModel) -> Iterator[None]:
     """While entered, the model's layers and output embedding leave markers."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-        self._configs = {id(config): config for config in configs}
-        self._implementations: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        head = self._model.get_output_embeddings()
-        head.forward = lambda hidden: logit_head(hidden, head.weight, getattr(head, "bias", None))
-        for key, config in self._configs.items():
-            self._implementations[key] = config._attn_implementation
-            config._attn_implementation = ATTENTION_NAME
-
-    def __exit__(self, *exception: object) -> None:
-        del self._model.get_output_embeddings().forward
-        for key, config in self._configs.items():
-            config._attn_implementation = self._implementations[key]
+    head = model.get_output_embeddings()
+    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    implementations = [config._attn_implementation for config in configs]
+    head.forward = lambda hidden: logit_head(hidden, head.weight, getattr(head, "bias", None))
+    for config in configs:
+        config._attn_implementation = ATTENTION_NAME
+    try:
+        yield
+    finally:
+        del head.forward
+        for config, implementation in zip(configs, implementations, strict=True):
+            config._attn_implementation = implementation
 
 
 def _run(
@@ -136,7 +126,6 @@ class _TreePatcher(ModelPatcher):  # type: ignore[misc]
 
     def __init__(self, config: OnnxConfig, model: PreTrainedModel, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs)
-        self._patch = _TreePatch(model)
         source_forward = self.orig_forward
 
         def forward(
@@ -157,18 +146,8 @@ class _TreePatcher(ModelPatcher):  # type: ignore[misc]
 
         self.patched_forward = forward
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._patch.__enter__()
-
-    def __exit__(self, *exception: Any) -> None:
-        self._patch.__exit__(*exception)
-        super().__exit__(*exception)
-
 
 def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_context: int) -> type[OnnxConfig]:
-    is_windowed = sliding_window_of(layers) is not None
-
     class TreeOnnxConfig(base):  # type: ignore[misc]
         """Optimum's config of the architecture with the inputs and outputs of the graph contract."""
 
@@ -177,19 +156,19 @@ def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_co
 
         @property
         def inputs(self) -> DynamicAxes:
-            return _input_axes(len(layers), is_windowed)
+            return _input_axes(layers)
 
         @property
         def outputs(self) -> DynamicAxes:
             return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", len(layers))}
 
         def generate_dummy_inputs(self, framework: str = "pt", **shapes: Any) -> Mapping[str, Any]:
-            return _example_inputs(layers, is_windowed)
+            return _example_inputs(layers)
 
     return TreeOnnxConfig
 
 
-def _input_axes(num_layers: int, is_windowed: bool) -> DynamicAxes:
+def _input_axes(layers: list[AttentionLayer]) -> DynamicAxes:
     axes: DynamicAxes = {
         "input_ids": {0: "B", 1: "N"},
         "position_ids": {0: "B", 1: "N"},
@@ -197,8 +176,8 @@ def _input_axes(num_layers: int, is_windowed: bool) -> DynamicAxes:
         "write_pos": {0: "B"},
         "logit_rows": {0: "B", 1: "R"},
     }
-    axes |= _kv_axes("past", num_layers)
-    if is_windowed:
+    axes |= _kv_axes("past", len(layers))
+    if sliding_window_of(layers) is not None:
         axes["tree_mask_sliding"] = axes["tree_mask"]
     return axes
 
@@ -208,7 +187,7 @@ def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
     return {name: {0: "B", 2: "S"} for name in names}
 
 
-def _example_inputs(layers: list[AttentionLayer], is_windowed: bool) -> dict[str, Any]:
+def _example_inputs(layers: list[AttentionLayer]) -> dict[str, Any]:
     def buffers() -> list[torch.Tensor]:
         return [torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim) for layer in layers]
 
@@ -221,6 +200,6 @@ def _example_inputs(layers: list[AttentionLayer], is_windowed: bool) -> dict[str
         "past_key": buffers(),
         "past_value": buffers(),
     }
-    if is_windowed:
+    if sliding_window_of(layers) is not None:
         inputs["tree_mask_sliding"] = inputs["tree_mask"].clone()
     return inputs

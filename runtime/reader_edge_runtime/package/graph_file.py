@@ -17,6 +17,19 @@ Operator = tuple[str, str]  # domain ("" for ONNX's own) and type
 _MAX_FIELDS = 1 << 22  # a graph of 100 layers has 100,000
 _MAX_FUNCTION_DEPTH = 8
 
+# By message of onnx.proto, the numbers of the fields that matter and what they hold. The model's field 20 is training
+# information, which holds graphs of its own.
+_PARTS = {
+    "model": {7: "graph", 20: "subgraph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse_tensor"},
+    "function": {1: "text", 7: "node", 10: "text", 11: "attribute"},
+    "node": {4: "text", 5: "attribute", 7: "text"},
+    "attribute": {5: "tensor", 6: "subgraph", 10: "tensor", 11: "subgraph", 22: "sparse_tensor", 23: "sparse_tensor"},
+    "sparse_tensor": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},
+    "entry": {1: "text", 2: "text"},
+}
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -68,7 +81,7 @@ def _num_nodes(nodes: list[Operator], function_sizes: dict[Operator, int]) -> in
 class _Walk:
     """One walk over a file's bytes; a span is the (begin, end) of a message's or string's bytes in them.
 
-    Numbers are the field numbers of onnx.proto. Raises ValueError or IndexError for what is not well formed.
+    Raises ValueError or IndexError for what is not well formed.
     """
 
     def __init__(self, content: mmap.mmap, graph: GraphFile) -> None:
@@ -77,72 +90,32 @@ class _Walk:
         self._num_fields = 0
 
     def model(self) -> None:
-        has_graph = False
-        for number, span in self._fields((0, len(self._content))):
-            if number == 7:
-                has_graph = True
-                self._body(span)
-            elif number == 20:  # training information holds graphs of its own
-                self._graph.has_subgraphs = True
-            elif number == 25:
-                self._function(span)
-        if not has_graph:
+        if "graph" not in self._message("model", (0, len(self._content)), self._graph.nodes):
             raise ValueError("no graph")
 
-    def _body(self, span: tuple[int, int]) -> None:
-        for number, part in self._fields(span):
-            if number == 1:
-                self._graph.nodes.append(self._node(part))
-            elif number == 5:
-                self._tensor(part)
-            elif number == 15:
-                self._sparse_tensor(part)
-
-    def _function(self, span: tuple[int, int]) -> None:
-        domain = name = ""
-        nodes = []
-        for number, part in self._fields(span):
-            if number == 1:
-                name = self._text(part)
-            elif number == 7:
-                nodes.append(self._node(part))
-            elif number == 10:
-                domain = self._text(part)
-            elif number == 11:
-                self._attribute(part)
-        self._graph.functions.setdefault((domain, name), []).extend(nodes)
-
-    def _node(self, span: tuple[int, int]) -> Operator:
-        domain = op_type = ""
-        for number, part in self._fields(span):
-            if number == 4:
-                op_type = self._text(part)
-            elif number == 5:
-                self._attribute(part)
-            elif number == 7:
-                domain = self._text(part)
-        return ("" if domain == "ai.onnx" else domain), op_type
-
-    def _attribute(self, span: tuple[int, int]) -> None:
-        for number, part in self._fields(span):
-            if number in (5, 10):
-                self._tensor(part)
-            elif number in (6, 11):
+    def _message(self, kind: str, span: tuple[int, int], nodes: list[Operator]) -> set[str]:
+        """Note what a message holds; nodes: of the graph or function that it is a part of. Returns its parts' kinds."""
+        texts: dict[int, str] = {}
+        parts = set()
+        if kind == "function":
+            nodes = []
+        for number, part_span in self._fields(span):
+            part = _PARTS[kind].get(number, "other")
+            parts.add(part)
+            if part == "subgraph":
                 self._graph.has_subgraphs = True
-            elif number in (22, 23):
-                self._sparse_tensor(part)
-
-    def _sparse_tensor(self, span: tuple[int, int]) -> None:
-        for number, part in self._fields(span):
-            if number in (1, 2):
-                self._tensor(part)
-
-    def _tensor(self, span: tuple[int, int]) -> None:
-        for number, part in self._fields(span):
-            if number == 13:
-                entry = {key: self._text(text) for key, text in self._fields(part) if key in (1, 2)}
-                if entry.get(1) == "location":
-                    self._graph.external_files.add(entry.get(2, ""))
+            elif part == "text":
+                texts[number] = self._text(part_span)
+            elif part != "other":
+                self._message(part, part_span, nodes)
+        if kind == "node":
+            domain = texts.get(7, "")
+            nodes.append(("" if domain == "ai.onnx" else domain, texts.get(4, "")))
+        elif kind == "function":
+            self._graph.functions.setdefault((texts.get(10, ""), texts.get(1, "")), []).extend(nodes)
+        elif kind == "entry" and texts.get(1) == "location":
+            self._graph.external_files.add(texts.get(2, ""))
+        return parts
 
     def _text(self, span: tuple[int, int]) -> str:
         return self._content[slice(*span)].decode(errors="backslashreplace")

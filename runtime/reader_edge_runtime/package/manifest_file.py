@@ -96,35 +96,32 @@ class _FieldReader:
     def _error(self, name: str, value: object) -> ManifestError:
         return ManifestError(f"'{self._path}' has an unusable {name} ({value!r:.80}): export the model again.")
 
-    def _text(self, name: str) -> str:
+    def _field(self, name: str, is_usable: Callable[[Any], bool]) -> Any:
         value = self._fields.get(name)
-        if not _is_text(value):
+        if not is_usable(value):
             raise self._error(name, value)
-        return str(value)
+        return value
+
+    def _text(self, name: str) -> str:
+        return str(self._field(name, _is_text))
 
     def _choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        value = self._text(name)
-        if value not in allowed:
-            raise self._error(name, value)
-        return value
+        return str(self._field(name, lambda value: value in allowed))
 
     def _size(self, name: str, most: int, least: int = 1) -> int:
-        value = self._fields.get(name)
-        if type(value) is not int or not least <= value <= most:
-            raise self._error(name, value)
-        return value
+        return int(self._field(name, lambda value: type(value) is int and least <= value <= most))
 
     def _token_ids(self, name: str) -> tuple[int, ...]:
-        values = self._fields.get(name)
-        if not isinstance(values, list) or not all(type(v) is int and 0 <= v < _MAX_VOCAB for v in values):
-            raise self._error(name, values)
-        return tuple(values)
+        def are_ids(values: object) -> bool:
+            return isinstance(values, list) and all(type(v) is int and 0 <= v < _MAX_VOCAB for v in values)
+
+        return tuple(self._field(name, are_ids))
 
     def _mapping(self, name: str, is_usable: Callable[[object], bool]) -> dict[str, Any]:
-        values = self._fields.get(name)
-        if not isinstance(values, dict) or not all(_is_text(k) and is_usable(v) for k, v in values.items()):
-            raise self._error(name, values)
-        return values
+        def is_mapping(values: object) -> bool:
+            return isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
+
+        return dict(self._field(name, is_mapping))
 
     def _files(self) -> dict[str, FileEntry]:
         entries = {}
