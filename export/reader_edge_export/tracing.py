@@ -53,7 +53,7 @@ class Trace:
     logit_rows: torch.Tensor
     past: Sequence[tuple[torch.Tensor, torch.Tensor]]
     max_context: int
-    present: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    present: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     layers: dict[int, AttentionLayer] = field(default_factory=dict)
 
 
@@ -65,8 +65,8 @@ class PassThroughCache(Cache):
 
     is_compileable = False
 
-    def __init__(self, num_layers: int) -> None:
-        self._num_layers = num_layers
+    def __init__(self) -> None:
+        """Without layers of its own."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, cache_kwargs: Any = None
@@ -77,7 +77,7 @@ class PassThroughCache(Cache):
         return 0
 
     def __len__(self) -> int:
-        return self._num_layers
+        return 1  # models take an empty cache for none
 
 
 class _TreeAttention(torch.autograd.Function):
@@ -151,7 +151,9 @@ def tree_attention(
 
     Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
     """
-    _refuse_unknown(other)
+    odd = sorted(name for name, value in other.items() if value is not None and name not in _HARMLESS)
+    if odd:
+        raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
     trace = current_trace.get()
     index = _layer_index(module)
     if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
@@ -168,17 +170,9 @@ def tree_attention(
     trace.layers[index] = layer
     mask = trace.tree_mask_sliding if is_windowed and trace.tree_mask_sliding is not None else trace.tree_mask
     past_key, past_value = trace.past[index] if trace.past else (key, value)
-    output, present_key, present_value = _mark_attention(
-        layer, query, key, value, past_key, past_value, trace.write_pos, mask
-    )
-    trace.present[index] = (present_key, present_value)
+    inputs = (query, key, value, past_key, past_value, trace.write_pos, mask)
+    output, *trace.present[index] = _mark_attention(layer, *inputs)
     return output.transpose(1, 2).contiguous(), None
-
-
-def _refuse_unknown(arguments: dict[str, object]) -> None:
-    odd = sorted(name for name, value in arguments.items() if value is not None and name not in _HARMLESS)
-    if odd:
-        raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
 
 
 def _scale(module: torch.nn.Module, head_dim: int, scaling: float | None) -> float:

@@ -55,7 +55,7 @@ def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
     example = _example_inputs([])
     trace = Trace(example["tree_mask"], None, example["write_pos"], example["logit_rows"], (), max_context)
     with torch.no_grad(), _markers(model):
-        _run(model, model.forward, trace, example["input_ids"], example["position_ids"])
+        _run(model.forward, trace, example["input_ids"], example["position_ids"])
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
         raise UnsupportedArchitectureError(
@@ -98,25 +98,19 @@ def _markers(model: PreTrainedModel) -> Iterator[None]:
             config._attn_implementation = implementation
 
 
-def _run(
-    model: PreTrainedModel,
-    forward: Callable[..., Any],
-    trace: Trace,
-    input_ids: torch.Tensor,
-    position_ids: torch.Tensor,
-) -> torch.Tensor:
+def _run(forward: Callable[..., Any], trace: Trace, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
+    """The source's logits, while its layers leave their markers and what they ask for with `trace`."""
     token = current_trace.set(trace)
     try:
-        logits: torch.Tensor = forward(
+        return forward(
             input_ids=input_ids,
             position_ids=position_ids,
             attention_mask=trace.tree_mask,
-            past_key_values=PassThroughCache(model.config.num_hidden_layers),
+            past_key_values=PassThroughCache(),
             use_cache=True,
             cache_position=torch.arange(input_ids.shape[1]),
             return_dict=True,
         ).logits
-        return logits
     finally:
         current_trace.reset(token)
 
@@ -140,7 +134,7 @@ class _TreePatcher(ModelPatcher):  # type: ignore[misc]
         ) -> dict[str, Any]:
             past = list(zip(past_key, past_value, strict=True))
             trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, config.max_context)
-            logits = _run(model, source_forward, trace, input_ids, position_ids)
+            logits = _run(source_forward, trace, input_ids, position_ids)
             present_key, present_value = zip(*(trace.present[layer] for layer in range(len(past))), strict=True)
             return {"logits": logits, "present_key": present_key, "present_value": present_value}
 
@@ -156,7 +150,17 @@ def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_co
 
         @property
         def inputs(self) -> DynamicAxes:
-            return _input_axes(layers)
+            axes = {
+                "input_ids": {0: "B", 1: "N"},
+                "position_ids": {0: "B", 1: "N"},
+                "tree_mask": {0: "B", 2: "N", 3: "M"},
+                "write_pos": {0: "B"},
+                "logit_rows": {0: "B", 1: "R"},
+                **_kv_axes("past", len(layers)),
+            }
+            if sliding_window_of(layers) is not None:
+                axes["tree_mask_sliding"] = axes["tree_mask"]
+            return axes
 
         @property
         def outputs(self) -> DynamicAxes:
@@ -166,20 +170,6 @@ def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_co
             return _example_inputs(layers)
 
     return TreeOnnxConfig
-
-
-def _input_axes(layers: list[AttentionLayer]) -> DynamicAxes:
-    axes: DynamicAxes = {
-        "input_ids": {0: "B", 1: "N"},
-        "position_ids": {0: "B", 1: "N"},
-        "tree_mask": {0: "B", 2: "N", 3: "M"},
-        "write_pos": {0: "B"},
-        "logit_rows": {0: "B", 1: "R"},
-    }
-    axes |= _kv_axes("past", len(layers))
-    if sliding_window_of(layers) is not None:
-        axes["tree_mask_sliding"] = axes["tree_mask"]
-    return axes
 
 
 def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:

@@ -206,7 +206,7 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
     import json
     import shutil
 
-    from reader_edge_runtime.package.checksums import file_entry
+    from reader_edge_runtime.package.manifest import file_entry
 
     folder = tmp_path / "package"
     shutil.copytree(demo_folder, folder)

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
+from reader_edge_export.fusion.matching import Cut, consumers, cut_of, follow, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import rotary_heads
 
 _ROTARY_STEP = 16  # ONNX Runtime turns eight pairs of components at a time, and rounds what is left over otherwise
-_BACK_AND_FORTH = ("Reshape", "Transpose", "Transpose", "Reshape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +85,14 @@ def fuse_merged_heads(editor: GraphEditor) -> None:
 
 
 def _merge(merged: ir.Value) -> None:
-    nodes: list[ir.Node] = []
-    value = merged
-    for op_type in _BACK_AND_FORTH:
-        uses = list(value.uses())
-        if len(uses) != 1 or uses[0].node.op_type != op_type:
-            return
-        nodes.append(uses[0].node)
-        value = nodes[-1].outputs[0]
+    nodes = follow(merged, "Reshape", "Transpose", "Transpose", "Reshape")
+    if not nodes or any(len(value.uses()) > 1 for value in (merged, *(node.outputs[0] for node in nodes[:-1]))):
+        return
     cut, turned, returned, joined = nodes
-    sizes, perms = weight_of(joined.inputs[1]), [node.attributes["perm"].as_ints() for node in (turned, returned)]
-    heads = weight_of(cut.inputs[1])
-    if sizes is None or heads is None or perms[0] != perms[1]:
+    heads, sizes = weight_of(cut.inputs[1]), weight_of(joined.inputs[1])
+    is_turned_back = turned.attributes["perm"].as_ints() == returned.attributes["perm"].as_ints()
+    if heads is None or sizes is None or not is_turned_back:
         return
     if sizes.tolist() in ([0, 0, -1], [0, 0, int(heads[2:].prod())]):
-        merged.shape = value.shape
-        ir.convenience.replace_all_uses_with(value, merged)
+        merged.shape = joined.outputs[0].shape
+        ir.convenience.replace_all_uses_with(joined.outputs[0], merged)

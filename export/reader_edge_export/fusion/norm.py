@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from reader_edge_export.fusion.matching import consumers, number_of, other_input, producer
+from reader_edge_export.fusion.matching import consumers, follow, number_of, other_input, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 
@@ -16,17 +16,13 @@ def fuse_norms(editor: GraphEditor) -> None:
 def _fuse(editor: GraphEditor, mean: ir.Node) -> None:
     """Follow one mean of squares to the weighted result, and replace what is on the way."""
     square = producer(mean.inputs[0], "Pow")
-    if square is None or square.inputs[0] is None or number_of(square.inputs[1]) != 2.0 or not _is_over_last(mean):
+    nodes = follow(mean.outputs[0], "Add", "Sqrt", "Div", "Mul")
+    if square is None or number_of(square.inputs[1]) != 2.0 or not nodes or not _is_over_last(mean):
         return
-    source = square.inputs[0]
-    shifted = next(consumers(mean.outputs[0], "Add"), None)
-    epsilon = number_of(other_input(shifted, mean.outputs[0])) if shifted is not None else None
-    root = next(consumers(shifted.outputs[0], "Sqrt"), None) if shifted is not None else None
-    inverse = next(consumers(root.outputs[0], "Div"), None) if root is not None else None
-    if epsilon is None or inverse is None or number_of(inverse.inputs[0]) != 1.0:
-        return
-    normed = next(consumers(inverse.outputs[0], "Mul"), None)
-    if normed is None or other_input(normed, inverse.outputs[0]) is not source:
+    source, (shifted, _, inverse, normed) = square.inputs[0], nodes
+    epsilon = number_of(other_input(shifted, mean.outputs[0]))
+    is_applied = number_of(inverse.inputs[0]) == 1.0 and other_input(normed, inverse.outputs[0]) is source
+    if epsilon is None or not is_applied:
         return
     for weighted in consumers(normed.outputs[0], "Mul"):
         scale = other_input(weighted, normed.outputs[0])

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from reader_edge_export.fusion.matching import consumers, other_input, producer
+from reader_edge_export.fusion.matching import consumers, number_of, other_input, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 
@@ -72,13 +72,8 @@ def _rotated_source(rotated: ir.Node) -> ir.Value | None:
     size = source.shape[-1] if source.shape is not None else None
     if not isinstance(size, int) or len(source.shape or ()) != 4:
         return None
-    is_halved = _start(first) == 0 and _start(second) == size // 2
+    is_halved = number_of(first.inputs[1]) == 0 and number_of(second.inputs[1]) == size // 2
     return source if is_halved and size % 2 == 0 else None
-
-
-def _start(cut: ir.Node) -> int | None:
-    start = weight_of(cut.inputs[1])
-    return int(start.reshape(-1)[0]) if start is not None else None
 
 
 def _angles(value: ir.Value | None, function: str) -> ir.Value | None:

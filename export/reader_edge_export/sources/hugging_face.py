@@ -9,7 +9,7 @@ from typing import Any
 
 from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_runtime.errors import ExportError, TokenizerError
-from reader_edge_runtime.package.checksums import sha256_of
+from reader_edge_runtime.package.manifest import sha256_of
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model"]

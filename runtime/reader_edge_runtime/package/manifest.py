@@ -15,8 +15,10 @@ Graph contract of format version 1
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -38,6 +40,17 @@ class FileEntry:
 
     num_bytes: int
     sha256: str
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file as hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_entry(path: Path) -> FileEntry:
+    """FileEntry of a file as it is now."""
+    return FileEntry(path.stat().st_size, sha256_of(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
-from reader_edge_runtime.package.checksums import sha256_of
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.manifest import Manifest, sha256_of
 from reader_edge_runtime.package.manifest_file import read_manifest
 
 _GRAPH_SUFFIX = ".onnx"
