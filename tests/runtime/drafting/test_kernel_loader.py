@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.drafting import kernel_cache, kernel_loader, warm_up
+from reader_edge_runtime.drafting import kernel_cache, kernel_loader
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader, _compiler_pages
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.process_memory import FilePages
@@ -47,7 +47,7 @@ def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(kernel_cache, "is_complete", compiled.is_set)
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", compile_elsewhere)
-    monkeypatch.setattr(warm_up, "warm_up", lambda after_step: None)
+    monkeypatch.setattr(kernel_loader, "warm_up", lambda after_step: None)
     loaders = [KernelLoader() for _ in range(3)]
     for loader in loaders:
         loader.start()

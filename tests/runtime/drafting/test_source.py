@@ -1,7 +1,10 @@
 """A further source: asked for all requests at once, told what the target said, saved, and alone with its faults."""
 
+import gc
 import hashlib
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -76,6 +79,16 @@ class EchoSource:
         self.probability = arrays["probability"].reshape(1) if arrays else np.array([0.9])
 
 
+@contextmanager
+def collection_off() -> Iterator[None]:
+    """Only counted references are freed: a cycle stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def make_drafter(source: EchoSource) -> RetrievalDrafter:
     return RetrievalDrafter(DraftConfig(max_nodes=16), [source]).wait()
 
@@ -140,6 +153,38 @@ def test_a_fault_of_one_request_leaves_the_others_their_trees(fault: str) -> Non
     for number, tree in ((1, first), (3, third)):
         assert isinstance(tree, DraftTree)
         assert tree.child(0, 500 + number) > 0
+
+
+@pytest.mark.parametrize("fault", ["begin", "observe", "propose", "proposal"])
+def test_a_fault_that_somebody_keeps_keeps_no_drafter(fault: str) -> None:
+    drafter = make_drafter(EchoSource(faulty=2, fault=fault))
+    texts = begin_three(drafter)
+    for text in texts:
+        text.go_on([7], scored_root(text, [4, 5]))
+    failed = draft_all(drafter, texts)[1]
+    assert isinstance(failed, DraftError)
+    assert "Traceback" in failed.__notes__[0]
+    ended = weakref.ref(drafter)
+    with collection_off():
+        del drafter, texts, text
+        assert ended() is None
+
+
+@pytest.mark.parametrize("error", [DraftError("of its own"), ZeroDivisionError("forgot")])
+def test_a_source_that_fails_to_forget_keeps_no_drafter(error: Exception) -> None:
+    source = EchoSource()
+
+    def failing(arrays: Arrays) -> None:
+        raise type(error)(*error.args)
+
+    source.restore = failing  # type: ignore[method-assign]  # a source that cannot forget
+    drafter = make_drafter(source)
+    ended = weakref.ref(drafter)
+    with collection_off():
+        with pytest.raises(DraftError, match=str(error)):
+            drafter.forget()
+        del drafter
+        assert ended() is None
 
 
 def test_a_source_that_answers_too_few_is_at_fault_with_all() -> None:

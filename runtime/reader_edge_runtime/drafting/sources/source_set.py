@@ -1,8 +1,10 @@
 """All further sources of a drafter, asked together; a source's fault ends only the requests it concerns."""
 
+import traceback
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
@@ -13,6 +15,9 @@ from reader_edge_runtime.errors import ConfigError, DraftError
 
 MAX_SOURCES = 2
 
+_Foreign = TypeVar("_Foreign")
+_Result = TypeVar("_Result")
+
 
 class RequestSources:
     """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends."""
@@ -22,30 +27,23 @@ class RequestSources:
         self.states: list[RequestDrafter] = []
         self._names = [source.name for source in sources]
         for source in sources:
-            try:
-                self.states.append(source.begin(token_ids))
-            except Exception as error:  # a source is foreign code: whatever it raises is its request's end
-                self.fault = _fault(source.name, error)
+            state = _tried(source.name, lambda source: source.begin(token_ids), source)
+            if isinstance(state, DraftError):
+                self.fault = state
                 break
+            self.states.append(state)
 
     def observe(self, scored: Sequence[ScoredTree]) -> None:
         """Hand on what the target said, in order."""
         for name, state in zip(self._names, self.states, strict=False):
-            for each in scored:
-                if self.fault is not None:
-                    return
-                try:
-                    state.observe(each)
-                except Exception as error:
-                    self.fault = _fault(name, error)
+            self.fault = self.fault or _tried(name, lambda state: _observe(state, scored), state)
 
     def finish(self) -> None:
         """The answer is there: a fault from now on is only worth a warning."""
         for name, state in zip(self._names, self.states, strict=False):
-            try:
-                state.finish()
-            except Exception as error:
-                warnings.warn(str(_fault(name, error)), stacklevel=2)
+            fault = _tried(name, lambda state: state.finish(), state)
+            if fault is not None:
+                warnings.warn(str(fault), stacklevel=2)
 
 
 class SourceSet:
@@ -81,10 +79,8 @@ class SourceSet:
         """What all of them have learned; names begin with the source's. Raises DraftError."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for source in self._sources:
-            try:
+            with _explained(source.name):
                 arrays.update({f"{source.name}/{name}": array for name, array in source.state().items()})
-            except Exception as error:
-                raise _fault(source.name, error) from error
         return arrays
 
     def restore(self, arrays: Arrays) -> None:
@@ -92,38 +88,56 @@ class SourceSet:
         for source in self._sources:
             prefix = f"{source.name}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-            try:
+            with _explained(source.name):
                 source.restore(own)
-            except Exception as error:
-                raise _fault(source.name, error) from error
+
+
+def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
+    for each in scored:
+        state.observe(each)
 
 
 def _ask(source: Source, wishes: Sequence[DraftWish]) -> list[Proposal | DraftError]:
     """A proposal for each wish; where the batch fails each is asked alone, so that only those at fault end."""
     if not wishes:
         return []
+    proposals = _tried(source.name, lambda source: _proposals(source, wishes), source)
+    if not isinstance(proposals, DraftError):
+        faults = [_tried(source.name, lambda proposal: proposal.check(source.name), each) for each in proposals]
+        return [fault or proposal for fault, proposal in zip(faults, proposals, strict=True)]
+    if len(wishes) == 1:
+        return [proposals]
+    return [answer for wish in wishes for answer in _ask(source, [wish])]
+
+
+def _proposals(source: Source, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    proposals = list(source.propose(wishes))
+    if len(proposals) != len(wishes):
+        raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(wishes)} requests.")
+    return proposals
+
+
+def _tried(name: str, call: Callable[[_Foreign], _Result], foreign: _Foreign) -> _Result | DraftError:
+    """What a call into a source gives, or its fault."""
     try:
-        proposals = list(source.propose(wishes))
-        if len(proposals) != len(wishes):
-            raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(wishes)} requests.")
-    except Exception as error:
-        if len(wishes) > 1:
-            return [answer for wish in wishes for answer in _ask(source, [wish])]
-        return [_fault(source.name, error)]
-    return [_checked(proposal, source.name) for proposal in proposals]
+        with _explained(name):
+            return call(foreign)
+    except DraftError as fault:
+        # Told as a note: frames would keep all callers alive, and the engine, for as long as somebody has the fault.
+        fault.add_note(traceback.format_exc())
+        link: BaseException | None = fault
+        while link is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
+        return fault
 
 
-def _checked(proposal: Proposal, name: str) -> Proposal | DraftError:
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what a source raises into a DraftError: it is foreign code, which may raise anything."""
     try:
-        proposal.check(name)
+        yield
+    except DraftError:
+        raise
     except Exception as error:
-        return _fault(name, error)
-    return proposal
-
-
-def _fault(name: str, error: Exception) -> DraftError:
-    if isinstance(error, DraftError):
-        return error
-    fault = DraftError(f"Source {name!r} failed with {type(error).__name__}: {error}.")
-    fault.__cause__ = error
-    return fault
+        raise DraftError(f"Source {name!r} failed with {type(error).__name__}: {error}.") from error
