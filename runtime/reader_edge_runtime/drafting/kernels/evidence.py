@@ -4,33 +4,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Store, Successors
 from reader_edge_runtime.drafting.kernels.counts import ORDER
-from reader_edge_runtime.drafting.kernels.datastore import Files
-from reader_edge_runtime.drafting.kernels.datastore_evidence import add_datastore, advance_datastore
+from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, Files, find, narrow, successors
+from reader_edge_runtime.drafting.kernels.datastore import STATE as MATCH
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
-from reader_edge_runtime.drafting.kernels.layout import (
-    CONTEXT_INPUTS,
-    CONTEXT_STATE,
-    DATASTORE_STATE,
-    HISTORY_INPUTS,
-    HISTORY_STATE,
-    KIND,
-    MAX_LENGTH,
-    NUM_PAIRS,
-    NUM_PLACES,
-    NUM_PROPOSALS,
-    PLACES,
-    PROPOSAL_INPUTS,
-    PROPOSAL_STATE,
-    SET,
-    SET_2,
-    SET_LEVEL,
-    TOP,
-)
 from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_store
 from reader_edge_runtime.drafting.kernels.successors import add_successors
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
+
+# Of datastores. One token alone has too many successors to be worth their look-up.
+_MAX_NAMED = 8
+_MIN_LENGTH = 2
+_LONG_MATCH = 4
 
 
 class Sources(NamedTuple):
@@ -47,19 +34,21 @@ class Sources(NamedTuple):
 @part
 def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
     """Fill `evidence` with what is known about the token after a node; the node takes up the copies it finds."""
-    evidence[: NUM_PAIRS + 1] = 0
-    work[PLACES : PLACES + NUM_PLACES] = -1
+    evidence[: layout.NUM_PAIRS + 1] = 0
+    work[layout.PLACES : layout.PLACES + layout.NUM_PLACES] = -1
     _add_proposals(sources.proposals, node, evidence, work)
     add_successors(sources.successors, node, evidence, work)
-    add_datastore(sources.files, sources.layouts, node, evidence, work)
-    in_context = gather_store(sources.context, node, CONTEXT_STATE, CONTEXT_INPUTS, evidence, work)
-    kind, top = work[KIND], work[TOP]
-    in_history = gather_store(sources.history, node, HISTORY_STATE, HISTORY_INPUTS, evidence, work)
-    agrees = 1 if top == work[TOP] else 0
+    _add_datastore(sources.files, sources.layouts, node, evidence, work)
+    in_context = gather_store(sources.context, node, layout.CONTEXT_STATE, layout.CONTEXT_INPUTS, evidence, work)
+    kind, top = work[layout.KIND], work[layout.TOP]
+    in_history = gather_store(sources.history, node, layout.HISTORY_STATE, layout.HISTORY_INPUTS, evidence, work)
+    agrees = 1 if top == work[layout.TOP] else 0
     # A datastore is a longer history: how much the others count beside it was learned with that.
-    in_history = max(in_history, np.int64(node[DATASTORE_STATE]))
-    evidence[SET] = SET_LEVEL[min(in_context, MAX_LENGTH)] * 8 + SET_LEVEL[min(in_history, MAX_LENGTH)]
-    evidence[SET_2] = (kind * 6 + work[KIND]) * 2 + agrees
+    in_history = max(in_history, np.int64(node[layout.DATASTORE_STATE]))
+    evidence[layout.SET] = (
+        layout.SET_LEVEL[min(in_context, layout.MAX_LENGTH)] * 8 + layout.SET_LEVEL[min(in_history, layout.MAX_LENGTH)]
+    )
+    evidence[layout.SET_2] = (kind * 6 + work[layout.KIND]) * 2 + agrees
 
 
 @small_part
@@ -68,25 +57,26 @@ def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -
 
     max_found: how long an end of the path is looked for in datastores where the match does not go on.
     """
-    advance_store(sources.context, node, CONTEXT_STATE, token)
-    advance_store(sources.history, node, HISTORY_STATE, token)
-    for e in range(NUM_PROPOSALS):
-        if node[PROPOSAL_STATE + e] >= 0:
-            node[PROPOSAL_STATE + e] = _proposed_child(sources.proposals, node[PROPOSAL_STATE + e], token)
+    advance_store(sources.context, node, layout.CONTEXT_STATE, token)
+    advance_store(sources.history, node, layout.HISTORY_STATE, token)
+    for e in range(layout.NUM_PROPOSALS):
+        if node[layout.PROPOSAL_STATE + e] >= 0:
+            node[layout.PROPOSAL_STATE + e] = _proposed_child(sources.proposals, node[layout.PROPOSAL_STATE + e], token)
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
-    advance_datastore(sources.files, sources.layouts, node, token, max_found)
+    if sources.layouts.shape[0]:
+        _advance_datastore(sources.files, sources.layouts, node, token, max_found)
 
 
 @small_part
 def _add_proposals(proposals: Int32Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
-    for e in range(NUM_PROPOSALS):
-        if node[PROPOSAL_STATE + e] < 0:
+    for e in range(layout.NUM_PROPOSALS):
+        if node[layout.PROPOSAL_STATE + e] < 0:
             continue
-        child = proposals[node[PROPOSAL_STATE + e], 1]
+        child = proposals[node[layout.PROPOSAL_STATE + e], 1]
         if child:
-            which = PROPOSAL_INPUTS + e
+            which = layout.PROPOSAL_INPUTS + e
             speaker = add_speaker(evidence, which, 0, 0)
             while child:
                 add_pair(evidence, work, speaker, which, 1 + proposals[child, 3], proposals[child, 0])
@@ -99,3 +89,58 @@ def _proposed_child(proposals: Int32Array, parent: Number, token: Number) -> Num
     while child and proposals[child, 0] != token:
         child = proposals[child, 2]
     return child if child else -1
+
+
+@part
+def _add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+    """Add what followed the node's match."""
+    if layouts.shape[0] == 0 or node[layout.DATASTORE_STATE] < _MIN_LENGTH:
+        return
+    match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
+    token_ids = work[layout.GATHERED : layout.GATHERED + MAX_GATHERED]
+    counts = work[layout.GATHERED + MAX_GATHERED : layout.GATHERED + 2 * MAX_GATHERED]
+    num = successors(files, layouts, match, _MAX_NAMED, token_ids, counts)
+    total = np.int64(0)
+    for f in range(layouts.shape[0]):
+        total += match[2 + 2 * f] - match[1 + 2 * f]
+    if num == 0:
+        return
+    shift = 0
+    while (total >> shift) > layout.MAX_TOTAL:
+        shift += 1
+    total >>= shift
+    is_long = 1 if match[0] >= _LONG_MATCH else 0
+    level = layout.SET_LEVEL[min(match[0], layout.MAX_LENGTH)]
+    speaker = add_speaker(evidence, layout.DATASTORE_INPUTS, level, layout.COUNT_CLASS[total, 0] + is_long)
+    for i in range(num):
+        count: Number = min(max(np.int64(counts[i]) >> shift, 1), total)
+        add_pair(
+            evidence, work, speaker, layout.DATASTORE_INPUTS, layout.COUNT_CLASS[total, count] + is_long, token_ids[i]
+        )
+
+
+@part
+def _advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
+    """Move the match on to `token`, which the node's path ends with by now."""
+    match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
+    if match[0] > 0 and narrow(files, layouts, match, token, match) > 0:
+        return
+    match[0] = 0
+    if max_found:
+        _find(files, layouts, node, max_found)
+
+
+@small_part
+def find_anew(files: Files, layouts: Int64Array, node: Int32Array) -> None:
+    """Look for the path's end where the match ended on the way."""
+    if layouts.shape[0] and node[layout.DATASTORE_STATE] == 0:
+        _find(files, layouts, node, ORDER)
+
+
+@part
+def _find(files: Files, layouts: Int64Array, node: Int32Array, max_length: int) -> None:
+    length = 0
+    while length < max_length and node[length] >= 0:
+        length += 1
+    oldest_first = node[:length][::-1]
+    find(files, layouts, oldest_first, length, node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store
 from reader_edge_runtime.drafting.kernels.counts import (
     ORDER,
@@ -14,18 +15,6 @@ from reader_edge_runtime.drafting.kernels.counts import (
     single_token,
 )
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
-from reader_edge_runtime.drafting.kernels.layout import (
-    COPY,
-    KIND,
-    LENGTH_BUCKET,
-    MAX_DIFFERENCES,
-    MAX_LENGTH,
-    MIN_RESUMED,
-    RESUMED,
-    ROWS_FOUND,
-    SINGLE,
-    TOP,
-)
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK
 from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
 
@@ -40,7 +29,7 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
     single, longest, position = np.int64(0), np.int64(0), np.int64(-1)
     if rows[BLOCK * ORDER_0_ROW + 1] == 0:
         return np.int64(0), single, longest, position
-    work[ROWS_FOUND] = ORDER_0_ROW
+    work[layout.ROWS_FOUND] = ORDER_0_ROW
     while longest < ORDER and node[longest] >= 0:
         state = hash_push(state, node[longest])
         i = find(store.header, store.table, hash_key(state))
@@ -55,7 +44,7 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
             while longest < ORDER and node[longest] >= 0 and text[(position - longest - 1) & mask] == node[longest]:
                 longest += 1
             return num_rows, single, longest, position
-        work[ROWS_FOUND + longest] = value
+        work[layout.ROWS_FOUND + longest] = value
         position = np.int64(rows[value * BLOCK + 3])
     return longest + 1, single, longest, position
 
@@ -71,10 +60,10 @@ def gather_store(
         node[at + 1] = longest
     _add_copies(store, node, at, first_input, evidence, work)
     if single != 0:
-        add_one(evidence, work, first_input + SINGLE, longest - 1, longest, np.int32(single_token(single)))
+        add_one(evidence, work, first_input + layout.SINGLE, longest - 1, longest, np.int32(single_token(single)))
     _note_kind(store.rows, node, at, single, longest, work)
     for order in range(num_rows - 1, -1, -1):
-        add_row(evidence, work, store.rows, work[ROWS_FOUND + order], order, first_input + order)
+        add_row(evidence, work, store.rows, work[layout.ROWS_FOUND + order], order, first_input + order)
     return max(longest, np.int64(node[at + 1]))
 
 
@@ -89,14 +78,14 @@ def _add_copies(
             node[at] = -1
             node[at + 1] = 0
         else:
-            bucket = LENGTH_BUCKET[min(node[at + 1], MAX_LENGTH)]
-            add_one(evidence, work, first_input + COPY, bucket >> 1, bucket, token)
+            bucket = layout.LENGTH_BUCKET[min(node[at + 1], layout.MAX_LENGTH)]
+            add_one(evidence, work, first_input + layout.COPY, bucket >> 1, bucket, token)
     if node[at + 2] >= 0 and node[at + 2] != node[at]:
         token = text[node[at + 2] & mask]
         if token < 0:
             node[at + 2] = -1
         else:
-            add_one(evidence, work, first_input + RESUMED, node[at + 3] & 7, node[at + 3], token)
+            add_one(evidence, work, first_input + layout.RESUMED, node[at + 3] & 7, node[at + 3], token)
 
 
 @small_part
@@ -104,17 +93,17 @@ def _note_kind(
     rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, work: Int32Array
 ) -> None:
     """How the longest match speaks: not at all, with one voice, with several; and what it says first."""
-    work[KIND] = 0
-    work[TOP] = -1
+    work[layout.KIND] = 0
+    work[layout.TOP] = -1
     if single != 0:
-        work[KIND] = 1
-        work[TOP] = single_token(single)
+        work[layout.KIND] = 1
+        work[layout.TOP] = single_token(single)
     elif longest > 0:
-        base = np.int64(work[ROWS_FOUND + longest]) * BLOCK
-        work[KIND] = 1 if rows[base + 2] == 1 else 2
-        work[TOP] = rows[base + 4]
+        base = np.int64(work[layout.ROWS_FOUND + longest]) * BLOCK
+        work[layout.KIND] = 1 if rows[base + 2] == 1 else 2
+        work[layout.TOP] = rows[base + 4]
     if node[at + 2] >= 0:
-        work[KIND] += 3
+        work[layout.KIND] += 3
 
 
 @small_part
@@ -128,7 +117,7 @@ def advance_store(store: Store, node: Int32Array, at: Number, token: Number) -> 
         else:
             hits = 0
             differences += 1
-        node[at + 2] = (resumed + 1) & mask if differences <= MAX_DIFFERENCES else -1
+        node[at + 2] = (resumed + 1) & mask if differences <= layout.MAX_DIFFERENCES else -1
         node[at + 3] = differences * 8 + hits
     copy = node[at]
     if copy >= 0:
@@ -136,7 +125,7 @@ def advance_store(store: Store, node: Int32Array, at: Number, token: Number) -> 
             node[at] = (copy + 1) & mask
             node[at + 1] += 1
             return
-        if node[at + 1] >= MIN_RESUMED:
+        if node[at + 1] >= layout.MIN_RESUMED:
             node[at + 2] = (copy + 1) & mask
             node[at + 3] = 8
         node[at] = -1

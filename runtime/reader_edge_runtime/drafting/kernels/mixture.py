@@ -13,55 +13,34 @@ import math
 
 import numpy as np
 
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.jit import part, small_part
-from reader_edge_runtime.drafting.kernels.layout import (
-    CANDIDATE_MASK,
-    CANDIDATES,
-    CLASS_SHIFT,
-    CLASSES,
-    LEADING,
-    LEVELS,
-    MAX_CANDIDATES,
-    MISS,
-    NUM_CANDIDATES,
-    NUM_INPUTS,
-    NUM_PAIRS,
-    NUM_SETS,
-    NUM_SETS_2,
-    NUM_SPEAKING,
-    PAIRS,
-    SET,
-    SET_2,
-    SPEAKER_MASK,
-    SPEAKER_SHIFT,
-    WEIGHT,
-)
 
-NUM_CLASSES = NUM_INPUTS * CLASSES
+NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
 
 # parameters: per class CLASS_FIELDS numbers side by side, the last unused; then weights; then biases of the sets
 LOG_ODDS, PROBABILITY, RATE = range(3)
 CLASS_FIELDS = 4
 WEIGHTS = NUM_CLASSES * CLASS_FIELDS
-SET_WEIGHTS = WEIGHTS + NUM_INPUTS * LEVELS
-SET_WEIGHTS_2 = SET_WEIGHTS + NUM_SETS * NUM_INPUTS
-BIASES = SET_WEIGHTS_2 + NUM_SETS_2 * NUM_INPUTS
-BIASES_2 = BIASES + NUM_SETS
+SET_WEIGHTS = WEIGHTS + layout.NUM_INPUTS * layout.LEVELS
+SET_WEIGHTS_2 = SET_WEIGHTS + layout.NUM_SETS * layout.NUM_INPUTS
+BIASES = SET_WEIGHTS_2 + layout.NUM_SETS_2 * layout.NUM_INPUTS
+BIASES_2 = BIASES + layout.NUM_SETS
 # then the calibration of path values (calibration.py): hits and trials of each bucket
 VALUE_BUCKETS = 33
-VALUE_HITS = BIASES_2 + NUM_SETS_2
+VALUE_HITS = BIASES_2 + layout.NUM_SETS_2
 VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
 PARAMETERS = VALUE_TRIALS + VALUE_BUCKETS
 
 # scratch: float32 (SCRATCH,)
 LOGITS = 0
-BEST_VOICE = LOGITS + MAX_CANDIDATES
-SPEAKER_WEIGHT = BEST_VOICE + MAX_CANDIDATES
-SPEAKER_GRADIENT = SPEAKER_WEIGHT + NUM_INPUTS
-SPEAKER_MISSES = SPEAKER_GRADIENT + NUM_INPUTS
-SPEAKER_MISSED = SPEAKER_MISSES + NUM_INPUTS
-PENDING_VALUE = SPEAKER_MISSED + NUM_INPUTS
+BEST_VOICE = LOGITS + layout.MAX_CANDIDATES
+SPEAKER_WEIGHT = BEST_VOICE + layout.MAX_CANDIDATES
+SPEAKER_GRADIENT = SPEAKER_WEIGHT + layout.NUM_INPUTS
+SPEAKER_MISSES = SPEAKER_GRADIENT + layout.NUM_INPUTS
+SPEAKER_MISSED = SPEAKER_MISSES + layout.NUM_INPUTS
+PENDING_VALUE = SPEAKER_MISSED + layout.NUM_INPUTS
 SCRATCH = PENDING_VALUE + 256
 
 _MIN_P = np.float32(0.0005)
@@ -110,33 +89,37 @@ def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
 @small_part
 def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
     """Class, speaker and candidate of a pair."""
-    return pair >> CLASS_SHIFT, (pair >> SPEAKER_SHIFT) & SPEAKER_MASK, pair & CANDIDATE_MASK
+    return (
+        pair >> layout.CLASS_SHIFT,
+        (pair >> layout.SPEAKER_SHIFT) & layout.SPEAKER_MASK,
+        pair & layout.CANDIDATE_MASK,
+    )
 
 
 @part
 def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, work: Int32Array) -> None:
     """Log-odds of all candidates, at scratch[LOGITS:], and the input that raises each most, at work[LEADING:]."""
-    set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
-    set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
-    base = parameters[BIASES + evidence[SET]] + parameters[BIASES_2 + evidence[SET_2]]
-    for s in range(evidence[NUM_SPEAKING]):
-        which = evidence[WEIGHT + s] // LEVELS
-        weight = parameters[WEIGHTS + evidence[WEIGHT + s]]
+    set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
+    set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
+    base = parameters[BIASES + evidence[layout.SET]] + parameters[BIASES_2 + evidence[layout.SET_2]]
+    for s in range(evidence[layout.NUM_SPEAKING]):
+        which = evidence[layout.WEIGHT + s] // layout.LEVELS
+        weight = parameters[WEIGHTS + evidence[layout.WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
         scratch[SPEAKER_WEIGHT + s] = weight
-        base += weight * _class_log_odds(parameters, evidence[MISS + s])
-    for c in range(evidence[NUM_CANDIDATES]):
+        base += weight * _class_log_odds(parameters, evidence[layout.MISS + s])
+    for c in range(evidence[layout.NUM_CANDIDATES]):
         scratch[LOGITS + c] = base
         scratch[BEST_VOICE + c] = -1e30
-    for pair in range(evidence[NUM_PAIRS]):
-        number, s, c = _parts_of(evidence[PAIRS + pair])
+    for pair in range(evidence[layout.NUM_PAIRS]):
+        number, s, c = _parts_of(evidence[layout.PAIRS + pair])
         voice = _class_log_odds(parameters, number)
-        voice -= _class_log_odds(parameters, evidence[MISS + s])
+        voice -= _class_log_odds(parameters, evidence[layout.MISS + s])
         voice *= scratch[SPEAKER_WEIGHT + s]
         scratch[LOGITS + c] += voice
         if voice > scratch[BEST_VOICE + c]:
             scratch[BEST_VOICE + c] = voice
-            work[LEADING + c] = evidence[WEIGHT + s] // LEVELS
+            work[layout.LEADING + c] = evidence[layout.WEIGHT + s] // layout.LEVELS
 
 
 @small_part
@@ -161,9 +144,9 @@ def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple
     """Replace log-odds by outcome minus probability; the sum, and the number of the candidate that came or -1."""
     total = np.float32(0)
     came = -1
-    for c in range(evidence[NUM_CANDIDATES]):
+    for c in range(evidence[layout.NUM_CANDIDATES]):
         error = -sigmoid(scratch[LOGITS + c])
-        if evidence[CANDIDATES + c] == token:
+        if evidence[layout.CANDIDATES + c] == token:
             came = c
             error += np.float32(1)
         scratch[LOGITS + c] = error
@@ -175,41 +158,41 @@ def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple
 def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, token: Number) -> None:
     """Learn from the token that came, given evidence and its score."""
     total, came = _errors(evidence, scratch, token)
-    num_speaking = evidence[NUM_SPEAKING]
+    num_speaking = evidence[layout.NUM_SPEAKING]
     for s in range(num_speaking):
-        scratch[SPEAKER_GRADIENT + s] = _class_log_odds(parameters, evidence[MISS + s]) * total
-        scratch[SPEAKER_MISSES + s] = evidence[NUM_CANDIDATES]
+        scratch[SPEAKER_GRADIENT + s] = _class_log_odds(parameters, evidence[layout.MISS + s]) * total
+        scratch[SPEAKER_MISSES + s] = evidence[layout.NUM_CANDIDATES]
         scratch[SPEAKER_MISSED + s] = 1 if came >= 0 else 0
-    for pair in range(evidence[NUM_PAIRS]):
-        number, s, candidate = _parts_of(evidence[PAIRS + pair])
+    for pair in range(evidence[layout.NUM_PAIRS]):
+        number, s, candidate = _parts_of(evidence[layout.PAIRS + pair])
         voice = _class_log_odds(parameters, number)
-        voice -= _class_log_odds(parameters, evidence[MISS + s])
+        voice -= _class_log_odds(parameters, evidence[layout.MISS + s])
         scratch[SPEAKER_GRADIENT + s] += scratch[LOGITS + candidate] * voice
         scratch[SPEAKER_MISSES + s] -= 1
         if candidate == came:
             scratch[SPEAKER_MISSED + s] = 0
     _update_weights(parameters, evidence, scratch, total)
-    for pair in range(evidence[NUM_PAIRS]):
-        number, _, candidate = _parts_of(evidence[PAIRS + pair])
+    for pair in range(evidence[layout.NUM_PAIRS]):
+        number, _, candidate = _parts_of(evidence[layout.PAIRS + pair])
         outcome = np.float32(1) if candidate == came else np.float32(0)
         _update_class(parameters, number, outcome)
 
 
 @small_part
 def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, total: Number) -> None:
-    num_speaking = evidence[NUM_SPEAKING]
+    num_speaking = evidence[layout.NUM_SPEAKING]
     share = np.float32(1) / np.float32(math.sqrt(max(num_speaking, 1)))
-    set_weights = SET_WEIGHTS + evidence[SET] * NUM_INPUTS
-    set_weights_2 = SET_WEIGHTS_2 + evidence[SET_2] * NUM_INPUTS
+    set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
+    set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
     for s in range(num_speaking):
-        which = evidence[WEIGHT + s] // LEVELS
+        which = evidence[layout.WEIGHT + s] // layout.LEVELS
         step = share * min(max(scratch[SPEAKER_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
-        _update(parameters, WEIGHTS + evidence[WEIGHT + s], _WEIGHT_RATE * step)
+        _update(parameters, WEIGHTS + evidence[layout.WEIGHT + s], _WEIGHT_RATE * step)
         _update(parameters, set_weights + which, _SET_RATE * step)
         _update(parameters, set_weights_2 + which, _SET_RATE * step)
         if scratch[SPEAKER_MISSES + s] > 0:
             # all candidates that an input does not name are one class: their mean outcome
             outcome = scratch[SPEAKER_MISSED + s] / scratch[SPEAKER_MISSES + s]
-            _update_class(parameters, evidence[MISS + s], outcome)
-    _update(parameters, BIASES + evidence[SET], _BIAS_RATE * total)
-    _update(parameters, BIASES_2 + evidence[SET_2], _BIAS_RATE * total)
+            _update_class(parameters, evidence[layout.MISS + s], outcome)
+    _update(parameters, BIASES + evidence[layout.SET], _BIAS_RATE * total)
+    _update(parameters, BIASES_2 + evidence[layout.SET_2], _BIAS_RATE * total)

@@ -6,19 +6,11 @@ valuable of all paths form a tree, whatever n is, and no tree of n nodes has a h
 
 import numpy as np
 
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
 from reader_edge_runtime.drafting.kernels.calibration import calibrated
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
-from reader_edge_runtime.drafting.kernels.layout import (
-    CANDIDATES,
-    LEADING,
-    NOT_GATHERED,
-    NUM_CANDIDATES,
-    NUM_SPEAKING,
-    SOURCE_OF_INPUT,
-    STATE,
-)
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, score, sigmoid
 from reader_edge_runtime.drafting.kernels.request import Arrays, Request
 
@@ -50,11 +42,11 @@ def draft(request: Request, max_nodes: int, max_depth: int) -> int:
 @part
 def _draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
     sources, root, nodes, values, states, evidences, parameters, scratch, work = arrays
-    for i in range(STATE):
+    for i in range(layout.STATE):
         states[0, i] = root[i]
     nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0], nodes[TAKEN, 0] = states[0, 0], -1, 0, -1, 0
     values[0, 0] = 1
-    evidences[0, NUM_SPEAKING] = NOT_GATHERED
+    evidences[0, layout.NUM_SPEAKING] = layout.NOT_GATHERED
     num_nodes, num_pending, node = 1, 0, 0
     while num_nodes < max_nodes:
         if nodes[DEPTH, node] < max_depth:
@@ -69,9 +61,9 @@ def _draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
         node = num_nodes
         num_nodes += 1
         _take(num_pending, node, scratch, nodes, values)
-        evidences[node, NUM_SPEAKING] = NOT_GATHERED
+        evidences[node, layout.NUM_SPEAKING] = layout.NOT_GATHERED
         parent = nodes[PARENT, node]
-        for i in range(STATE):
+        for i in range(layout.STATE):
             states[node, i] = states[parent, i]
         advance(sources, states[node], nodes[TOKEN, node], _MAX_FOUND)
     _calibrate(parameters, values, num_nodes)
@@ -91,7 +83,7 @@ def _add_pending(
     room: Number,
 ) -> Number:
     """Add a node's children to the nodes that may be taken next, of which the `room` best are kept, lowest first."""
-    num_candidates = evidence[NUM_CANDIDATES]
+    num_candidates = evidence[layout.NUM_CANDIDATES]
     total = np.float32(0)
     for c in range(num_candidates):
         scratch[LOGITS + c] = sigmoid(scratch[LOGITS + c])
@@ -108,9 +100,9 @@ def _add_pending(
             place = _place_from_above(scratch, nodes, num_pending, child_value)
             num_pending += 1
         scratch[PENDING_VALUE + place] = child_value
-        nodes[PENDING_TOKEN, place] = evidence[CANDIDATES + c]
+        nodes[PENDING_TOKEN, place] = evidence[layout.CANDIDATES + c]
         nodes[PENDING_PARENT, place] = node
-        nodes[PENDING_SOURCE, place] = SOURCE_OF_INPUT[work[LEADING + c]]
+        nodes[PENDING_SOURCE, place] = layout.SOURCE_OF_INPUT[work[layout.LEADING + c]]
     return num_pending
 
 
