@@ -8,27 +8,17 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.kernels import datastore, learning, mixture, tree
+from reader_edge_runtime.drafting.kernels import datastore, layout, learning, mixture, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import Sources
-from reader_edge_runtime.drafting.kernels.layout import (
-    DATASTORE_STATE,
-    EVIDENCE,
-    HISTORY_STATE,
-    PROPOSAL_STATE,
-    SOURCES,
-    STATE,
-    WORK,
-)
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.kernels.request import Arrays, Request, new_request
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
-from reader_edge_runtime.drafting.sources.proposals import NO_PROPOSALS, pack_proposals
-from reader_edge_runtime.drafting.sources.source import Proposal
+from reader_edge_runtime.drafting.sources.source import NO_PROPOSALS, Proposal, pack_proposals
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.errors import DraftError
 
@@ -53,12 +43,12 @@ class DraftingCore:
         datastores: Sequence[Datastore] = (),
     ) -> None:
         self.config = config
-        self.names = (*SOURCES[:4], *source_names)
+        self.names = (*layout.SOURCES[:4], *source_names)
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
         self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
         self.datastores = DatastoreSet(datastores)
         self.parameters = shipped_parameters() if parameters is None else parameters.copy()
-        self.work: Int32Array = np.zeros(WORK, np.int32)
+        self.work: Int32Array = np.zeros(layout.WORK, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
 
     def begin(self, prompt_token_ids: Sequence[int]) -> "RequestCore":
@@ -70,8 +60,7 @@ class DraftingCore:
         return {
             "history": np.concatenate([np.empty(0, np.int32), *texts]),
             "history_lengths": np.array([len(text) for text in texts], np.int32),
-            "after_token": self.successors.after_token,
-            "after_pair": self.successors.after_pair,
+            **self.successors.arrays._asdict(),
             "parameters": self.parameters,
         }
 
@@ -107,16 +96,16 @@ class RequestCore:
     """One request: its context's counts, and where its text's end stands in all sources."""
 
     def __init__(self, core: DraftingCore, prompt_token_ids: Sequence[int]) -> None:
-        self._core = core
+        self.core = core
         self._context = CountStore(len(prompt_token_ids))
-        self._state: Int32Array = np.full(STATE, -1, np.int32)
+        self._state: Int32Array = np.full(layout.STATE, -1, np.int32)
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
         self._sources: Sources | None = None
         self._nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
         self._values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
-        self._states: Int32Array = np.zeros((_MAX_NODES, STATE), np.int32)
-        self._evidences: Int32Array = np.zeros((_MAX_NODES, EVIDENCE), np.int32)
+        self._states: Int32Array = np.zeros((_MAX_NODES, layout.STATE), np.int32)
+        self._evidences: Int32Array = np.zeros((_MAX_NODES, layout.EVIDENCE), np.int32)
         self._num_nodes = 0
         self._answer_begin = 1
         self.extend(prompt_token_ids)
@@ -133,8 +122,8 @@ class RequestCore:
         self._state[:] = -1
         recent = tokens[-ORDER:] if len(tokens) >= ORDER else self._context.text[1 : self._context.end][-ORDER:]
         self._state[: len(recent)] = recent[::-1]
-        datastores = self._core.datastores
-        match = self._state[DATASTORE_STATE : DATASTORE_STATE + datastore.STATE]
+        datastores = self.core.datastores
+        match = self._state[layout.DATASTORE_STATE : layout.DATASTORE_STATE + datastore.STATE]
         datastore.find(datastores.files, datastores.layouts, recent, len(recent), match)
         self._answer_begin = max(1, self._context.end - _PROMPT_TAIL)
 
@@ -143,13 +132,13 @@ class RequestCore:
 
         proposals: checked ones, one of each further source.
         """
-        core = self._core
+        core = self.core
         max_nodes = min(max_nodes, core.config.max_nodes, _MAX_NODES)
         max_depth = min(max_depth, core.config.max_depth)
         self._check_epoch()
         if proposals:
             self._proposals, roots = pack_proposals(proposals)
-            self._state[PROPOSAL_STATE : PROPOSAL_STATE + len(roots)] = roots
+            self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + len(roots)] = roots
         n = tree.draft(self._current_arrays(), max_nodes, max_depth)
         self._num_nodes = n
         token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()
@@ -165,27 +154,27 @@ class RequestCore:
         tokens = np.array(token_ids, np.int32)
         num_counted = learning.observe(self._current_arrays(), tokens, self._num_nodes, self._context.end)
         self._context.went_on(num_tokens, num_counted)
-        if self._state[HISTORY_STATE + 1] >= _USED_LENGTH:
-            self._core.history.note_use(int(self._state[HISTORY_STATE]))
+        if self._state[layout.HISTORY_STATE + 1] >= _USED_LENGTH:
+            self.core.history.note_use(int(self._state[layout.HISTORY_STATE]))
         self._num_nodes = 0
 
     def finish(self) -> list[Int32Array]:
         """Add the answer to the history, after the prompt's last tokens; the past texts that requests repeated since
         the last answer, which are remembered longer now."""
-        history = self._core.history
+        history = self.core.history
         used = history.renew_used()
         history.add(self._context.text[self._answer_begin : self._context.end])
         return used
 
     def _check_epoch(self) -> None:
-        if self._epoch != self._core.history.epoch:
-            self._epoch = self._core.history.epoch
-            self._state[HISTORY_STATE : HISTORY_STATE + 4] = -1
+        if self._epoch != self.core.history.epoch:
+            self._epoch = self.core.history.epoch
+            self._state[layout.HISTORY_STATE : layout.HISTORY_STATE + 4] = -1
             self._num_nodes = 0  # its states have positions, too
 
     def _current_arrays(self) -> Request:
         """What kernels take; put together anew where an array was replaced by a larger one."""
-        core, sources = self._core, self._sources
+        core, sources = self.core, self._sources
         if (
             sources is None
             or sources.context is not self._context.arrays

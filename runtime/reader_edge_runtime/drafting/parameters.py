@@ -10,6 +10,7 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout, mixture, successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array
+from reader_edge_runtime.drafting.sources.source import PROBABILITY_BUCKETS
 
 PRIORS = Path(__file__).with_name("priors.npz")
 _FIRST_RATE = 0.18
@@ -26,7 +27,6 @@ _LOGITS_TRUST = {
 _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
-_DATASTORE_TRUST = 1.0
 _DATASTORE_WEIGHT = 0.5
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
@@ -93,7 +93,7 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
             probability[at, first : first + 2 * len(named) : 2] = named
         rate[at], weights[at] = _LOGITS_RATE, _LOGITS_WEIGHT
     at = layout.DATASTORE_INPUTS
-    probability[at] = np.clip(_DATASTORE_TRUST * _row_probabilities(), 0.002, 0.995)
+    probability[at] = np.clip(_row_probabilities(), 0.002, 0.995)
     rate[at], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
     for at in (layout.DATASTORE_INPUTS, *(layout.LOGITS_INPUTS + which for which in _LOGITS_TRUST)):
         classes[at, :, mixture.LOG_ODDS] = np.log(probability[at] / (1 - probability[at]))
@@ -112,9 +112,9 @@ def _first_probabilities() -> Float32Array:
         for state in range(64):
             p[first + layout.RESUMED, 2 * state : 2 * state + 2] = 0.02, 0.3 + 0.5 * (state & 7) / 7
     for e in range(layout.NUM_PROPOSALS):
-        buckets = (np.arange(layout.PROBABILITY_BUCKETS) + 0.5) / layout.PROBABILITY_BUCKETS
+        buckets = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
         p[layout.PROPOSAL_INPUTS + e, 0] = 0.02
-        p[layout.PROPOSAL_INPUTS + e, 1 : 1 + layout.PROBABILITY_BUCKETS] = buckets
+        p[layout.PROPOSAL_INPUTS + e, 1 : 1 + PROBABILITY_BUCKETS] = buckets
     return p
 
 

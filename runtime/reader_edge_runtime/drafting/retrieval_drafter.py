@@ -154,7 +154,6 @@ class RetrievalRequest:
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
-        self._core: DraftingCore | None = None
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
@@ -162,8 +161,7 @@ class RetrievalRequest:
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made anew where `core` is another one than before."""
-        if self._state is None or core is not self._core:
-            self._core = core
+        if self._state is None or self._state.core is not core:
             self._state = core.begin(self.token_ids[: self._num_prompt_tokens])
             self._num_learned = self._num_prompt_tokens
         if len(self.token_ids) > self._num_learned:

@@ -88,14 +88,14 @@ def entries(store: CountStore, row: int) -> list[tuple[int, int, int]]:
 def after(store: SuccessorStore, *token_ids: int) -> list[tuple[int, float]]:
     """(token, probability) of what was recorded after one token or a pair, best first."""
     if len(token_ids) == 1:
-        if token_ids[0] >= len(store.after_token):
+        if token_ids[0] >= len(store.arrays.after_token):
             return []
-        record = store.after_token[token_ids[0]]
+        record = store.arrays.after_token[token_ids[0]]
     else:
-        row = find_pair(store.after_pair, *token_ids)
+        row = find_pair(store.arrays.after_pair, *token_ids)
         if row < 0:
             return []
-        record = store.after_pair[row]
+        record = store.arrays.after_pair[row]
     return named_tokens(record)
 
 
@@ -129,13 +129,15 @@ def check_integrity(store: CountStore, texts: Sequence[Sequence[int]], ends: Seq
 
 def check_successors(store: SuccessorStore) -> None:
     """Raise AssertionError unless every record names distinct tokens, best first, and stands where it is looked for."""
-    for token in np.flatnonzero(store.after_token[:, NUM_AND_LEVEL]).tolist():
-        assert _check_record(store.after_token[token]) == token, f"The record of {token} is that of another token."
-    rows = np.flatnonzero(store.after_pair[:, NUM_AND_LEVEL])
-    pairs = [(int(store.after_pair[row, BEFORE]), _check_record(store.after_pair[row])) for row in rows]
+    for token in np.flatnonzero(store.arrays.after_token[:, NUM_AND_LEVEL]).tolist():
+        assert _check_record(store.arrays.after_token[token]) == token, (
+            f"The record of {token} is that of another token."
+        )
+    rows = np.flatnonzero(store.arrays.after_pair[:, NUM_AND_LEVEL])
+    pairs = [(int(store.arrays.after_pair[row, BEFORE]), _check_record(store.arrays.after_pair[row])) for row in rows]
     assert len(set(pairs)) == len(pairs), "A pair is stored twice."
     for row, pair in zip(rows.tolist(), pairs, strict=True):
-        assert 0 <= row - set_of(store.after_pair, *pair) < WAYS, f"{pair} is in another pair's set."
+        assert 0 <= row - set_of(store.arrays.after_pair, *pair) < WAYS, f"{pair} is in another pair's set."
 
 
 def _check_record(record: Int32Array) -> int:

@@ -13,8 +13,7 @@ from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.proposals import pack_proposals
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal, pack_proposals
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest

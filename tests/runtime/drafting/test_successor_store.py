@@ -92,7 +92,7 @@ def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs
     for (a, b), named in found.items():
         assert all(token_id // 10 == 100 * a + b for token_id, _ in named)
         assert not named or (a, b) in pairs
-    assert 0 < sum(map(bool, found.values())) <= len(store.after_pair) < len(pairs)
+    assert 0 < sum(map(bool, found.values())) <= len(store.arrays.after_pair) < len(pairs)
 
 
 def test_what_the_target_no_longer_says_fades() -> None:
@@ -105,7 +105,7 @@ def test_what_the_target_no_longer_says_fades() -> None:
 
 def test_a_full_set_drops_its_oldest_pair() -> None:
     store = SuccessorStore(1)  # one set
-    num_ways = len(store.after_pair)
+    num_ways = len(store.arrays.after_pair)
     for before in [*range(num_ways), 0, 90]:
         learn_one(store, before, 7, [before], [0.0])
     assert after(store, 1, 7) == []
@@ -119,7 +119,7 @@ def test_classes_tell_rank_and_probability_and_unlikely_tokens_are_left_out() ->
     sharp_ids, sharp = zip(*after(store, 2, 3), strict=True)
     assert sharp_ids == (10, 11, 12)
     assert sharp == pytest.approx((0.9, 0.09, 0.0099), abs=1e-3)
-    records = [store.after_token[3], store.after_token[4]]
+    records = [store.arrays.after_token[3], store.arrays.after_token[4]]
     classes = {class_of(record, rank, same) for record in records for rank in range(3) for same in (0, 1)}
     assert len(classes) == 12
     assert min(classes) >= FIRST_NAMED_CLASS
@@ -148,4 +148,4 @@ def test_nothing_is_recorded_where_the_source_is_off() -> None:
     core = DraftingCore(DraftConfig(is_logits_used=False))
     learn_one(core.successors, 4, 5, [20], [0.0])
     assert core.begin([4, 5]).draft(8, 4).token_ids[1:].count(20) == 0
-    assert core.successors.num_bytes < 1000
+    assert sum(array.nbytes for array in core.successors.arrays) < 1000

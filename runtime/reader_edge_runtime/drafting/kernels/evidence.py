@@ -21,7 +21,7 @@ _LONG_MATCH = 4
 
 
 class Sources(NamedTuple):
-    """What evidence is looked up in. files, layouts: datastores; proposals: (P, 4), see kernels/layout.py."""
+    """What evidence is looked up in. files, layouts: datastores; proposals: (P, 4), see sources/source.py."""
 
     context: Store
     history: Store

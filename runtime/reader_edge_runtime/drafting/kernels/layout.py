@@ -95,6 +95,3 @@ SET_LEVEL = np.array([0, 1, 2, 3, 3, 4, 4, 4] + [5] * 8 + [6] * 16 + [7] * 33, n
 # A copy shorter than this is not resumed; a resumed one is dropped after this many more differences.
 MIN_RESUMED = 4
 MAX_DIFFERENCES = 7
-
-# Proposals, int32 (P, 4): token, first child, next sibling (0: none), class; nodes 0.. are the roots.
-PROBABILITY_BUCKETS = 32

@@ -9,14 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import DraftError
 
 MAX_TOKEN_ID = 2**31 - 2
+PROBABILITY_BUCKETS = 32
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+_CHILD = 1
+NO_PROPOSALS: Int32Array = np.zeros((1, 4), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,32 @@ class Proposal:
                 raise DraftError(f"Source {source!r} proposed node {i} below {parent}, which does not come before it.")
             if not 0 <= self.probabilities[i] <= 1:
                 raise DraftError(f"Source {source!r} proposed a probability of {self.probabilities[i]}.")
+
+
+def pack_proposals(proposals: Sequence[Proposal]) -> tuple[Int32Array, list[int]]:
+    """Proposals as kernels walk them, int32 (P, 4), and the number of each one's root.
+
+    Each node: token, first child, next sibling (0 for none), class; node 0 stands for "none".
+    proposals: checked ones.
+    """
+    nodes = np.zeros((1 + sum(1 + len(proposal.token_ids) for proposal in proposals), 4), np.int32)
+    roots: list[int] = []
+    root = 1
+    for proposal in proposals:
+        roots.append(root)
+        places = [root]  # of the text's end, then of each token
+        known: dict[tuple[int, int], int] = {}
+        for i, parent in enumerate(proposal.parents):
+            above = places[1 + parent]
+            node = known.setdefault((above, proposal.token_ids[i]), root + 1 + i)
+            places.append(node)
+            if node != root + 1 + i:
+                continue
+            bucket = min(int(proposal.probabilities[i] * PROBABILITY_BUCKETS), PROBABILITY_BUCKETS - 1)
+            nodes[node] = proposal.token_ids[i], 0, nodes[above, _CHILD], bucket
+            nodes[above, _CHILD] = node
+        root += 1 + len(proposal.token_ids)
+    return nodes, roots
 
 
 class Source(Protocol):

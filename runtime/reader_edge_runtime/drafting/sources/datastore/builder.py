@@ -28,8 +28,6 @@ from reader_edge_runtime.errors import DatastoreError
 
 OnStage = Callable[[str], None]
 
-_CHUNK = 1 << 22
-
 
 class DatastoreBuilder:
     """Documents of one tokenizer, collected until `write`."""
@@ -116,12 +114,14 @@ class DatastoreBuilder:
         header = DatastoreHeader(
             self._vocab_size, self.num_tokens, self._num_documents, len(facts), self._fingerprint, "00" * 32
         )
-        body = _Body(file)
-        body.write(facts, HEADER_BYTES)
-        body.write(stream, header.tokens_at)
-        body.write(suffixes, header.suffixes_at)
-        body.write(_keys(stream, suffixes), header.keys_at)
-        header = replace(header, body_sha256=body.hexdigest())
+        parts = {header.tokens_at: stream, header.suffixes_at: suffixes, header.keys_at: _keys(stream, suffixes)}
+        file.write(bytes(HEADER_BYTES) + facts)
+        digest = hashlib.sha256(facts)
+        for offset, part in parts.items():
+            for piece in (bytes(offset - file.tell()), part.data.cast("B")):
+                file.write(piece)
+                digest.update(piece)
+        header = replace(header, body_sha256=digest.hexdigest())
         file.seek(0)
         file.write(header.pack())
         return header
@@ -134,30 +134,6 @@ class DatastoreBuilder:
                 "build several and name them all."
             )
         self._stream += data
-
-
-class _Body:
-    """Writes the parts behind the header, each at its offset, and hashes all bytes."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._offset = HEADER_BYTES
-        file.write(bytes(HEADER_BYTES))
-
-    def write(self, data: bytes | npt.NDArray[Any], offset: int) -> None:
-        self._append(bytes(offset - self._offset))
-        for start in range(0, len(data), _CHUNK):
-            self._append(data[start : start + _CHUNK])
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
-    def _append(self, data: bytes | npt.NDArray[Any]) -> None:
-        view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
-        self._file.write(view)
-        self._digest.update(view)
-        self._offset += view.nbytes
 
 
 def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:

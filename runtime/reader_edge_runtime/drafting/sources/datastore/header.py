@@ -94,18 +94,9 @@ class DatastoreHeader:
 
     def pack(self) -> bytes:
         """The header's bytes."""
-        fields = _FIELDS.pack(
-            MAGIC,
-            FORMAT_VERSION,
-            self.vocab_size,
-            self.num_tokens,
-            self.num_documents,
-            self.token_bytes,
-            KEY_STEP,
-            self.facts_bytes,
-            bytes.fromhex(self.tokenizer_fingerprint),
-            bytes.fromhex(self.body_sha256),
-        )
+        sizes = (self.vocab_size, self.num_tokens, self.num_documents, self.token_bytes, KEY_STEP, self.facts_bytes)
+        digests = (bytes.fromhex(self.tokenizer_fingerprint), bytes.fromhex(self.body_sha256))
+        fields = _FIELDS.pack(MAGIC, FORMAT_VERSION, *sizes, *digests)
         return (fields + hashlib.sha256(fields).digest()).ljust(HEADER_BYTES, b"\0")
 
 
