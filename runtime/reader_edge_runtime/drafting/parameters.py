@@ -49,11 +49,9 @@ def cold_parameters() -> Float32Array:
 
 
 def shipped_parameters() -> Float32Array:
-    """Parameters learned on recordings; cold ones where the file is of another layout."""
+    """Parameters learned on recordings."""
     with np.load(PRIORS, allow_pickle=False) as file:
         priors: Float32Array = file["parameters"].astype(np.float32)
-    if priors.shape != (mixture.PARAMETERS,):
-        return cold_parameters()
     _set_unrecorded_priors(priors)
     return priors
 

@@ -27,7 +27,8 @@ def check_structure(datastore: Datastore) -> None:
 
     second = np.where(is_end, 0xFFFFFFFF, tokens)[suffixes[::KEY_STEP] + 1]
     keys = np.stack([first[::KEY_STEP], second], axis=1)
-    _require(np.array_equal(keys, datastore.keys), datastore, "its keys are not those of its suffixes")
+    stored_keys = datastore.words[datastore.header.keys_at // 4 :].reshape(-1, 2)
+    _require(np.array_equal(keys, stored_keys), datastore, "its keys are not those of its suffixes")
 
 
 def _require(is_true: bool, datastore: Datastore, fault: str) -> None:

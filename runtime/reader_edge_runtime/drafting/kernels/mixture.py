@@ -52,11 +52,9 @@ _WEIGHT_RATE = np.float32(0.01)
 _SET_RATE = np.float32(0.005)
 _BIAS_RATE = np.float32(0.01)
 
-_SIGMOID_RANGE = 12.0
 _SIGMOID_STEPS = 4096
-_SIGMOID = (1 / (1 + np.exp(-(np.arange(_SIGMOID_STEPS) + 0.5 - _SIGMOID_STEPS / 2) * 24.0 / _SIGMOID_STEPS))).astype(
-    np.float32
-)
+_x = (np.arange(_SIGMOID_STEPS) + 0.5 - _SIGMOID_STEPS / 2) * 24.0 / _SIGMOID_STEPS
+_SIGMOID = (1 / (1 + np.exp(-_x))).astype(np.float32)
 _SIGMOID_SCALE = np.float32(_SIGMOID_STEPS / 24.0)
 _SIGMOID_MIDDLE = np.float32(_SIGMOID_STEPS / 2)
 

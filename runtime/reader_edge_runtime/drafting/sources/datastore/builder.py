@@ -47,10 +47,6 @@ class DatastoreBuilder:
     def num_tokens(self) -> int:
         return len(self._stream) // self._token_bytes - self._num_documents
 
-    @property
-    def num_documents(self) -> int:
-        return self._num_documents
-
     def memory_bytes(self, num_more: int = 0) -> int:
         """Peak memory of `write` in bytes, what is held already included, once num_more tokens have been added."""
         num_positions = len(self._stream) // self._token_bytes + 1 + num_more

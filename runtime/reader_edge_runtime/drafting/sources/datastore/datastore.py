@@ -77,11 +77,6 @@ class Datastore:
         start = self.header.suffixes_at // 4
         return self.words[start : start + self.header.num_tokens]
 
-    @property
-    def keys(self) -> npt.NDArray[np.uint32]:
-        """First two tokens of every KEY_STEP-th suffix, uint32 (ceil(T / KEY_STEP), 2)."""
-        return self.words[self.header.keys_at // 4 :].reshape(-1, 2)
-
     def check_body(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Compare the body with its checksum. Raises DatastoreError.
 

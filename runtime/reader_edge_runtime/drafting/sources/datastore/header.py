@@ -73,10 +73,6 @@ class DatastoreHeader:
         return self.num_tokens + self.num_documents
 
     @property
-    def num_keys(self) -> int:
-        return -(-self.num_tokens // KEY_STEP)
-
-    @property
     def tokens_at(self) -> int:
         return _aligned(HEADER_BYTES + self.facts_bytes)
 
@@ -90,7 +86,7 @@ class DatastoreHeader:
 
     @property
     def file_bytes(self) -> int:
-        return self.keys_at + self.num_keys * 8
+        return self.keys_at + -(-self.num_tokens // KEY_STEP) * 8
 
     def pack(self) -> bytes:
         """The header's bytes."""
