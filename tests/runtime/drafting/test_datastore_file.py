@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reader_edge_runtime.drafting.sources.datastore import suffix_sort
@@ -297,6 +297,7 @@ def test_without_the_sort_library_building_tells_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+@settings(deadline=None)  # the first sort loads a library
 @given(
     stream=st.lists(st.sampled_from([0, 1, 2, 255, 256, 65535]), max_size=80),
     dtype=st.sampled_from([np.uint16, np.uint32]),
