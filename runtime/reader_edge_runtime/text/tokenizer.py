@@ -11,9 +11,11 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate, Message
+from reader_edge_runtime.text.growth import growth
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
+_MAX_STEPS, _MAX_GROWTH = 64, 4096  # XLNet's come to 2376: rare characters, decomposed twice
 
 
 class Tokenizer:
@@ -110,7 +112,15 @@ def _read(path: Path, remedy: str) -> FastTokenizer:
     if num_bytes > _MAX_FILE_BYTES:
         raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a tokenizer may have: {remedy}.")
     with _library_errors(f"'{path}' is not a readable tokenizer", remedy):
-        return FastTokenizer.from_file(str(path))
+        fast = FastTokenizer.from_file(str(path))
+    for parts in ((fast.normalizer, fast.pre_tokenizer), (fast.post_processor,), (fast.decoder,)):
+        num_steps, most = growth(*parts)
+        if num_steps > _MAX_STEPS or most > _MAX_GROWTH:
+            raise TokenizerError(
+                f"'{path}' can make a text {most:.3g} times as long in {num_steps} steps, "
+                f"more than the {_MAX_GROWTH} times in {_MAX_STEPS} steps that a tokenizer may: {remedy}."
+            )
+    return fast
 
 
 @contextmanager

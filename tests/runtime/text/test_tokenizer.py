@@ -1,5 +1,6 @@
 """A tokenizer from outside: every way it can be wrong is one sentence."""
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,49 @@ def test_ids_and_files_beyond_any_model_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(module, "_MAX_FILE_BYTES", 10)
     with pytest.raises(TokenizerError, match="more than a tokenizer may have"):
         Tokenizer.from_file(path)
+
+
+def _sequence(kind: str, *steps: dict[str, Any]) -> dict[str, object]:
+    return {"type": "Sequence", kind: steps}
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+FLOOD = DOUBLED | {"content": "a" * 20_000}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "aaa"}
+TWICE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 2, "pair": []}
+CHARSMAP = base64.b64encode((4).to_bytes(4, "little") + bytes(4) + b"a" * 5000 + b"\0").decode()
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"normalizer": _sequence("normalizers", FLOOD, _sequence("normalizers", FLOOD))}, "4e[+]08 times .* 2 steps"),
+        ({"normalizer": _sequence("normalizers", *[DOUBLED] * 13)}, "8.19e[+]03 times"),
+        ({"normalizer": _sequence("normalizers", *[BETWEEN] * 7)}, "1.64e[+]04 times"),
+        ({"normalizer": {"type": "Prepend", "prepend": "a" * 10_000_000}}, "1e[+]07 times"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}}, "5e[+]03 times"),
+        ({"normalizer": _sequence("normalizers", *[{"type": "NFC"}] * 1000)}, "inf times .* in 1000 steps"),
+        ({"decoder": _sequence("decoders", FLOOD, FLOOD)}, "4e[+]08 times"),
+        ({"post_processor": _sequence("processors", *[TWICE | {"special_tokens": {}}] * 13)}, "8.19e[+]03 times"),
+    ],
+    ids=["flood", "many doublings", "regex", "prepend", "charsmap", "steps", "decoder", "template"],
+)
+def test_steps_that_could_fill_the_memory_are_refused(tmp_path: Path, parts: dict[str, object], words: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(word_level({"a": 0}, **parts))
+    with pytest.raises(TokenizerError, match=rf"can make a text {words}"):
+        Tokenizer.from_file(path)
+
+
+def test_steps_of_the_richest_known_tokenizer_are_taken(tmp_path: Path) -> None:
+    quotes = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    charsmap = base64.b64encode((4).to_bytes(4, "little") + bytes(4) + b"a" * 33 + b"\0").decode()
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    steps = quotes, quotes, {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, precompiled, spaces
+    path = tmp_path / "tokenizer.json"
+    path.write_text(word_level({"a": 0}, normalizer=_sequence("normalizers", *steps)))
+    assert Tokenizer.from_file(path).vocab_size == 1
 
 
 EMPTY_CHUNKS = {"type": "FixedLength", "length": 0}
