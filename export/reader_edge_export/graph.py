@@ -54,8 +54,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
 
 def _restore_tree_mask(model: ir.Model) -> None:
     """Where every layer is windowed the trace drops the mask nobody reads; the contract has it all the same."""
-    names = [value.name for value in model.graph.inputs]
-    if "tree_mask" not in names:
+    if "tree_mask" not in [value.name for value in model.graph.inputs]:
         shape = ir.Shape(["B", 1, "N", "M"])
         model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
 

@@ -120,10 +120,10 @@ def row_linear(
 ) -> ir.Value:
     """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,), plus the bias (J,) -> (..., J)."""
     _define(editor, _ROW_LINEAR)
-    if bias is not None:
-        _define(editor, _ROW_LINEAR_BIAS)
-        return editor.op("RowLinearBias", [rows, weight, scales, bias], domain=OPERATOR_DOMAIN)
-    return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
+    if bias is None:
+        return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
+    _define(editor, _ROW_LINEAR_BIAS)
+    return editor.op("RowLinearBias", [rows, weight, scales, bias], domain=OPERATOR_DOMAIN)
 
 
 def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
@@ -142,12 +142,10 @@ def rotary_heads(
 
 
 def _define(editor: GraphEditor, text: str) -> None:
-    function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
-    if function.identifier() not in editor.model.functions:
-        _add(editor, function)
+    _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(text)))
 
 
 def _add(editor: GraphEditor, function: ir.Function) -> None:
     model = editor.model
-    model.functions[function.identifier()] = function
+    model.functions.setdefault(function.identifier(), function)
     model.metadata_props[OPERATORS_PROPERTY] = " ".join(sorted(other.name for other in model.functions.values()))

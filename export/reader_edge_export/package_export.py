@@ -10,14 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.parity import (
-    MAX_RELATIVE_ERROR,
-    MAX_RELATIVE_ERROR_HALF,
-    TreeCase,
-    check_greedy,
-    check_tree_against_decoding,
-    check_tree_logits,
-)
+from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
 from reader_edge_export.quality import check_quality
 from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sources.hugging_face import Source
@@ -32,8 +25,6 @@ from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
-_TRACE_FOLDER = "trace"
-_TWIN_FOLDER = "twin"
 
 
 class PackageExport:
@@ -65,7 +56,7 @@ class PackageExport:
         return manifest
 
     def _write_graph(self, model: PreTrainedModel) -> list[AttentionLayer]:
-        traced = self._folder / _TRACE_FOLDER / "traced.onnx"
+        traced = self._folder / "trace" / "traced.onnx"
         with self._stages.enter("tracing"):
             traced.parent.mkdir()
             layers = trace_model(model, self._source.max_context, traced)
@@ -108,11 +99,11 @@ class PackageExport:
         case = TreeCase.draw(package, text_ids)
         checks = check_tree_against_decoding(target, case)
         if self._options.precision == "fp32":
-            checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR)
+            checks |= check_tree_logits(target, model, case)
             checks |= check_greedy(target, model, case.prompts[0])
         else:
             if self._options.precision in HALF_PRECISIONS:
-                checks |= check_tree_logits(target, model, case, MAX_RELATIVE_ERROR_HALF)
+                checks |= check_tree_logits(target, model, case)
             checks |= check_quality(target, model, text_ids)
         return checks
 
@@ -120,7 +111,7 @@ class PackageExport:
         """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
         if self._options.precision != "bf16":
             return HostTarget.open(package)
-        twin = self._folder / _TWIN_FOLDER
+        twin = self._folder / "twin"
         twin.mkdir()
         write_widened(package.path(GRAPH_NAME), twin)
         target = HostTarget.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))

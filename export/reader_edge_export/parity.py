@@ -15,6 +15,7 @@ from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
@@ -72,7 +73,7 @@ class TreeCase:
                 yield b, prompt, path, [tree.token_ids[node] for node in path]
 
 
-def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase, max_relative_error: float) -> Figures:
+def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase) -> Figures:
     """Logits of the trees' nodes against the source's logits of each path as a plain text."""
     logits = tree_logits(target, case)
     expected = np.zeros_like(logits)
@@ -80,6 +81,7 @@ def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase, ma
         expected[b, path] = chain_logits(model, prompt + token_ids)[len(prompt) :].numpy()
     error = float(np.abs(logits - expected).max())
     scale = float(np.abs(expected).max())
+    max_relative_error = MAX_RELATIVE_ERROR_HALF if target.manifest.precision in HALF_PRECISIONS else MAX_RELATIVE_ERROR
     if not error <= max_relative_error * max(1.0, scale):
         raise ParityError(f"Tree logits differ by {error:.2g} from the source's (scale {scale:.2g}): please report it.")
     return {"tree_logit_error": error, "logit_scale": scale}
