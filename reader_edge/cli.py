@@ -8,6 +8,8 @@ import errno
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 import click
@@ -26,25 +28,14 @@ from reader_edge.terminal.control_characters import visible
 class CommandLine(click.Group):
     """A group of commands that tells every error a user can cause in one sentence."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _errors_told():
+            _replace_closed_streams()
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _errors_told():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
-            ctx.exit(130)
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # which click takes care of
-                raise
-            if error.filename is None:
-                _discard_output()
-            name = "The output" if error.filename is None else f"'{error.filename}'"
-            raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
-        except Exception as error:
-            # Looked up, not imported: without ONNX Runtime the import itself is the error to tell.
-            errors = sys.modules.get("reader_edge_runtime.errors")
-            if errors is None or not isinstance(error, errors.ReaderEdgeError):
-                raise
-            raise click.ClickException(visible(str(error))) from error
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,6 +49,39 @@ def main(ctx: click.Context) -> None:
 
 for command in (run, verify, info, export, datastore, forget, bench):
     main.add_command(command)
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        raise click.exceptions.Exit(130) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # which click takes care of
+            raise
+        if error.filename is None:
+            _discard_output()
+        name = "The output" if error.filename is None else f"'{error.filename}'"
+        raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
+    except Exception as error:
+        # Looked up, not imported: without ONNX Runtime the import itself is the error to tell.
+        errors = sys.modules.get("reader_edge_runtime.errors")
+        if errors is None or not isinstance(error, errors.ReaderEdgeError):
+            raise
+        raise click.ClickException(visible(str(error))) from error
+
+
+def _replace_closed_streams() -> None:
+    """Read nothing where standard input is closed, tell nobody where standard error is, refuse to answer nobody."""
+    # These take the descriptors of the streams, which would else be given to files.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 (as long as the process)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise click.ClickException("Standard output is closed: send it to a file, a pipe or /dev/null.")
 
 
 def _tell_warning(

@@ -117,6 +117,37 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         assert process.stderr.read() == ""
 
 
+def test_a_closed_standard_output_is_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    for arguments in (["--help"], ["info"], ["run", "-p", "# tar", "--json"]):
+        with pytest.raises(SystemExit, match="1"):
+            main(arguments)
+        sentence = "Error: Standard output is closed: send it to a file, a pipe or /dev/null.\n"
+        assert capsys.readouterr().err == sentence
+
+
+def test_a_closed_standard_error_leaves_the_answer_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for arguments in ([], ["--stats"]):
+        monkeypatch.setattr(sys, "stderr", None)
+        main(["run", "-p", "# tar", "-n", "4", "--no-calibrate", *arguments], standalone_mode=False)
+        sys.stderr.close()
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
+def test_a_closed_standard_input_is_empty(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit, match="1"):
+        main(["run"])
+    sys.stdin.close()
+    assert capsys.readouterr().err == "Error: The prompt is empty: give some text with -p or on standard input.\n"
+
+
 def test_a_file_that_cannot_be_read_is_one_sentence(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> bytes:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))

@@ -57,10 +57,11 @@ def test_an_answer_is_spelt_out_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
-def test_output_to_a_full_device_is_one_sentence(demo_folder: Path) -> None:
+@pytest.mark.parametrize("arguments", [["info"], ["--help"]])
+def test_output_to_a_full_device_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "reader_edge", "info", str(demo_folder)],
+            [sys.executable, "-m", "reader_edge", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
