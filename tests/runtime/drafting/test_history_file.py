@@ -3,6 +3,7 @@
 import itertools
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import struct
@@ -163,6 +164,13 @@ def test_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
     with pytest.raises(HistoryError, match="cannot be used"):
         history(tmp_path / "blocked" / "file").append(np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("name", ["file.lock", ".file.successor"])
+def test_a_folder_in_the_place_of_a_file_beside_it_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(HistoryError, match=re.escape(f"'{tmp_path / name}' cannot be used: ")):
+        history(tmp_path / "file").read()
 
 
 def test_folder_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:

@@ -219,7 +219,9 @@ def _explained(path: Path) -> Iterator[None]:
     except Timeout:
         raise HistoryError(f"'{path}' is locked by another process for {_LOCK_SECONDS} s: try again.") from None
     except OSError as error:
-        raise HistoryError(f"The history '{path}' cannot be used: {error.strerror or error}.") from error
+        raise HistoryError(
+            f"The history '{error.filename or path}' cannot be used: {error.strerror or error}."
+        ) from error
 
 
 def _lock(path: Path) -> FileLock:
