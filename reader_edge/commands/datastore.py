@@ -25,7 +25,7 @@ _max_memory = click.option(
     callback=_parse_size,
     help="Refuse a corpus that would take more.",
 )
-_force = click.option("--force", is_flag=True, help="Replace an existing file.")
+_force = click.option("--force", is_flag=True, help="Replace an existing datastore.")
 _tokenizer = click.option(
     "--tokenizer",
     required=True,
@@ -130,6 +130,10 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
 
 def _check_out(out: Path, force: bool) -> None:
     """Tell before the work what would spoil it."""
+    from reader_edge_runtime.drafting.sources.datastore.datastore import is_datastore
+
+    if out.exists() and not is_datastore(out):
+        raise click.UsageError(f"'{out}' exists and is not a datastore: name another file.")
     if out.exists() and not force:
         raise click.UsageError(f"'{out}' exists: add --force to replace it.")
     if not out.parent.is_dir():

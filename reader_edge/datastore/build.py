@@ -34,6 +34,9 @@ def build_datastore(
     """Build `out` from the texts of corpus files. Raises DatastoreError, InstallationError, TokenizerError."""
     started = time.perf_counter()
     builder = DatastoreBuilder(tokenizer.fingerprint(), tokenizer.vocab_size)
+    for path in corpus:
+        if not path.is_file():
+            raise DatastoreError(f"'{path}' is not a regular file: give files of text.")
     num_total = sum(path.stat().st_size for path in corpus)
     num_done = 0
     with byte_progress("Tokenising") as on_progress:

@@ -3,7 +3,7 @@
 import re
 
 _UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(GB|MB|kB)")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(GB|MB|kB)")
 
 
 def readable_size(num_bytes: int) -> str:

@@ -167,11 +167,24 @@ def test_an_existing_file_is_replaced_only_by_force(command: Command, corpus: Pa
     assert Datastore.open(built).header.num_documents == 2
 
 
+def test_force_replaces_nothing_but_a_datastore(command: Command, corpus: Path, built: Path) -> None:
+    for name, source, out in (("build", corpus, corpus), ("merge", built, corpus), ("build", corpus, "/dev/null")):
+        assert "is not a datastore: name another file" in failed(command(name, source, "-o", out, "--force"), 2)
+    assert corpus.read_text(encoding="utf-8") == TEXT
+
+
+def test_an_endless_corpus_is_refused(command: Command, tmp_path: Path) -> None:
+    sentence = "'/dev/zero' is not a regular file: give files of text."
+    out = ["-o", tmp_path / "new.ds", "--max-memory", "401MB"]
+    assert failed(command("build", "/dev/zero", *out)) == sentence
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("-o", "no/such/folder/x.ds"), "There is no folder"),
         (("-o", "x.ds", "--max-memory", "lots"), "is not a size such as"),
+        (("-o", "x.ds", "--max-memory", f"{'9' * 400}GB"), "is not a size such as"),
         (("-o", "x.ds", "--format", "docx"), "is not one of"),
     ],
 )

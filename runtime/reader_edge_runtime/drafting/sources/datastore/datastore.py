@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.drafting.sources.datastore.header import (
     HEADER_BYTES,
+    MAGIC,
     MAX_FILES,
     DatastoreFacts,
     DatastoreHeader,
@@ -36,6 +37,9 @@ class Datastore:
         cls, path: str | os.PathLike[str], tokenizer_fingerprint: str | None = None, vocab_size: int | None = None
     ) -> "Datastore":
         """Map a file. Raises DatastoreError.
+
+        Replace an open file by renaming another one over it, as a build does: the operating system ends processes that
+        read a mapped page which was cut off.
 
         tokenizer_fingerprint, vocab_size: those of the model that the file must fit; None accepts any.
         """
@@ -94,6 +98,14 @@ class Datastore:
     @property
     def _bytes(self) -> npt.NDArray[np.uint8]:
         return self.words.view(np.uint8)
+
+
+def is_datastore(path: Path) -> bool:
+    """Whether a file begins like a datastore. Raises OSError."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def open_datastores(
