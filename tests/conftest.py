@@ -11,12 +11,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+import hypothesis
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 
 ROOT = Path(__file__).parent.parent
+
+hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine takes its time
+hypothesis.settings.load_profile("no deadline")
 
 # A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,15 +4,16 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -22,6 +23,7 @@ from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[Message]
+Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
 _BATCH_MEASURED = 4
 
@@ -99,12 +101,18 @@ class Engine:
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError
         or ProviderError.
         """
-        configs = config or EngineConfig(), draft or DraftConfig()
+        if isinstance(datastores, str | os.PathLike):
+            raise ConfigError(f"datastores is {str(datastores)!r:.80}, but must be a list of files.")
+        configs = _given(config, EngineConfig, "config"), _given(draft, DraftConfig, "draft")
         return cls(*assemble(path, *configs, drafter, history, datastores, on_progress, on_calibration))
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Token ids of a text, or of chat messages through the model's chat template."""
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else self.tokenizer.encode_chat(prompt)
+        """Token ids of a text, or of chat messages through the model's chat template. Raises PromptError."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if not isinstance(prompt, list | tuple):
+            raise PromptError(f"A prompt is a text or a list of messages, got {prompt!r:.80}.")
+        return self.tokenizer.encode_chat(prompt)
 
     def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> GenerationResult:
         """Answer one prompt. Raises PromptError or ConfigError, and whatever made the request fail."""
@@ -118,21 +126,23 @@ class Engine:
     ) -> list[GenerationResult]:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
-        A request that fails has its error in its result; the others are answered all the same.
+        A request that fails on its way has its error in its result; the others are answered all the same. Raises
+        PromptError or ConfigError for a prompt or config that cannot be, before anything is answered.
         """
-        if config is None or isinstance(config, GenerationConfig):
-            configs: Sequence[GenerationConfig] = [config or GenerationConfig()] * len(prompts)
-        else:
-            configs = config
+        if isinstance(prompts, str):
+            raise PromptError("Several prompts are a list of them: 'generate' takes a single one.")
+        configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
         if len(prompts) > 1:
             self._calibrate_batches()
         answers = [_Answer(self, prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
-        with ExitStack() as stack:
+        try:
             for answer in answers:
-                stack.enter_context(answer)
+                answer.start()
             return [answer.result() for answer in answers]
+        finally:
+            self.close(*[answer.request for answer in answers])
 
     def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; the last chunk has the finish reason and the statistics.
@@ -141,24 +151,38 @@ class Engine:
         request and leaves the cache right. Several streams may be read in turn, also by several threads. Raises what
         made the request fail, after the chunks that came before.
         """
-        return _chunks(_Answer(self, prompt, config or GenerationConfig()))
+        return self._chunks(_Answer(self, prompt, config))
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""
         with self.working() as decoder:
             decoder.forget()
 
+    def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
+        try:
+            answer.start()
+            while True:
+                chunk = answer.next_chunk()
+                yield chunk
+                if chunk.error is not None:
+                    raise chunk.error
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            self.close(answer.request)
+
     @contextmanager
     def working(self) -> Iterator[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile."""
         with self._lock:
             while self._closed:
-                self.decoder.cancel(self._closed.popleft())
+                self.decoder.cancel(self._closed[0])
+                self._closed.popleft()
             yield self.decoder
 
-    def close(self, request: Request) -> None:
-        """End a request, at the latest when the decoder next works: an iterator may be finalised amid a step."""
-        self._closed.append(request)
+    def close(self, *requests: Request) -> None:
+        """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
+        self._closed.extend(requests)
         if not self._lock.locked():
             with self.working():
                 return
@@ -171,27 +195,31 @@ class Engine:
                 decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
 
-class _Answer:
-    """One request's text beside its tokens; in the decoder as long as the `with` block lasts."""
+def _given(config: Config | None, kind: type[Config], name: str) -> Config:
+    """A config as it was given, or one of defaults. Raises ConfigError."""
+    if config is not None and not isinstance(config, kind):
+        raise ConfigError(f"{name} is {config!r:.80}, but must be a {kind.__name__}.")
+    return kind() if config is None else config
 
-    def __init__(self, engine: Engine, prompt: Prompt, config: GenerationConfig) -> None:
+
+class _Answer:
+    """One request's text beside its tokens."""
+
+    def __init__(self, engine: Engine, prompt: Prompt, config: GenerationConfig | None) -> None:
+        config = _given(config, GenerationConfig, "config")
         token_ids = engine.encode_prompt(prompt)
         self._engine = engine
         self._stream = TextStream(engine.tokenizer, token_ids, config.stop)
-        self._request = Request(token_ids, config, engine.package.manifest, self._stream.push)
+        self.request = Request(token_ids, config, engine.package.manifest, self._stream.push)
         self._num_taken = 0
 
-    def __enter__(self) -> "_Answer":
+    def start(self) -> None:
         with self._engine.working() as decoder:
-            decoder.enqueue(self._request)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._engine.close(self._request)
+            decoder.enqueue(self.request)
 
     def next_chunk(self) -> GenerationChunk:
         """What was emitted since the last chunk; decodes until there is something."""
-        request = self._request
+        request = self.request
         with self._engine.working() as decoder:
             while request.is_running and request.num_output_tokens == self._num_taken:
                 decoder.step()
@@ -209,19 +237,8 @@ class _Answer:
             chunks.append(self.next_chunk())
         return GenerationResult(
             "".join(chunk.text for chunk in chunks),
-            tuple(self._request.output_token_ids),
+            tuple(self.request.output_token_ids),
             chunks[-1].finish_reason,
-            self._request.stats,
-            self._request.error,
+            self.request.stats,
+            self.request.error,
         )
-
-
-def _chunks(answer: _Answer) -> Generator[GenerationChunk, None, None]:
-    with answer:
-        while True:
-            chunk = answer.next_chunk()
-            yield chunk
-            if chunk.error is not None:
-                raise chunk.error
-            if chunk.finish_reason is not None:
-                return

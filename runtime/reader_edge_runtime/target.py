@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.package.manifest import Manifest
 
 Float32Array = npt.NDArray[np.float32]
@@ -66,6 +66,11 @@ class ForwardResult:
         logits = self.wanted_logits[b, row]
         best = logits.max()
         return float(logits[token_id] - best - np.log(np.exp(logits - best).sum()))
+
+    def scored(self, b: int, tree: DraftTree, rows: range, root: int, vocab_size: int) -> ScoredTree:
+        """What this pass said of nodes of tree b, whose root is at this position of its text. Raises DraftError."""
+        n, hidden_states = len(rows), None if self.hidden_states is None else self.hidden_states[b, : len(rows)].copy()
+        return ScoredTree(tree, rows, root, self.top_ids[b, :n], self.top_logits[b, :n], vocab_size, hidden_states)
 
 
 class Cache(Protocol):

@@ -2,12 +2,15 @@
 
 import threading
 from dataclasses import replace
+from typing import Any, cast
 
+import onnxruntime as ort
 import pytest
 
 from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.errors import PromptError, ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import PassTensors
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
@@ -124,3 +127,97 @@ def test_a_stream_finalised_amid_a_step_neither_blocks_nor_harms_the_others(
     monkeypatch.setattr(engine.decoder.target, "forward", collecting)
     assert whole(list(engine.stream("# tar", CONFIG))) == alone["# tar"]
     assert not engine.decoder.running
+
+
+def test_a_request_whose_start_was_interrupted_is_not_decoded_later(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue = engine.decoder.enqueue
+
+    def interrupted(request: Request) -> None:
+        enqueue(request)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.decoder, "enqueue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate("# tar", CONFIG)
+        with pytest.raises(KeyboardInterrupt):
+            next(engine.stream("# tar", CONFIG))
+    assert not engine.decoder.waiting
+
+
+@pytest.mark.parametrize("place", ["swap", "_swap_rows"])
+def test_an_interrupt_amid_a_change_of_slots_costs_no_later_answer_a_token(
+    engine: Engine,
+    alone: dict[str, tuple[str, tuple[int, ...], str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    engine.generate_batch(PROMPTS, CONFIG)  # three idle slots, each of which a next request may reuse
+    real = getattr(engine.decoder.cache, place)
+
+    def interrupted(*arguments: int) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.decoder.cache, place, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate_batch(PROMPTS[::-1], CONFIG)
+    for prompt in (*PROMPTS, *PROMPTS):
+        result = engine.generate(prompt, CONFIG)
+        assert (result.text, result.token_ids, result.finish_reason) == alone[prompt]
+
+
+@pytest.mark.parametrize("num_bound", range(7))
+def test_an_interrupt_amid_the_binding_of_a_pass_costs_no_later_answer_a_token(
+    engine: Engine,
+    alone: dict[str, tuple[str, tuple[int, ...], str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    num_bound: int,
+) -> None:
+    bind_to = PassTensors.bind_to
+
+    def interrupted(tensors: PassTensors, binding: ort.IOBinding) -> None:
+        bind_to(tensors, HalfBinding(binding, num_bound))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PassTensors, "bind_to", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate("# git commit --amend", CONFIG)
+    for prompt in PROMPTS:
+        result = engine.generate(prompt, CONFIG)
+        assert (result.text, result.token_ids, result.finish_reason) == alone[prompt]
+
+
+class HalfBinding:
+    """A binding whose user is interrupted after a number of calls."""
+
+    def __init__(self, binding: ort.IOBinding, num_left: int) -> None:
+        self._binding = binding
+        self._num_left = num_left
+
+    def _bind(self, kind: str, name: str, value: ort.OrtValue) -> None:
+        if self._num_left == 0:
+            raise KeyboardInterrupt
+        self._num_left -= 1
+        getattr(self._binding, kind)(name, value)
+
+    def bind_ortvalue_input(self, name: str, value: ort.OrtValue) -> None:
+        self._bind("bind_ortvalue_input", name, value)
+
+    def bind_ortvalue_output(self, name: str, value: ort.OrtValue) -> None:
+        self._bind("bind_ortvalue_output", name, value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "config"),
+    [("# tar", {"max_tokens": 3}), ("# tar", GenerationConfig), ("# tar", False), (None, None), (b"# tar", None)],
+)
+def test_a_prompt_or_config_of_the_wrong_kind_is_one_sentence(engine: Engine, prompt: object, config: object) -> None:
+    for call in (engine.generate, engine.stream):
+        with pytest.raises(ReaderEdgeError, match=r"^[^\n]+\.$"):
+            call(cast(Any, prompt), cast(Any, config))
+    with pytest.raises(PromptError, match="list of them"):
+        engine.generate_batch("# tar")

@@ -16,7 +16,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.slots import Slots
-from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
@@ -82,6 +82,7 @@ class Decoder:
         one of a pass ends those in it. An interrupt cancels what was running, whose tokens and cache rows might not
         match any more.
         """
+        self._drop_torn_slots()
         advanced = list(self.running)
         try:
             if self.running:
@@ -214,6 +215,7 @@ class Decoder:
     @recorded("learn_s")
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
         """Count what happened, and let the drafters learn, also from rejected nodes."""
+        vocab_size = self.target.manifest.vocab_size
         for b, (tree, verification) in enumerate(zip(plan.trees, verifications, strict=True)):
             with self.running[b] as request:
                 if verification is None:
@@ -224,7 +226,7 @@ class Decoder:
                 if plan.drafts[b] is not None and request.drafter is not None:
                     request.stats.num_vain_drafts += len(tree) == 1
                     root = len(request.token_ids) - len(verification.token_ids) - 1
-                    request.drafter.observe(self._scored(tree, range(len(tree)), root, result, b))
+                    request.drafter.observe(result.scored(b, tree, range(len(tree)), root, vocab_size))
 
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
@@ -264,9 +266,19 @@ class Decoder:
             if is_last:
                 request.emit(self._choose(request, result, 0, len(rows) - 1))
             if request.drafter is not None:
-                request.drafter.observe(self._scored(tree, rows, length, result, 0))
+                request.drafter.observe(result.scored(0, tree, rows, length, self.target.manifest.vocab_size))
+
+    def _drop_torn_slots(self) -> None:
+        """After an interrupt amid a change of slots, trust none of them: what was running ends."""
+        if not self._slots.is_torn and self._slots.num_running == len(self.running):
+            return
+        for request in self.running:
+            request.finish_reason = request.finish_reason or "cancelled"
+        self.running.clear()
+        self._slots.reset()
 
     def _release_finished(self) -> None:
+        self._drop_torn_slots()
         for slot in reversed(range(len(self.running))):
             request = self.running[slot]
             if request.is_running:
@@ -279,16 +291,3 @@ class Decoder:
                 with request:
                     request.drafter.finish()
                 self.planner.end(request, self.recorder.lap())
-
-    def _scored(self, tree: DraftTree, rows: range, root: int, result: ForwardResult, b: int) -> ScoredTree:
-        """What a pass said of these nodes of tree b, whose root is at this position of the text."""
-        n, hidden_states = len(rows), result.hidden_states
-        return ScoredTree(
-            tree,
-            rows,
-            root,
-            result.top_ids[b, :n],
-            result.top_logits[b, :n],
-            self.target.manifest.vocab_size,
-            None if hidden_states is None else hidden_states[b, :n].copy(),
-        )

@@ -1,5 +1,6 @@
 """One request on its way: its tokens, its choices and when it ends."""
 
+import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal
@@ -11,7 +12,7 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.drafting.drafter import RequestDrafter
-from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.errors import PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.target import ForwardResult
@@ -55,6 +56,7 @@ class Request:
         self.error: Exception | None = None
         self._is_stop = is_stop
         self._max_context = manifest.max_context
+        self._vocab_size = manifest.vocab_size
         self._stop_token_ids = set(config.stop_token_ids)
         if not config.ignores_eos:
             self._stop_token_ids.update(manifest.eos_token_ids)
@@ -85,8 +87,15 @@ class Request:
     def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool = False) -> int:
         """The next token, from row (b, row) of a pass. reads_logits: even where the best token is all it takes."""
         position = len(self.token_ids)
+        if not math.isfinite(result.top_logits[b, row, 0]):
+            raise ProviderError("The model's logits are not numbers: export it again, in fp32 if it was in fp16.")
         if not (reads_logits or self.needs_logits):
             token_id = self.sampler.take_best(int(result.top_ids[b, row, 0]), position)
+            if not 0 <= token_id < self._vocab_size:
+                raise ProviderError(
+                    f"The model's graph names token id {token_id} as the best, but the vocabulary has "
+                    f"{self._vocab_size} tokens: export it again."
+                )
         else:
             logits = result.wanted_logits[b, row]
             if self.constraint is not None:

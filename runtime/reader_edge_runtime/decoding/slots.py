@@ -4,13 +4,17 @@ from reader_edge_runtime.target import Cache
 
 
 class Slots:
-    """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse."""
+    """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse.
+
+    is_torn: an interrupt came amid a change, so that no slot can be trusted until `reset`.
+    """
 
     def __init__(self, cache: Cache, max_slots: int) -> None:
         self._cache = cache
         self._max_slots = max_slots
         self._idle_token_ids: list[list[int]] = [[] for _ in range(cache.num_slots)]
         self.num_running = 0
+        self.is_torn = False
 
     @property
     def is_full(self) -> bool:
@@ -21,6 +25,7 @@ class Slots:
 
         The last token is never reused: its logits are what decoding starts from.
         """
+        self.is_torn = True
         slot = self.num_running
         if slot == self._cache.num_slots:
             self._cache.reserve(slot + 1, self._cache.capacity)
@@ -33,15 +38,25 @@ class Slots:
         num_reused = shared[best - slot]
         self._cache.lengths[slot] = num_reused
         self.num_running += 1
+        self.is_torn = False
         return num_reused
 
     def release(self, slot: int, token_ids: list[int]) -> None:
         """Make a running slot idle; the last running slot takes its place."""
+        self.is_torn = True
         last = self.num_running - 1
         kept = token_ids[: self._cache.lengths[slot]]
         self._cache.swap(slot, last)
         self._idle_token_ids[last] = kept
         self.num_running -= 1
+        self.is_torn = False
+
+    def reset(self) -> None:
+        """Make all slots idle, and forget what they hold."""
+        self.num_running = 0
+        self._idle_token_ids = [[] for _ in range(self._cache.num_slots)]
+        self.forget()
+        self.is_torn = False
 
     def fill(self, token_ids: list[int]) -> None:
         """Let the first idle slot hold these tokens, with made-up rows."""

@@ -15,6 +15,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.fake_target import make_manifest
 from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
 
@@ -243,3 +244,25 @@ def test_bad_prompt_is_refused_in_one_sentence(prompt: list[int]) -> None:
 def test_what_is_no_tree_of_known_tokens_is_refused(tree: DraftTree) -> None:
     with pytest.raises(DraftError):
         tree.check(root_token_id=0, vocab_size=6, max_nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("top_id", "logit", "sentence"),
+    [(-1, 1.0, "token id -1"), (6, 1.0, "token id 6"), (2**40, 1.0, "1099511627776"), (2, float("nan"), "not numbers")],
+)
+def test_what_a_graph_cannot_mean_ends_the_request_in_one_sentence(
+    top_id: int, logit: float, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = make_decoder(make_manifest(6), RandomDrafter(6, 9, seed=1))
+    forward = decoder.target.forward
+
+    def hostile(cache: Cache, wanted: Pass) -> ForwardResult:
+        result = forward(cache, wanted)
+        result.top_ids[..., 0], result.top_logits[..., 0] = top_id, logit
+        return result
+
+    monkeypatch.setattr(decoder.target, "forward", hostile)
+    request = decoder.submit([1, 2], GenerationConfig(max_tokens=5))
+    with pytest.raises(ProviderError, match=sentence):
+        decoder.finish(request)
+    assert request.output_token_ids == []

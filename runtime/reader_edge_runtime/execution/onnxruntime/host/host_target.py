@@ -127,6 +127,7 @@ class HostTarget:
         binding = self._binding(cast(HostCache, cache), wanted.first_slot, len(wanted.trees))  # made by `new_cache`
         tensors = self._tensors_of(inputs)
         if self._bound != (binding, tensors):
+            self._bound = None  # an interrupt amid the binding leaves nothing bound
             tensors.bind_to(binding)
             self._bound = binding, tensors
         for name, array in inputs.items():
