@@ -56,7 +56,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _check(self)
-        _require(self.provider in (None, "cpu", "cuda"), "provider", self.provider, "'cpu' or 'cuda'")
+        is_known = isinstance(self.provider, str | None) and self.provider in (None, "cpu", "cuda")
+        _require(is_known, "provider", self.provider, "'cpu' or 'cuda'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,5 +169,10 @@ def _number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Numb
 
 
 def _require(is_valid: bool, name: str, value: object, allowed: str) -> None:
-    if not is_valid:
-        raise ConfigError(f"{name} is {value!r}, but must be {allowed}.")
+    if is_valid:
+        return
+    try:
+        shown = repr(value)
+    except ValueError:  # Python shows no number of more than 4300 digits
+        shown = "too long to show"
+    raise ConfigError(f"{name} is {shown}, but must be {allowed}.")

@@ -18,6 +18,7 @@ from reader_edge_runtime.errors import ConfigError
         (EngineConfig, "max_batch", True, "a whole number"),
         (EngineConfig, "is_probed", 1, "True or False"),
         (EngineConfig, "provider", "tpu", "'cpu' or 'cuda'"),
+        (EngineConfig, "provider", np.array(["cpu", "cuda"]), "'cpu' or 'cuda'"),
         (DraftConfig, "max_nodes", "64", "a whole number"),
         (DraftConfig, "max_depth", 256, "from 1 to 255"),
         (SamplingConfig, "temperature", math.nan, "from 0 to 100"),
@@ -35,6 +36,7 @@ from reader_edge_runtime.errors import ConfigError
         (GenerationConfig, "max_tokens", 0, "1 or more"),
         (GenerationConfig, "sampling", {}, "a SamplingConfig"),
         (GenerationConfig, "stop", "abc", "a tuple of strings that are not empty"),
+        (GenerationConfig, "stop", (10**5000,), "a tuple of strings that are not empty"),
         (GenerationConfig, "stop", (5,), "a tuple of strings that are not empty"),
         (GenerationConfig, "stop", ("",), "a tuple of strings that are not empty"),
         (GenerationConfig, "stop_token_ids", 5, "a tuple of token ids"),
@@ -49,6 +51,13 @@ def test_an_option_of_another_kind_or_outside_its_range_is_one_sentence(
         make(**{name.split()[0]: value})
     assert str(caught.value).startswith(f"{name} is ")
     assert str(caught.value).endswith(f", but must be {words}.")
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_k", "seed"])
+def test_a_number_of_too_many_digits_to_show_is_one_sentence(name: str) -> None:
+    choice: dict[str, Any] = {name: -(10**5000)}
+    with pytest.raises(ConfigError, match=f"^{name} is too long to show, but must be "):
+        SamplingConfig(**choice)
 
 
 def test_numbers_of_numpy_and_lists_are_kept_as_plain_values() -> None:
