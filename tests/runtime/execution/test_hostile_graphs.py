@@ -57,11 +57,14 @@ def test_a_spoilt_graph_is_one_sentence(
     assert words in result.stderr
 
 
-def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(demo_folder: Path) -> None:
+def test_a_fault_inside_a_pass_is_one_sentence_and_the_next_pass_is_right(
+    demo_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     target = HostTarget.open(ModelPackage.open(demo_folder))
     cache = target.new_cache(1, 8)
     good = Pass(0, [DraftTree.root(5)], [[0]], wants_logits=True)
     before = target.forward(cache, good).wanted_logits.tobytes()
     with pytest.raises(ProviderError, match=r"^ONNX Runtime failed in a pass \(.*indices element out of data bounds"):
         target.forward(cache, Pass(0, [DraftTree.root(target.manifest.vocab_size)], [[0]]))
+    assert capfd.readouterr().err == ""  # what ONNX Runtime logs is shown as the graph spells it
     assert target.forward(cache, good).wanted_logits.tobytes() == before

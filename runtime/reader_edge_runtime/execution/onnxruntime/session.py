@@ -10,8 +10,9 @@ import onnxruntime as ort
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.processor import has_saturating_sums, num_usable_cores
 
-# ONNX Runtime's levels: 2 warnings, 3 errors. Errors come back as exceptions, so its log stays quiet.
-LOG_SEVERITY = 3
+# ONNX Runtime's levels: 2 warnings, 3 errors, 4 fatal ones; runs take their session's. Errors come back as exceptions,
+# and in the log names from the graph could steer a terminal.
+LOG_SEVERITY = 4
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 NOT_CAPTURED = -1  # ONNX Runtime's graph id of a run that is made as it comes
