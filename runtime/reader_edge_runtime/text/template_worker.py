@@ -53,19 +53,26 @@ def _template(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
     return environment.from_string(source)
 
 
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+# Named as templates know them: Python's complaint about a wrong call shows the name.
+
+
+def tojson(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
     """JSON as it is; jinja2's own filter escapes it for HTML and sorts its keys."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
-def _refuse(message: str) -> NoReturn:
+def raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
+
+
+def strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
 
 
 def _limit_memory() -> None:
