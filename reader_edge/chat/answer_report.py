@@ -85,6 +85,8 @@ def _drafting(engine: Engine, stats: GenerationStats) -> str:
     planner = engine.decoder.planner
     times = planner.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
     parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
+    if stats.num_unready_steps:
+        parts.insert(0, f"not loaded yet in {stats.num_unready_steps} steps")
     if planner.times.is_measured:
         step_s = times[1] + planner.overheads.plain_s
         parts.append(f"drafting adds {1e6 * planner.overheads.draft_s:.0f} µs to a step of {1e3 * step_s:.2f} ms")

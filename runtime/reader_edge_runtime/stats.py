@@ -41,6 +41,7 @@ class GenerationStats(StepTimes):
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
     num_vain_drafts: drafts that promised too little to verify: their pass was plain.
     num_rested_steps: passes without a draft because drafts had been in vain.
+    num_unready_steps: passes without a draft because the drafter was not loaded yet.
     num_redecided_tokens: near ties that a single-token pass decided anew.
     log_probability: sum over the tokens of what the target gave them, where the request was scored.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
@@ -66,6 +67,7 @@ class GenerationStats(StepTimes):
     steps_by_width: Counter[int] = field(default_factory=Counter)
     num_vain_drafts: int = 0
     num_rested_steps: int = 0
+    num_unready_steps: int = 0
     num_redecided_tokens: int = 0
     log_probability: float = 0.0
     prefill_s: float = 0.0

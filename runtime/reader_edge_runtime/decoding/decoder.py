@@ -223,6 +223,7 @@ class Decoder:
                 request.has_drafted |= plan.first[b]
                 request.stats.count_tree(tree, verification.path)
                 request.stats.num_rested_steps += plan.resting[b]
+                request.stats.num_unready_steps += request.drafter is not None and not self.drafter.is_ready
                 if plan.drafts[b] is not None and request.drafter is not None:
                     request.stats.num_vain_drafts += len(tree) == 1
                     root = len(request.token_ids) - len(verification.token_ids) - 1
