@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import warnings
 
 import click
 
@@ -63,22 +64,31 @@ def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> None
 def print_answer(
     engine: Engine, prompt: Prompt, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
-    """Write an answer as it comes; its text also goes into `pieces`, where it outlives an interruption."""
+    """Write an answer as it comes, then what was warned of meanwhile.
+
+    Its text also goes into `pieces`, where it outlives an interruption.
+    """
     chunks = engine.stream(prompt, config)
     stats = GenerationStats()
     try:
-        for chunk in chunks:
-            pieces.append(chunk.text)
-            write(chunk.text)
-            stats = chunk.stats or stats
+        with warnings.catch_warnings(record=True) as held:
+            for chunk in chunks:
+                pieces.append(chunk.text)
+                write(chunk.text)
+                stats = chunk.stats or stats
     finally:
-        if ends_line and not "".join(pieces).endswith("\n"):
+        text = "".join(pieces)
+        if ends_line and not text.endswith("\n"):
             click.echo()
+        if held and not ends_line:
+            start_line(text)
+        for warning in held:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return stats
 
 
 def start_line(text: str) -> None:
-    """Keep a table off the last word of `text`, which is all that standard output gets where it is no terminal."""
+    """Keep what follows off the last word of `text`, all that standard output gets where it is no terminal."""
     if not sys.stdout.isatty() and not text.endswith("\n"):
         click.echo(err=True)
 

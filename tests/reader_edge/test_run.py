@@ -9,6 +9,8 @@ from click.testing import CliRunner
 from reader_edge.cli import main
 from reader_edge.commands.run import Question
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.errors import HistoryError
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -180,6 +182,22 @@ def test_on_a_terminal_the_text_ends_its_own_line(
     result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "23", *options])
     assert result.stdout == text + "\n"
     assert not result.stderr.startswith("\n")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_warning_waits_for_the_end_of_the_answer(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_terminal: bool
+) -> None:
+    def refuse(history: HistoryFile, token_ids: object) -> None:
+        raise HistoryError("The disk is full.")
+
+    text = _run(runner, "-p", PROMPT, "-n", "23")
+    monkeypatch.setattr(HistoryFile, "append", refuse)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: is_terminal)
+    result = runner.invoke(main, ["run", "-p", PROMPT, "-n", "23", "--history", str(tmp_path / "history")])
+    sentence = "Warning: The disk is full. Answers are no longer added to it.\n"
+    assert result.output.endswith(f"{text}\n{sentence}")
 
 
 def test_compare_as_json(runner: CliRunner) -> None:
