@@ -15,7 +15,7 @@ from reader_edge_runtime.text.growth import growth
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
-_MAX_STEPS, _MAX_GROWTH = 64, 4096  # XLNet's come to 2376: rare characters, decomposed twice
+_MAX_STEPS, _MAX_GROWTH = 64, 1 << 13  # ALBERT's come to 4752: rare characters, decomposed twice
 
 
 class Tokenizer:
