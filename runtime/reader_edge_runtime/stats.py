@@ -102,10 +102,12 @@ class GenerationStats(StepTimes):
         """Count a step whose widest tree had `width` nodes."""
         self.num_steps += 1
         self.steps_by_width[width] += 1
-        for part in STEP_PARTS:
-            seconds = getattr(times, part)
-            setattr(self, part, getattr(self, part) + seconds)
-            self.decode_s += seconds
+        self.draft_s += times.draft_s
+        self.forward_s += times.forward_s
+        self.verify_s += times.verify_s
+        self.commit_s += times.commit_s
+        self.learn_s += times.learn_s
+        self.decode_s += times.beside_s + times.forward_s + times.verify_s
 
     def count_tree(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Count a step's tree, and the nodes of it that verification walked, the root first."""

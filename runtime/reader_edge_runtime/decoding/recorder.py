@@ -38,7 +38,8 @@ def recorded(part: str) -> Callable[[Method], Method]:
         @functools.wraps(method)
         def timed(self: Any, *arguments: Any) -> Any:
             result = method(self, *arguments)
-            setattr(self.recorder.times, part, self.recorder.lap())
+            recorder = self.recorder
+            setattr(recorder.times, part, recorder.lap())
             return result
 
         return cast(Method, timed)

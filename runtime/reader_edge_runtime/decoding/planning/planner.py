@@ -25,6 +25,7 @@ _VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the lon
 _START_SHARE = 0.02  # share of a request's coming plain steps that drafting may take once
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
+_PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
 _ROWS_A_PASS = 150  # scored prompt rows that save an answer one pass (docs/sources.md)
 _TYPICAL_WIDTH = 8
 
@@ -36,6 +37,7 @@ class StepPlan:
     past: committed rows of the longest request. resting: requests that could draft but rest. first: requests whose
     first draft this is. drafts: whole drafts, None where nothing was drafted. trees: what the pass verifies.
     pays: whether a request's draft is worth its time; meaningless where nothing was drafted. longest_rest: steps.
+    width: nodes of the widest tree. num_drafts: how many requests drafted.
     """
 
     past: int
@@ -45,14 +47,8 @@ class StepPlan:
     trees: list[DraftTree]
     pays: list[bool]
     longest_rest: int
-
-    @property
-    def width(self) -> int:
-        return max(map(len, self.trees))
-
-    @property
-    def num_drafts(self) -> int:
-        return sum(draft is not None for draft in self.drafts)
+    width: int
+    num_drafts: int
 
 
 # Makes drafts by request; a request whose draft failed is left out.
@@ -68,6 +64,8 @@ class Planner:
         self.max_drafted = _FIRST_DRAFT
         self._reads_prompts = True
         self._num_drafted_steps = 0
+        self._step_key = (0, 0)
+        self._last_step_s = 0.0
         self._last_trust = Trust()
 
     def add(self, cost: VerifyCost) -> None:
@@ -97,25 +95,25 @@ class Planner:
 
     def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
-        step_s, most = self._step_s(len(requests), past), min(room, self.max_drafted)
+        most = 0 if self.is_plain_due else min(room, self.max_drafted)
         resting = [False] * len(requests)
         wishes: dict[int, DraftWish] = {}
         for b, request in enumerate(requests):
-            if request.drafter is None or most < 2 or self.is_plain_due or not self._may_draft(request, step_s):
+            if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
                 continue
             resting[b] = request.trust.rest_left > 0
             if not resting[b]:
                 wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1)
-        made = draft(wishes) if wishes else {}
+        roots = [DraftTree.chain([request.token_ids[-1]]) for request in requests]
+        nothing = [False] * len(requests)
+        if not wishes or not (made := draft(wishes)):
+            return StepPlan(past, resting, nothing, [None] * len(requests), roots, nothing, 0, 1, 0)
         drafts = [made.get(b) for b in range(len(requests))]
         first = [b in made and not request.has_drafted for b, request in enumerate(requests)]
-        width, pays = self.choose(requests, drafts, past) if made else (1, [True] * len(requests))
-        trees = [
-            DraftTree.chain([request.token_ids[-1]]) if tree is None else tree.best(width)
-            for request, tree in zip(requests, drafts, strict=True)
-        ]
-        longest_rest = int(self._draft_s(len(made)) / (_VAIN_SHARE * step_s))
-        return StepPlan(past, resting, first, drafts, trees, pays, longest_rest)
+        width, pays = self.choose(requests, drafts, past)
+        trees = [root if each is None else each.best(width) for root, each in zip(roots, drafts, strict=True)]
+        longest_rest = int(self._draft_s(len(made)) / (_VAIN_SHARE * self._step_s(len(requests), past)))
+        return StepPlan(past, resting, first, drafts, trees, pays, longest_rest, max(map(len, trees)), len(made))
 
     @property
     def is_plain_due(self) -> bool:
@@ -132,7 +130,7 @@ class Planner:
         gains = [_gains(each.trust, made) for each, made in zip(requests, drafts, strict=True)]
         times = self.times.seconds(len(requests), past)
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
-        plain_s = self._step_s(len(requests), past)
+        plain_s = times[1] + self._plain_s(len(requests))
         width, tokens_per_s = _best_width(gains, times, plain_s - times[1] + drafting_s)
         self.max_drafted = min(max(2 * width, _LEAST_DRAFT), self.times.max_width)
         token_s = plain_s / len(requests)
@@ -143,9 +141,8 @@ class Planner:
         self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
     ) -> None:
         """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
-        batch_size, num_drafts = len(requests), plan.num_drafts
-        self.times.learn(batch_size, plan.width, plan.past, times.forward_s)
-        self.overheads.learn_step(times.beside_s, batch_size, num_drafts, sum(plan.first))
+        self.times.learn(len(requests), plan.width, plan.past, times.forward_s)
+        self.overheads.learn_step(times.beside_s, len(requests), plan.num_drafts, sum(plan.first))
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, request in enumerate(requests):
             request.trust.rest_left -= plan.resting[b]
@@ -157,17 +154,22 @@ class Planner:
                 else:
                     request.trust.rest(plan.longest_rest)
 
-    def _may_draft(self, request: Request, step_s: float) -> bool:
+    def _may_draft(self, request: Request, batch_size: int, past: int) -> bool:
         """Whether a request can draft, and if it never did, has so many tokens to come that starting may pay."""
         num_tokens = request.num_remaining_tokens - 1
-        is_worth_starting = request.has_drafted or not self.times.is_measured
-        is_worth_starting = is_worth_starting or self.overheads.once_s <= _START_SHARE * num_tokens * step_s
-        return num_tokens > 0 and is_worth_starting
+        if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
+            return num_tokens > 0
+        return self.overheads.once_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
 
     def _step_s(self, batch_size: int, past: int) -> float:
-        """Seconds of a plain step; of its pass alone, in units of one, where nothing was measured."""
-        beside_s = batch_size * self.overheads.plain_s if self.times.is_measured else 0.0
-        return self.times.seconds(batch_size, past)[1] + beside_s
+        """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
+        key = batch_size, past // _PAST_STEP
+        if key != self._step_key:
+            self._step_key, self._last_step_s = key, self.times.seconds(batch_size, past)[1] + self._plain_s(batch_size)
+        return self._last_step_s
+
+    def _plain_s(self, batch_size: int) -> float:
+        return batch_size * self.overheads.plain_s if self.times.is_measured else 0.0
 
     def _draft_s(self, num_drafts: int) -> float:
         return num_drafts * self.overheads.draft_s if self.times.is_measured else 0.0
