@@ -171,13 +171,17 @@ class Engine:
         finally:
             self.close(answer.request)
 
+    def step(self) -> None:
+        """Decode one step of all requests."""
+        with self._lock:
+            self._cancel_closed()
+            self.decoder.step()
+
     @contextmanager
     def working(self) -> Iterator[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile."""
         with self._lock:
-            while self._closed:
-                self.decoder.cancel(self._closed[0])
-                self._closed.popleft()
+            self._cancel_closed()
             yield self.decoder
 
     def close(self, *requests: Request) -> None:
@@ -186,6 +190,11 @@ class Engine:
         if not self._lock.locked():
             with self.working():
                 return
+
+    def _cancel_closed(self) -> None:
+        while self._closed:
+            self.decoder.cancel(self._closed[0])
+            self._closed.popleft()
 
     def _calibrate_batches(self) -> None:
         """Measure batched passes when the first batch comes; one size stands for all."""
@@ -220,10 +229,10 @@ class _Answer:
     def next_chunk(self) -> GenerationChunk:
         """What was emitted since the last chunk; decodes until there is something."""
         request = self.request
-        with self._engine.working() as decoder:
-            while request.is_running and request.num_output_tokens == self._num_taken:
-                decoder.step()
-            token_ids = tuple(request.output_token_ids[self._num_taken :])
+        while request.is_running and request.num_output_tokens == self._num_taken:
+            self._engine.step()
+        with self._engine.working():
+            token_ids = tuple(request.token_ids[request.num_prompt_tokens + self._num_taken :])
             self._num_taken += len(token_ids)
             if request.is_running:
                 return GenerationChunk(self._stream.take(), token_ids)
@@ -232,13 +241,8 @@ class _Answer:
 
     def result(self) -> GenerationResult:
         """The whole answer, decoded to its end."""
-        chunks = [self.next_chunk()]
-        while chunks[-1].finish_reason is None:
-            chunks.append(self.next_chunk())
-        return GenerationResult(
-            "".join(chunk.text for chunk in chunks),
-            tuple(self.request.output_token_ids),
-            chunks[-1].finish_reason,
-            self.request.stats,
-            self.request.error,
-        )
+        while self.request.is_running:
+            self._engine.step()
+        chunk = self.next_chunk()
+        reason = chunk.finish_reason or "cancelled"
+        return GenerationResult(chunk.text, chunk.token_ids, reason, self.request.stats, chunk.error)

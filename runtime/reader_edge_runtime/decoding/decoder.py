@@ -88,11 +88,13 @@ class Decoder:
             if self.running:
                 self.recorder.start()
                 self._advance()
-            advanced += self._start_waiting()
+            if self.waiting:
+                advanced += self._start_waiting()
         except BaseException as error:
             for request in self.running:
                 if request.is_running:
                     request.fail(error)
+            self._drop_torn_slots()
             self._release_finished()
             if not isinstance(error, Exception):
                 raise
@@ -112,6 +114,7 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
+        self._drop_torn_slots()
         self._release_finished()
 
     def skip_prefill(self, token_ids: list[int]) -> None:
@@ -141,7 +144,11 @@ class Decoder:
         """Who drafts, what of each draft is verified, and how wide the pass is."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
         past = max(self.cache.lengths[: len(self.running)])
-        room = self.target.manifest.max_context - past if self.drafter.is_ready else 0
+        room = self.target.manifest.max_context - past
+        if not self.drafter.is_ready:
+            room = 0
+            for request in self.running:
+                request.stats.num_unready_steps += request.drafter is not None
         return self.planner.plan(self.running, past, room, self._draft)
 
     def _draft(self, wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
@@ -179,7 +186,7 @@ class Decoder:
             with self.running[b] as request:
                 if request.is_running:  # its draft did not fail
                     rule = self.acceptance if request.sampler.takes_best else accept_exactly
-                    choose = functools.partial(self._choose, request, result, b)
+                    choose = functools.partial(self._choose if self.on_logits else Request.choose, request, result, b)
                     verifications[b] = rule(tree, result, b, choose, request.emit)
         return verifications
 
@@ -223,7 +230,6 @@ class Decoder:
                 request.has_drafted |= plan.first[b]
                 request.stats.count_tree(tree, verification.path)
                 request.stats.num_rested_steps += plan.resting[b]
-                request.stats.num_unready_steps += request.drafter is not None and not self.drafter.is_ready
                 if plan.drafts[b] is not None and request.drafter is not None:
                     request.stats.num_vain_drafts += len(tree) == 1
                     root = len(request.token_ids) - len(verification.token_ids) - 1
@@ -279,7 +285,6 @@ class Decoder:
         self._slots.reset()
 
     def _release_finished(self) -> None:
-        self._drop_torn_slots()
         for slot in reversed(range(len(self.running))):
             request = self.running[slot]
             if request.is_running:

@@ -98,8 +98,11 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
-        with _library_errors("The tokenizer cannot decode the model's tokens"):
-            return str(self._fast.decode(list(token_ids), skip_special_tokens=True))
+        try:
+            return str(self._fast.decode(token_ids, skip_special_tokens=True))
+        except BaseException:  # told only then: this runs twice a token
+            with _library_errors("The tokenizer cannot decode the model's tokens"):
+                raise
 
     def token(self, token_id: int) -> str | None:
         """A token as the vocabulary spells it; None where `decode` leaves it out, as special or unknown."""
