@@ -64,6 +64,8 @@ class SourceSet:
     ) -> list[list[Proposal] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it."""
         proposals: list[list[Proposal]] = [[] for _ in requests]
+        if not self._sources:
+            return list(proposals)
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
             asked = [b for b in range(len(requests)) if b not in faults]
