@@ -12,6 +12,7 @@ Documents = Sequence[Sequence[int]]
 
 FINGERPRINT = "ab" * 32
 NARROW, WIDE = 500, 70_000
+DOCUMENTS = [[1, 2, 3, 1, 2, 4], [2, 3, 1], [499, 0, 499]]
 
 
 def build(path: Path, documents: Documents, vocab_size: int = NARROW, fingerprint: str = FINGERPRINT) -> Datastore:

@@ -1,19 +1,13 @@
-"""The history on disk: what was appended is read back, whoever else writes, and whenever a writer is killed."""
+"""The history on disk: what was appended is read back, damage costs itself alone, and foreign files are left alone."""
 
 import itertools
 import multiprocessing
 import os
 import re
-import resource
-import signal
 import struct
-import threading
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from io import FileIO
-from multiprocessing.connection import Connection
 from pathlib import Path
 from zlib import crc32
 
@@ -23,33 +17,13 @@ from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.sources import history_file, history_records
+from reader_edge_runtime.drafting.sources import history_records
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile, erase_history
 from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
+from tests.runtime.drafting.history_texts import FINGERPRINT, append_all, contents, history
 
-FINGERPRINT = bytes(range(32))
 TEXTS = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30), max_size=60)
-
-
-def history(path: Path, max_tokens: int = 1000, fingerprint: bytes = FINGERPRINT) -> HistoryFile:
-    return HistoryFile(path, fingerprint, max_tokens, vocab_size=100)
-
-
-def append_all(file: HistoryFile, texts: list[list[int]]) -> None:
-    for text in texts:
-        file.append(np.array(text, np.int32))
-
-
-def rewritten() -> None:
-    """Wait for the threads that rewrite files."""
-    for thread in threading.enumerate():
-        if thread.name == "reader-edge history":
-            thread.join()
-
-
-def contents(file: HistoryFile) -> list[list[int]]:
-    return [text.tolist() for text in file.read()]
 
 
 @given(texts=TEXTS, max_tokens=st.integers(0, 200))
@@ -67,16 +41,6 @@ def test_texts_used_last_are_read_back(
         if text:
             wanted.insert(0, text)
     assert contents(history(path, max_tokens)) == wanted
-
-
-def test_file_stays_within_twice_its_bound(tmp_path: Path) -> None:
-    file = history(tmp_path / "file", max_tokens=2000)
-    for number in range(200):
-        append_all(file, [[number % 100] * 50])
-        rewritten()
-        assert (tmp_path / "file").stat().st_size <= HEADER_BYTES + 2 * 4 * 2000
-    assert contents(file)[-1] == [99] * 50
-    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
 
 
 @pytest.mark.parametrize("num_lost", [1, 5, 11, 12, 19])
@@ -226,141 +190,6 @@ def test_erased_history_is_gone_and_other_files_are_left_alone(tmp_path: Path) -
     assert path.read_text() == "my thesis"
 
 
-def _write_many(path: str, number: int) -> None:
-    file = history(Path(path), max_tokens=700)
-    for i in range(40):
-        append_all(file, [[number, i] * 4] * 20)
-
-
-def test_two_processes_lose_nothing_though_both_rewrite_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(str(path), number)) for number in (1, 2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-        assert writer.exitcode == 0
-    texts = contents(history(path, max_tokens=3000))
-    assert sorted(texts) == sorted([number, i] * 4 for number in (1, 2) for i in range(40))
-    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
-
-
-def test_other_process_holding_the_lock_keeps_no_answer_waiting(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    file = history(path, max_tokens=1000)
-    with FileLock(f"{path}.lock"):
-        append_all(file, [[1] * 500, *[[2] * 500] * 10])  # so many that the file wants to be rewritten
-        assert path.stat().st_size == HEADER_BYTES + 11 * (8 + 4 * 500)
-    rewritten()
-    assert path.stat().st_size == HEADER_BYTES + 2 * (8 + 4 * 500)
-    assert contents(file) == [[1] * 500, [2] * 500]
-
-
-def test_rewrite_that_fails_is_told_with_the_next_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_file, "_LOCK_SECONDS", 0)
-    with FileLock(tmp_path / "file.lock"):
-        file = history(tmp_path / "file", max_tokens=1000)
-        append_all(file, [[1] * 500] * 5)
-        rewritten()
-    with pytest.raises(HistoryError, match="is locked by another process"):
-        append_all(file, [[2]])
-
-
-@pytest.mark.parametrize("is_early", [True, False])
-def test_answer_that_comes_during_a_rewrite_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_early: bool
-) -> None:
-    path = tmp_path / "file"
-    other = history(path)
-    read = HistoryFile._records
-
-    def read_while_others_write(file: HistoryFile) -> history_records.Records:
-        if is_early:
-            append_all(other, [[7]])
-        records = read(file)
-        append_all(other, [[8]])
-        return records
-
-    append_all(other, [[1], [2]])
-    with monkeypatch.context() as patch:
-        patch.setattr(HistoryFile, "_records", read_while_others_write)
-        history(path)._rewrite()
-    assert contents(other) == [[1], [2], *[[7]] * is_early, [8]]
-
-
-def test_answer_that_reaches_a_file_just_replaced_is_written_to_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    append_all(history(path), [[1]])
-    write = HistoryFile._write
-
-    def write_when_replaced(file: HistoryFile, opened: FileIO, data: bytes) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(HistoryFile, "_write", write)
-            if not replaced:
-                replaced.append(True)
-                history(path)._rewrite()
-        write(file, opened, data)
-
-    replaced: list[bool] = []
-    monkeypatch.setattr(HistoryFile, "_write", write_when_replaced)
-    append_all(history(path), [[2]])
-    assert contents(history(path)) == [[1], [2]]
-
-
-def _append_until_killed(path: str, dies_in: str, acknowledged: Connection) -> None:
-    """Append, until a step of the rewriting thread or the last answer ends the process."""
-
-    def die(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if dies_in:
-        setattr(Path, dies_in, die)
-    file = history(Path(path), max_tokens=100)
-    for number in range(100):
-        append_all(file, [[number] * 9] * 9)
-        acknowledged.send(number)
-    if dies_in:
-        rewritten()
-    die()
-
-
-@pytest.mark.parametrize("dies_in", ["", "chmod", "replace"])
-def test_kill_loses_no_answer_that_was_acknowledged(tmp_path: Path, dies_in: str) -> None:
-    path = tmp_path / "file"
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    writer = context.Process(target=_append_until_killed, args=(str(path), dies_in, sender))
-    writer.start()
-    sender.close()
-    with suppress(EOFError):
-        while True:
-            last = receiver.recv()
-    writer.join()
-    assert writer.exitcode == -signal.SIGKILL
-    texts = contents(history(path, max_tokens=100))
-    expected = [[number] * 9 for number in range(last - 10, last + 1)]
-    assert texts in (expected, [*expected[1:], [last + 1] * 9])
-    assert {path.name for path in tmp_path.iterdir()} <= {"file", "file.lock"}
-
-
-def test_full_disk_is_told_and_costs_no_answer_of_before(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    append_all(history(path), [[1], [2]])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
-    try:
-        with pytest.raises(HistoryError, match="cannot be used: No space left on device"):
-            append_all(history(path), [[3, 4]])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert contents(history(path)) == [[1], [2]]
-    append_all(history(path), [[5]])
-    assert contents(history(path)) == [[1], [2], [5]]
-
-
 def mode_of(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
@@ -384,14 +213,6 @@ def test_empty_file_becomes_a_history(tmp_path: Path) -> None:
     append_all(history(tmp_path / "file"), [[1]])
     assert contents(history(tmp_path / "file")) == [[1]]
     assert mode_of(tmp_path / "file") == 0o640
-
-
-def test_two_processes_that_make_the_file_at_once_do_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    append_all(history(path), [[1]])
-    path.write_bytes(path.read_bytes() * 2)
-    append_all(history(path), [[2]])
-    assert contents(history(path)) == [[1], [2]]
 
 
 def test_link_is_followed_and_stays(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
-"""A further source: asked for all requests at once, told what the target said, saved, and alone with its faults."""
+"""A further source: asked for all requests at once, told what the target said, and alone with its faults."""
 
 import gc
-import hashlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -16,67 +13,10 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
-from reader_edge_runtime.drafting.state_file import read_state, write_state
+from reader_edge_runtime.drafting.sources.source import Arrays
 from reader_edge_runtime.errors import ConfigError, DraftError
 from tests.drafted_text import DraftedText
-
-VOCAB_SIZE = 1000
-FINGERPRINT = bytes(range(32))
-
-
-@dataclass
-class EchoRequest:
-    """Keeps what it observes. is_faulty: then observing fails."""
-
-    token_ids: Sequence[int]
-    is_faulty: bool
-    observed: list[ScoredTree] = field(default_factory=list)
-
-    def observe(self, scored: ScoredTree | None) -> None:
-        if self.is_faulty:
-            raise ZeroDivisionError("observed")
-        if scored is not None:
-            self.observed.append(scored)
-
-    def finish(self) -> None:
-        self.observed.clear()
-
-
-class EchoSource:
-    """Proposes 500 plus a text's first token, as sure as it was told to be; texts that begin with `faulty` fail."""
-
-    name = "echo"
-    wants_hidden_states = True
-
-    def __init__(self, faulty: int = -1, fault: str = "propose") -> None:
-        self.faulty, self.fault = faulty, fault
-        self.probability = np.array([0.9])
-        self.requests: list[EchoRequest] = []
-        self.asked: list[int] = []
-
-    def begin(self, token_ids: Sequence[int]) -> EchoRequest:
-        is_faulty = token_ids[0] == self.faulty
-        if is_faulty and self.fault == "begin":
-            raise ZeroDivisionError("began")
-        self.requests.append(EchoRequest(token_ids, is_faulty and self.fault == "observe"))
-        return self.requests[-1]
-
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
-        self.asked.append(len(wishes))
-        return [self._proposal(cast(EchoRequest, wish.request).token_ids) for wish in wishes]
-
-    def _proposal(self, token_ids: Sequence[int]) -> Proposal:
-        if token_ids[0] == self.faulty and self.fault == "propose":
-            raise ZeroDivisionError("proposed")
-        bad = token_ids[0] == self.faulty and self.fault == "proposal"
-        return Proposal([-1 if bad else 500 + token_ids[0]], [-1], [float(self.probability[0])])
-
-    def state(self) -> Arrays:
-        return {"probability": self.probability}
-
-    def restore(self, arrays: Arrays) -> None:
-        self.probability = arrays["probability"].reshape(1) if arrays else np.array([0.9])
+from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoSource, make_drafter, scored_root
 
 
 @contextmanager
@@ -89,10 +29,6 @@ def collection_off() -> Iterator[None]:
         gc.enable()
 
 
-def make_drafter(source: EchoSource) -> RetrievalDrafter:
-    return RetrievalDrafter(DraftConfig(max_nodes=16), [source]).wait()
-
-
 def begin_three(drafter: RetrievalDrafter) -> list[DraftedText]:
     return [DraftedText(drafter, [first, 7, 8, 9]) for first in (1, 2, 3)]
 
@@ -101,14 +37,6 @@ def draft_all(drafter: RetrievalDrafter, texts: Sequence[DraftedText]) -> list[D
     drafts = drafter.draft([DraftWish(text.request, 8, 4) for text in texts])
     assert all(isinstance(each, DraftTree | DraftError) for each in drafts)
     return cast(list[DraftTree | DraftError], drafts)
-
-
-def scored_root(text: DraftedText, top_ids: Sequence[int], hidden_states: Sequence[float] | None = None) -> ScoredTree:
-    """What the target said of a text's last token."""
-    tree, ids = DraftTree.root(text.token_ids[-1]), np.array([top_ids])
-    hidden = None if hidden_states is None else np.array([hidden_states], np.float32)
-    logits = -np.arange(len(top_ids), dtype=np.float32)[None]
-    return ScoredTree(tree, range(1), len(text.token_ids) - 1, ids, logits, VOCAB_SIZE, hidden)
 
 
 def test_all_requests_of_a_step_are_asked_for_at_once_and_each_gets_its_own_proposal() -> None:
@@ -225,114 +153,3 @@ def test_logits_that_are_no_numbers_leave_drafts_sound(value: float) -> None:
         tree = text.draft(8, 4)
         tree.check(3, VOCAB_SIZE, 8)
         assert np.isfinite(tree.values).all()
-
-
-def taught(drafter: RetrievalDrafter, seed: int = 0) -> RetrievalDrafter:
-    """The drafter after some answers that repeat each other in part."""
-    random = np.random.default_rng(seed)
-    for _ in range(4):
-        text = DraftedText(drafter, random.integers(6, size=12).tolist())
-        for _ in range(12):
-            text.draft(12, 6)
-            text.go_on(random.integers(6, size=2).tolist(), scored_root(text, random.permutation(50)[:6].tolist()))
-        text.finish()
-    return drafter
-
-
-def next_drafts(drafter: RetrievalDrafter) -> list[DraftTree]:
-    random = np.random.default_rng(1)
-    text = DraftedText(drafter, random.integers(6, size=5).tolist())
-    drafts = []
-    for _ in range(15):
-        drafts.append(text.draft(16, 6))
-        text.go_on(random.integers(6, size=2).tolist())
-    return drafts
-
-
-def test_what_was_saved_drafts_as_what_stayed(tmp_path: Path) -> None:
-    source, loaded_source = EchoSource(), EchoSource()
-    stayed, loaded = taught(make_drafter(source)), taught(make_drafter(loaded_source), seed=5)
-    source.probability[:] = 0.25
-    stayed.save(tmp_path / "learned", FINGERPRINT)
-    loaded.load(tmp_path / "learned", FINGERPRINT, VOCAB_SIZE)
-    assert loaded_source.probability == 0.25
-    assert next_drafts(loaded) == next_drafts(stayed)
-    loaded.forget()
-    assert loaded_source.probability == 0.9
-
-
-def break_bytes(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (lambda data: b"", "is not a file"),
-        (lambda data: b"x" + data[1:], "is not a file"),
-        (lambda data: data[:200], "is damaged"),
-        (break_bytes, "is damaged"),
-        (lambda data: data[:12] + bytes(32) + data[44:], "another tokenizer"),
-    ],
-)
-def test_a_foreign_or_damaged_file_is_refused_and_nothing_changes(
-    spoil: Callable[[bytes], bytes], sentence: str, tmp_path: Path
-) -> None:
-    path, drafter = tmp_path / "learned", taught(make_drafter(EchoSource()))
-    drafter.save(path, FINGERPRINT)
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(DraftError, match=sentence):
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
-    assert next_drafts(drafter) == next_drafts(taught(make_drafter(EchoSource())))
-
-
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [
-        ("history", np.array([5, -1], np.int32)),
-        ("history", np.array([5, VOCAB_SIZE], np.int32)),
-        ("history", np.array([5, 6], np.int64)),
-        ("history_lengths", np.array([7], np.int32)),
-        ("history_lengths", np.array([2, -1], np.int32)),
-        ("parameters", np.zeros(3, np.float32)),
-        ("parameters", np.array(1.0, np.float32)),
-        ("after_token", np.full((10, 16), -1, np.int32)),
-        ("after_token", np.full((10, 16), 2**30, np.int32)),
-        ("after_pair", np.zeros((3, 16), np.int32)),
-        ("echo/probability", np.zeros(2)),
-    ],
-)
-def test_arrays_that_no_drafter_saved_are_refused(name: str, array: np.ndarray, tmp_path: Path) -> None:
-    path, drafter = tmp_path / "learned", make_drafter(EchoSource())
-    drafter.save(path, FINGERPRINT)
-    arrays = read_state(path, FINGERPRINT)
-    write_state(path, FINGERPRINT, {**arrays, name: array})
-    with pytest.raises(DraftError):
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
-
-
-def test_a_mixture_of_any_finite_numbers_drafts_without_harm(tmp_path: Path) -> None:
-    path, drafter = tmp_path / "learned", make_drafter(EchoSource())
-    drafter.save(path, FINGERPRINT)
-    arrays = read_state(path, FINGERPRINT)
-    random = np.random.default_rng(0)
-    for scale in (1e-30, 1.0, 1e30, 3e38):
-        arrays["parameters"] = (scale * (random.random(len(arrays["parameters"])) + 0.1)).astype(np.float32)
-        write_state(path, FINGERPRINT, arrays)
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
-        taught(drafter)
-
-
-def test_a_file_that_claims_more_than_it_holds_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    path = tmp_path / "learned"
-    write_state(path, FINGERPRINT, {"history": np.zeros(3, np.int32)})
-    data = path.read_bytes()
-    for shape in (b"[4]", b"[1]", b"[9]", b"0.5"):
-        table = data[80:].replace(b"[3]", shape)
-        write_raw(path, data, table)
-        with pytest.raises(DraftError, match="no sound table"):
-            read_state(path, FINGERPRINT)
-
-
-def write_raw(path: Path, data: bytes, content: bytes) -> None:
-    path.write_bytes(data[:44] + hashlib.sha256(content).digest() + data[76:80] + content)

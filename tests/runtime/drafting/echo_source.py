@@ -1,0 +1,82 @@
+"""A further source that is plain to see through, a drafter that has it, and what a target says of its texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
+from tests.drafted_text import DraftedText
+
+VOCAB_SIZE = 1000
+
+
+@dataclass
+class EchoRequest:
+    """Keeps what it observes. is_faulty: then observing fails."""
+
+    token_ids: Sequence[int]
+    is_faulty: bool
+    observed: list[ScoredTree] = field(default_factory=list)
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        if self.is_faulty:
+            raise ZeroDivisionError("observed")
+        if scored is not None:
+            self.observed.append(scored)
+
+    def finish(self) -> None:
+        self.observed.clear()
+
+
+class EchoSource:
+    """Proposes 500 plus a text's first token, as sure as it was told to be; texts that begin with `faulty` fail."""
+
+    name = "echo"
+    wants_hidden_states = True
+
+    def __init__(self, faulty: int = -1, fault: str = "propose") -> None:
+        self.faulty, self.fault = faulty, fault
+        self.probability = np.array([0.9])
+        self.requests: list[EchoRequest] = []
+        self.asked: list[int] = []
+
+    def begin(self, token_ids: Sequence[int]) -> EchoRequest:
+        is_faulty = token_ids[0] == self.faulty
+        if is_faulty and self.fault == "begin":
+            raise ZeroDivisionError("began")
+        self.requests.append(EchoRequest(token_ids, is_faulty and self.fault == "observe"))
+        return self.requests[-1]
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+        self.asked.append(len(wishes))
+        return [self._proposal(cast(EchoRequest, wish.request).token_ids) for wish in wishes]
+
+    def _proposal(self, token_ids: Sequence[int]) -> Proposal:
+        if token_ids[0] == self.faulty and self.fault == "propose":
+            raise ZeroDivisionError("proposed")
+        bad = token_ids[0] == self.faulty and self.fault == "proposal"
+        return Proposal([-1 if bad else 500 + token_ids[0]], [-1], [float(self.probability[0])])
+
+    def state(self) -> Arrays:
+        return {"probability": self.probability}
+
+    def restore(self, arrays: Arrays) -> None:
+        self.probability = arrays["probability"].reshape(1) if arrays else np.array([0.9])
+
+
+def make_drafter(source: EchoSource) -> RetrievalDrafter:
+    return RetrievalDrafter(DraftConfig(max_nodes=16), [source]).wait()
+
+
+def scored_root(text: DraftedText, top_ids: Sequence[int], hidden_states: Sequence[float] | None = None) -> ScoredTree:
+    """What the target said of a text's last token."""
+    tree, ids = DraftTree.root(text.token_ids[-1]), np.array([top_ids])
+    hidden = None if hidden_states is None else np.array([hidden_states], np.float32)
+    logits = -np.arange(len(top_ids), dtype=np.float32)[None]
+    return ScoredTree(tree, range(1), len(text.token_ids) - 1, ids, logits, VOCAB_SIZE, hidden)

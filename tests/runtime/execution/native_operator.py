@@ -1,0 +1,85 @@
+"""A graph of one operator, for its definition and its native kernel to run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.lowering import lower_attention
+from reader_edge_export.markers import TREE_ATTENTION
+from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+
+Float32Array = npt.NDArray[np.float32]
+Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]
+
+needs_kernels = pytest.mark.skipif(
+    native_library() is None,
+    reason="reader-edge-native is not installed (pip install ./native; it needs a C++ compiler) or not for this CPU",
+)
+
+
+class Operator:
+    """A graph of one operator, run by its own definition and by its native kernel."""
+
+    def __init__(
+        self, folder: Path, inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False
+    ) -> None:
+        model = operator_model(inputs, build, is_quantized)
+        ir.save(model, folder / "pure.onnx")
+        self._sessions = (
+            _session(folder / "pure.onnx", None),
+            _session(left_to_kernels(model, folder), native_library()),
+        )
+
+    def check(self, **feed: npt.NDArray[np.generic]) -> Sequence[Float32Array]:
+        """Assert the same bits both ways; the outputs."""
+        pure, native = (session.run(None, feed) for session in self._sessions)
+        for ours, theirs in zip(native, pure, strict=True):
+            np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+        outputs: Sequence[Float32Array] = native
+        return outputs
+
+    def run_native(self, feed: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Float32Array]:
+        """The outputs of the kernel alone."""
+        outputs: Sequence[Float32Array] = self._sessions[1].run(None, dict(feed))
+        return outputs
+
+
+def operator_model(inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False) -> ir.Model:
+    """A model of the operators that `build` makes of the inputs."""
+    values = [_value(name, sizes) for name, sizes in inputs.items()]
+    model = ir.Model(ir.Graph(values, [], nodes=[], opset_imports={"": 24}, name="one"), ir_version=11)
+    editor = GraphEditor(model)
+    model.graph.outputs.extend(build(editor, values))
+    editor.append()
+    if any(node.op_type == TREE_ATTENTION for node in model.graph):
+        lower_attention(editor, "exact", is_quantized)
+    model.graph.opset_imports.update({OPERATOR_DOMAIN: 1, "com.microsoft": 1})
+    return model
+
+
+def left_to_kernels(model: ir.Model, folder: Path) -> Path:
+    """Write the model without the definitions of its operators."""
+    model.functions.clear()
+    ir.save(model, folder / "native.onnx")
+    return folder / "native.onnx"
+
+
+def _value(name: str, sizes: Sequence[int | str]) -> ir.Value:
+    dtype = ir.DataType.INT64 if name == "write_pos" else ir.DataType.FLOAT
+    return ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype))
+
+
+def _session(graph: Path, library: Path | None) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

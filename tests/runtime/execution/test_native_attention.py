@@ -1,0 +1,113 @@
+"""Native attention: the bits of its definition, at odd sizes and with extreme values, and the mean it should be."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_runtime.package.manifest import MASKED
+from tests.runtime.execution.native_operator import Operator, needs_kernels
+
+pytestmark = needs_kernels
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+@pytest.mark.parametrize("past", [0, 40, 300])
+@pytest.mark.parametrize(("head_size", "group_size"), [(256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)])
+def test_attention_keeps_the_bits(
+    head_size: int, group_size: int, past: int, is_quantized: bool, tmp_path: Path
+) -> None:
+    num_kv_heads = 2
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, is_quantized)
+    rng = np.random.default_rng(head_size + group_size)
+    for num_nodes in (1, 2, 5, 17):
+        attention.check(**_attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size))
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_attention_of_extreme_values_keeps_the_bits(is_quantized: bool, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 2, 7, is_quantized)
+    rng = np.random.default_rng(0)
+    past, num_nodes = 130, 3
+    values = rng.standard_normal((1, 2, past + num_nodes, 64), np.float32)
+    values[:, :, ::5] = 0
+    values *= 10.0 ** rng.integers(-40, 30, (1, 2, past + num_nodes, 1))
+    feed = _attention_feed(rng, past, num_nodes, 2, 7, 64) | {"past_value": values.astype(np.float32)}
+    attention.check(**feed)
+    attention.check(**feed | {"value": np.zeros_like(feed["value"]), "past_value": np.zeros_like(values, np.float32)})
+    attention.check(**feed | {"query": np.full((1, 14, num_nodes, 64), 300, np.float32)})  # all weight on few rows
+
+
+@pytest.mark.parametrize(("is_quantized", "limit"), [(False, 1e-6), (True, 1e-3)])
+def test_attention_is_the_softmax_mean_of_the_values(is_quantized: bool, limit: float, tmp_path: Path) -> None:
+    past, num_nodes, num_kv_heads, group_size, head_size = 1000, 5, 2, 7, 64
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, is_quantized)
+    feed = _attention_feed(np.random.default_rng(1), past, num_nodes, num_kv_heads, group_size, head_size)
+    output = attention.check(**feed)[0]
+    keys, values = (
+        np.concatenate([feed[f"past_{name}"][:, :, :past], feed[name]], axis=2).astype(np.float64)
+        for name in ("key", "value")
+    )
+    query = feed["query"].reshape(1, num_kv_heads, group_size * num_nodes, head_size).astype(np.float64)
+    scores = query @ keys.swapaxes(2, 3) * 1.1 * head_size**-0.5 + np.tile(feed["mask"], (1, 1, group_size, 1))
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights @ values / weights.sum(-1, keepdims=True)
+    error = np.abs(output.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
+    assert error < limit
+
+
+def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 16, 2, 2, False)
+    feed = _attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16)
+    for mask in (feed["mask"][:, :, :2], feed["mask"][..., :0], np.zeros((1, 1, 3, 99), np.float32)):
+        with pytest.raises(Fail, match="attention: sizes"):
+            attention.run_native(feed | {"mask": mask})
+
+
+def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, is_quantized: bool) -> Operator:
+    num_heads = num_kv_heads * group_size
+    new, rows = ("B", num_kv_heads, "N", head_size), ("B", num_kv_heads, "S", head_size)
+    inputs: dict[str, Sequence[int | str]] = {
+        "query": ("B", num_heads, "N", head_size),
+        "key": new,
+        "value": new,
+        "past_key": rows,
+        "past_value": rows,
+        "write_pos": ("B",),
+        "mask": ("B", 1, "N", "M"),
+    }
+    attributes = {
+        "scale": 1.1 * head_size**-0.5,  # no power of two, by which any order of factors gives the same bits
+        "softcap": 0.0,
+        "num_heads": num_heads,
+        "kv_heads": num_kv_heads,
+        "head_dim": head_size,
+    }
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return editor.op_multi(TREE_ATTENTION, values, 3, attributes, domain=MARKER_DOMAIN)
+
+    return Operator(folder, inputs, build, is_quantized)
+
+
+def _attention_feed(
+    rng: np.random.Generator, past: int, num_nodes: int, num_kv_heads: int, group_size: int, head_size: int
+) -> dict[str, npt.NDArray[np.generic]]:
+    """A chain of nodes behind `past` random rows."""
+    new, rows = ((1, num_kv_heads, count, head_size) for count in (num_nodes, past + num_nodes))
+    mask = np.where(np.tri(num_nodes, past + num_nodes, past, dtype=bool), 0, MASKED).astype(np.float32)
+    return {
+        "query": rng.standard_normal((1, num_kv_heads * group_size, num_nodes, head_size), np.float32),
+        "key": rng.standard_normal(new, np.float32),
+        "value": rng.standard_normal(new, np.float32),
+        "past_key": rng.standard_normal(rows, np.float32),
+        "past_value": rng.standard_normal(rows, np.float32),
+        "write_pos": np.array([past]),
+        "mask": mask[None, None],
+    }
