@@ -13,7 +13,8 @@ A file that has grown to twice its bound is rewritten under a lock, on a thread 
 
 An appender that finds no successor in its step 2 has either written before the rewriter's step 2, which then reads the
 record, or looked after the rewriter's step 4, which its own step 3 notices. A killed rewriter leaves the file as it was
-and a successor that the next reader or rewriter removes. A text that was written twice counts once.
+and a successor that the next reader or rewriter removes. A text that was written twice counts once; texts appended
+amid a rewrite may change places.
 """
 
 import errno
