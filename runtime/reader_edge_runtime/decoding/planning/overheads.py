@@ -20,9 +20,9 @@ class Overheads:
     finish_s: float = 1e-4
 
     @property
-    def once_s(self) -> float:
-        """What drafting takes once in a request, however long its answer gets."""
-        return self.start_s + self.finish_s
+    def first_draft_s(self) -> float:
+        """What a request's first draft takes, and what it takes at the end to have drafted."""
+        return self.start_s + self.draft_s + self.finish_s
 
     def learn_step(self, seconds: float, batch_size: int, num_drafts: int, num_first_drafts: int) -> None:
         """Learn from the seconds that a step took beside its pass."""

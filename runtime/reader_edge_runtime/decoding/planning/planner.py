@@ -22,7 +22,7 @@ _LEAST_DRAFT = 4
 
 _MARGIN = 1.02  # by how much drafting must promise to beat plain decoding, since estimates err
 _VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
-_START_SHARE = 0.02  # share of a request's coming plain steps that drafting may take once
+_START_SHARE = 0.02  # share of a request's coming plain steps that a first draft in vain may take
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
 _PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
@@ -159,7 +159,7 @@ class Planner:
         num_tokens = request.num_remaining_tokens - 1
         if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
             return num_tokens > 0
-        return self.overheads.once_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
+        return self.overheads.first_draft_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
