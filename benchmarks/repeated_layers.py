@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, file_entry
-from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
 

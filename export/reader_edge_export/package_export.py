@@ -20,8 +20,14 @@ from reader_edge_export.stages import Stages
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME, HALF_PRECISIONS, Manifest, file_entry
-from reader_edge_runtime.package.manifest_file import write_manifest
+from reader_edge_runtime.package.manifest import (
+    COMMIT_NAME,
+    GRAPH_NAME,
+    HALF_PRECISIONS,
+    Manifest,
+    file_entry,
+    write_manifest,
+)
 from reader_edge_runtime.package.model_package import ModelPackage
 
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")

@@ -13,7 +13,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import Sources
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
-from reader_edge_runtime.drafting.kernels.request import Arrays, Request, new_request
+from reader_edge_runtime.drafting.kernels.tree import Arrays, Request, new_request
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore

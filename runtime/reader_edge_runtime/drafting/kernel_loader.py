@@ -1,7 +1,14 @@
-"""Loads the compiled core beside the first requests, and has it compiled in another process where it never was."""
+"""Loads the compiled core beside the first requests, and has it compiled in another process where it never was.
+
+Compiled kernels are kept in one folder for each version of the kernels, Python, numba and processor, below
+`NUMBA_CACHE_DIR` or the user's cache folder. numba checks only the file a kernel stands in, not those of its parts; the
+folder's name covers them all.
+"""
 
 import functools
+import hashlib
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -9,14 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 from filelock import FileLock
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting import kernel_cache
 from reader_edge_runtime.process_memory import FilePages
 
 _TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5]
+_COMPLETE = "complete"
 
 
 class KernelLoader:
@@ -51,10 +59,10 @@ class KernelLoader:
 
     def _load(self) -> None:
         try:
-            folder = kernel_cache.cache_folder()
-            if not kernel_cache.is_complete() and folder is not None:
+            folder = cache_folder()
+            if not is_complete() and folder is not None:
                 with FileLock(folder / "compiling.lock"):  # one process compiles, and others wait for it
-                    if not kernel_cache.is_complete():
+                    if not is_complete():
                         _compile_elsewhere()
             compiler = _compiler_pages()
             compiler.forget()  # compiled kernels run without it
@@ -62,6 +70,32 @@ class KernelLoader:
             self.is_ready = True
         except BaseException as error:  # nothing is drafted then; `wait` tells why
             self._error = error
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """The folder for this version, made if need be; None where no folder can be written."""
+    root = os.environ.get("NUMBA_CACHE_DIR")
+    base = Path(root) if root else Path(platformdirs.user_cache_dir("reader-edge", appauthor=False)) / "kernels"
+    folder = base / _fingerprint()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def is_complete() -> bool:
+    """Whether all kernels of this version were compiled and stored."""
+    folder = cache_folder()
+    return folder is not None and (folder / _COMPLETE).exists()
+
+
+def mark_complete() -> None:
+    """Note that all kernels of this version are stored."""
+    folder = cache_folder()
+    if folder is not None:
+        (folder / _COMPLETE).touch()
 
 
 def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
@@ -84,7 +118,20 @@ def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
         request.observe(_TEXT)
         request.finish()
         after_step()
-    kernel_cache.mark_complete()
+    mark_complete()
+
+
+def _fingerprint() -> str:
+    import llvmlite
+    import numba
+    from llvmlite import binding
+
+    parts = [platform.python_version(), numba.__version__, llvmlite.__version__, binding.get_host_cpu_name()]
+    parts.append(binding.get_host_cpu_features().flatten())
+    for path in sorted((Path(__file__).parent / "kernels").glob("*.py")):
+        # numba binds stored code to path and time of change, so a copy elsewhere is another version
+        parts.append(f"{path} {path.stat().st_mtime_ns} {path.stat().st_size}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _compiler_pages() -> FilePages:

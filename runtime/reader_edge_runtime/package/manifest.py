@@ -1,5 +1,7 @@
 """What a model package says of itself, and the names of its files: shared truth of export and runtime.
 
+The manifest is JSON in the package's folder, written whole and believed only field by field.
+
 Graph contract of format version 1
 (B sequences, N nodes, M visible KV rows, R logit rows, S slot rows, H KV heads, D head size, V vocabulary, K top_k):
 
@@ -16,9 +18,16 @@ Masks are added to the attention scores: 0 where a node may look, MASKED elsewhe
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.errors import ManifestError, PackageError
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -32,6 +41,12 @@ MASKED = -1e30
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int4")
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
+
+_MAX_BYTES = 1 << 20
+_MAX_TEXT = 4096
+_MAX_VOCAB = 1 << 24
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +112,124 @@ class Manifest:
     def present_names(self) -> list[str]:
         """Names of the graph's KV outputs, in the order of `past_names`."""
         return [name.replace("past_", "present_") for name in self.past_names()]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
+    fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **asdict(manifest)}
+    write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check a folder's manifest. Raises PackageError (no such folder) or ManifestError."""
+    if not folder.is_dir():
+        raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'.")
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")
+    num_bytes = path.stat().st_size
+    if num_bytes > _MAX_BYTES:
+        raise ManifestError(f"'{path}' has {num_bytes} bytes, more than a manifest may have: export again.")
+    try:
+        fields = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"'{path}' is not valid JSON ({error}): export the model again.") from None
+    if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
+        raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
+    version = fields.get("format_version")
+    if version != FORMAT_VERSION:
+        remedy = "upgrade reader-edge" if isinstance(version, int) and version > FORMAT_VERSION else "export it again"
+        raise ManifestError(
+            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION}: {remedy}."
+        )
+    return _FieldReader(fields, path).manifest()
+
+
+class _FieldReader:
+    """Typed access to a manifest's fields; every error names the field and its value."""
+
+    def __init__(self, fields: dict[str, Any], path: Path) -> None:
+        self._fields = fields
+        self._path = path
+
+    def manifest(self) -> Manifest:
+        return Manifest(
+            architecture=self._text("architecture"),
+            num_heads=self._size("num_heads", 1 << 12),
+            num_kv_heads=self._size("num_kv_heads", 1 << 12),
+            head_dim=self._size("head_dim", 1 << 12),
+            num_layers=self._size("num_layers", 1 << 12),
+            vocab_size=self._size("vocab_size", _MAX_VOCAB),
+            top_k=self._size("top_k", 256),
+            max_context=self._size("max_context", 1 << 28),
+            sliding_window=self._size("sliding_window", 1 << 28) if self._has("sliding_window") else None,
+            precision=self._choice("precision", PRECISIONS),
+            attention=self._choice("attention", ATTENTIONS),
+            kv_dtype=self._choice("kv_dtype", ("float32", *HALF_PRECISIONS.values())),
+            eos_token_ids=self._token_ids("eos_token_ids"),
+            bos_token_id=self._size("bos_token_id", _MAX_VOCAB, least=0) if self._has("bos_token_id") else None,
+            source_name=self._text("source_name"),
+            source_fingerprint=self._text("source_fingerprint"),
+            exported_with=self._mapping("exported_with", _is_text),
+            checks=self._mapping("checks", _is_figure),
+            files=self._files(),
+        )
+
+    def _has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
+
+    def _error(self, name: str, value: object) -> ManifestError:
+        return ManifestError(f"'{self._path}' has an unusable {name} ({value!r:.80}): export the model again.")
+
+    def _field(self, name: str, is_usable: Callable[[Any], bool]) -> Any:
+        value = self._fields.get(name)
+        if not is_usable(value):
+            raise self._error(name, value)
+        return value
+
+    def _text(self, name: str) -> str:
+        return str(self._field(name, _is_text))
+
+    def _choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        return str(self._field(name, lambda value: value in allowed))
+
+    def _size(self, name: str, most: int, least: int = 1) -> int:
+        return int(self._field(name, lambda value: type(value) is int and least <= value <= most))
+
+    def _token_ids(self, name: str) -> tuple[int, ...]:
+        def are_ids(values: object) -> bool:
+            return isinstance(values, list) and all(type(v) is int and 0 <= v < _MAX_VOCAB for v in values)
+
+        return tuple(self._field(name, are_ids))
+
+    def _mapping(self, name: str, is_usable: Callable[[object], bool]) -> dict[str, Any]:
+        def is_mapping(values: object) -> bool:
+            return isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
+
+        return dict(self._field(name, is_mapping))
+
+    def _files(self) -> dict[str, FileEntry]:
+        entries = {}
+        for name, entry in self._mapping("files", lambda value: isinstance(value, dict)).items():
+            num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
+            if not _FILE_NAME.fullmatch(name):
+                raise ManifestError(f"'{self._path}' lists {name!r:.80}, which is not a plain file name in its folder.")
+            if type(num_bytes) is not int or not 0 <= num_bytes < 1 << 63:
+                raise self._error(f"size of {name}", num_bytes)
+            if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+                raise self._error(f"checksum of {name}", sha256)
+            entries[name] = FileEntry(num_bytes, sha256)
+        for name in (GRAPH_NAME, TOKENIZER_NAME):
+            if name not in entries:
+                raise ManifestError(f"'{self._path}' lists no {name}: export the model again.")
+        return entries
+
+
+def _is_text(value: object) -> bool:
+    """A short text that can be shown: no escape sequences, line breaks or lone surrogates."""
+    return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
+
+
+def _is_figure(value: object) -> bool:
+    """A finite number that a float holds."""
+    return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 53)

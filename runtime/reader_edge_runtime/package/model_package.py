@@ -6,8 +6,7 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import Manifest, sha256_of
-from reader_edge_runtime.package.manifest_file import read_manifest
+from reader_edge_runtime.package.manifest import Manifest, read_manifest, sha256_of
 
 _GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000

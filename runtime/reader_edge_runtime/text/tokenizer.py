@@ -1,9 +1,12 @@
 """Text to token ids and back."""
 
+import base64
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
@@ -11,11 +14,23 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate, Message
-from reader_edge_runtime.text.growth import growth
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
 _MAX_STEPS, _MAX_GROWTH = 64, 1 << 13  # ALBERT's come to 4752: rare characters, decomposed twice
+# Characters that one character can become. Kinds not named here add a fixed number to a word, or none.
+_MOST = {
+    "BPEDecoder": 2,  # an empty suffix is found between any two characters
+    "BertNormalizer": 12,  # decomposed, with spaces around it
+    "ByteLevel": 5,  # one a byte, and a space before
+    "CTC": 2,  # as BPEDecoder
+    "Lowercase": 2,
+    "Metaspace": 2,
+    "NFC": 3,
+    "NFD": 4,
+    "NFKC": 18,
+    "NFKD": 18,
+}
 
 
 class Tokenizer:
@@ -117,13 +132,52 @@ def _read(path: Path, remedy: str) -> FastTokenizer:
     with _library_errors(f"'{path}' is not a readable tokenizer", remedy):
         fast = FastTokenizer.from_file(str(path))
     for parts in ((fast.normalizer, fast.pre_tokenizer), (fast.post_processor,), (fast.decoder,)):
-        num_steps, most = growth(*parts)
+        num_steps, most = _growth(*parts)
         if num_steps > _MAX_STEPS or most > _MAX_GROWTH:
             raise TokenizerError(
                 f"'{path}' can make a text {most:.3g} times as long in {num_steps} steps, "
                 f"more than the {_MAX_GROWTH} times in {_MAX_STEPS} steps that a tokenizer may: {remedy}."
             )
     return fast
+
+
+def _growth(*parts: Any) -> tuple[int, float]:
+    """How many steps parts of a `tokenizers.Tokenizer` take together, and by how much they multiply a text at most.
+
+    parts: each a normalizer, pre-tokenizer, post-processor or decoder, or None.
+    """
+    steps = [step for part in parts if part is not None for step in _steps(json.loads(part.__getstate__()))]
+    product = 1.0  # which overflows to infinity
+    for step in steps:
+        product *= _growth_of(step)
+    return len(steps), product
+
+
+def _steps(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for steps in part.values():
+        if isinstance(steps, list):
+            for step in steps:
+                yield from _steps(step)
+
+
+def _growth_of(step: dict[str, Any]) -> int:
+    match step["type"]:
+        case "Prepend":
+            return 1 + len(step["prepend"])
+        case "Replace":
+            replaced = len(step["pattern"].get("String", ""))  # a regular expression can match the empty text
+            return -(-len(step["content"]) // replaced) or 1 if replaced else 1 + len(step["content"])
+        case "Precompiled":  # the size of a trie, the trie, and what it points to (SentencePiece, normalizer.cc)
+            blob = base64.b64decode(step["precompiled_charsmap"])
+            return max(map(len, blob[4 + int.from_bytes(blob[:4], "little") :].split(b"\0"))) or 1
+        case "TemplateProcessing":
+            ids = [len(token["ids"]) for token in step["special_tokens"].values()]
+            return len(step["single"]) * max(ids, default=1) or 1
+        case kind:
+            return _MOST.get(kind, 1)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.drafting.sources.datastore import suffix_sort
+from reader_edge_runtime.drafting.sources.datastore import builder
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
@@ -80,7 +80,7 @@ def test_without_the_sort_library_building_tells_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pydivsufsort", None)
-    monkeypatch.setattr(suffix_sort, "_MAX_SHORT", 0)
+    monkeypatch.setattr(builder, "_MAX_SHORT", 0)
     with pytest.raises(InstallationError, match=r"reader-edge\[datastore\]"):
         build(tmp_path / "corpus.ds", DOCUMENTS)
     assert list(tmp_path.iterdir()) == []
@@ -94,7 +94,7 @@ def test_without_the_sort_library_building_tells_what_to_install(
 def test_short_streams_are_sorted_like_long_ones(stream: list[int], dtype: type[np.uint16 | np.uint32]) -> None:
     ids = np.array(stream, dtype)
     expected = sorted(range(len(stream)), key=lambda position: stream[position:])
-    assert suffix_sort.sort_suffixes(ids).tolist() == expected
+    assert builder.sort_suffixes(ids).tolist() == expected
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(suffix_sort, "_MAX_SHORT", -1)
-        assert suffix_sort.sort_suffixes(ids).tolist() == expected
+        monkeypatch.setattr(builder, "_MAX_SHORT", -1)
+        assert builder.sort_suffixes(ids).tolist() == expected

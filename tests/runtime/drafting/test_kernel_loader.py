@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.drafting import kernel_cache, kernel_loader
+from reader_edge_runtime.drafting import kernel_loader
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader, _compiler_pages
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.process_memory import FilePages
@@ -23,7 +23,7 @@ def test_importing_the_runtime_imports_no_compiler() -> None:
 def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = KernelLoader()
     monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
-    monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
+    monkeypatch.setattr(kernel_loader, "is_complete", lambda: False)
     is_compiled = threading.Event()
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", is_compiled.wait)
     drafter = RetrievalDrafter(DraftConfig())
@@ -44,8 +44,8 @@ def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPa
         compiled.wait(0.2)  # time for the others to ask
         compiled.set()
 
-    monkeypatch.setattr(kernel_cache, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(kernel_cache, "is_complete", compiled.is_set)
+    monkeypatch.setattr(kernel_loader, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(kernel_loader, "is_complete", compiled.is_set)
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", compile_elsewhere)
     monkeypatch.setattr(kernel_loader, "warm_up", lambda after_step: None)
     loaders = [KernelLoader() for _ in range(3)]
@@ -74,7 +74,7 @@ def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytes
         raise OSError("no compiler")
 
     monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
-    monkeypatch.setattr(kernel_cache, "is_complete", broken)
+    monkeypatch.setattr(kernel_loader, "is_complete", broken)
     drafter = RetrievalDrafter(DraftConfig())
     with pytest.raises(OSError, match="no compiler"):
         drafter.wait()
@@ -84,7 +84,7 @@ def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytes
 def test_cache_folder_follows_the_environment_and_may_be_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder = kernel_cache.cache_folder.__wrapped__
+    folder = kernel_loader.cache_folder.__wrapped__
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     found = folder()
     assert found is not None

@@ -12,7 +12,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel
-from reader_edge_runtime.drafting.kernels.request import Request
+from reader_edge_runtime.drafting.kernels.tree import Request
 from reader_edge_runtime.drafting.parameters import cold_parameters
 
 Path = tuple[int, ...]

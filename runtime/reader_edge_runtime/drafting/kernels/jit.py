@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import config
 
-from reader_edge_runtime.drafting.kernel_cache import cache_folder
+from reader_edge_runtime.drafting.kernel_loader import cache_folder
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FOLDER = cache_folder()

@@ -3,14 +3,12 @@
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
-from reader_edge_runtime.drafting.kernels.calibration import learn_value
 from reader_edge_runtime.drafting.kernels.counts import ORDER, learn
 from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, find_anew, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
-from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, score
-from reader_edge_runtime.drafting.kernels.request import Arrays, Request
-from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN
+from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, learn_value, score
+from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN, Arrays, Request
 
 
 @owning_kernel

@@ -6,6 +6,9 @@ log-odds that each input gives it. An input's weight is a sum of three: by suppo
 that the match state chooses. What an input's claim is worth is itself learned, as the frequency with which claims of
 its class came true (indirect modelling).
 
+Path values are calibrated by what paths of about that value were worth: buckets of the predicted value in the log-odds
+domain hold how many were expected and how many were accepted; a value learns and reads the two buckets next to it.
+
 The parameters are one float32 array (PARAMETERS,), see the constants.
 """
 
@@ -27,7 +30,7 @@ SET_WEIGHTS = WEIGHTS + layout.NUM_INPUTS * layout.LEVELS
 SET_WEIGHTS_2 = SET_WEIGHTS + layout.NUM_SETS * layout.NUM_INPUTS
 BIASES = SET_WEIGHTS_2 + layout.NUM_SETS_2 * layout.NUM_INPUTS
 BIASES_2 = BIASES + layout.NUM_SETS
-# then the calibration of path values (calibration.py): hits and trials of each bucket
+# then the calibration of path values: hits and trials of each bucket
 VALUE_BUCKETS = 33
 VALUE_HITS = BIASES_2 + layout.NUM_SETS_2
 VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
@@ -51,6 +54,9 @@ _MAX_WEIGHT = np.float32(8)
 _WEIGHT_RATE = np.float32(0.01)
 _SET_RATE = np.float32(0.005)
 _BIAS_RATE = np.float32(0.01)
+_LOWEST_BUCKET = np.float32(-9)
+_BUCKETS_PER_UNIT = np.float32(2)
+_BUCKET_MEMORY = np.float32(500)
 
 _SIGMOID_STEPS = 4096
 _x = (np.arange(_SIGMOID_STEPS) + 0.5 - _SIGMOID_STEPS / 2) * 24.0 / _SIGMOID_STEPS
@@ -194,3 +200,40 @@ def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Flo
             _update_class(parameters, evidence[layout.MISS + s], outcome)
     _update(parameters, BIASES + evidence[layout.SET], _BIAS_RATE * total)
     _update(parameters, BIASES_2 + evidence[layout.SET_2], _BIAS_RATE * total)
+
+
+@small_part
+def _bucket(value: Number) -> Number:
+    x = (log_odds(value) - _LOWEST_BUCKET) * _BUCKETS_PER_UNIT
+    return min(max(x, np.float32(0)), np.float32(VALUE_BUCKETS - 1.001))
+
+
+@small_part
+def calibrated(parameters: Float32Array, value: Number) -> Number:
+    """The acceptance that paths of this predicted value have had."""
+    x = _bucket(value)
+    i = np.int64(x)
+    near = x - np.float32(i)
+    low = parameters[VALUE_HITS + i] / parameters[VALUE_TRIALS + i]
+    high = parameters[VALUE_HITS + i + 1] / parameters[VALUE_TRIALS + i + 1]
+    return min(value * (low + (high - low) * near), np.float32(1))
+
+
+@small_part
+def _learn_bucket(parameters: Float32Array, i: Number, value: Number, is_hit: Number, share: Number) -> None:
+    parameters[VALUE_HITS + i] += share * is_hit
+    parameters[VALUE_TRIALS + i] += share * value
+    if parameters[VALUE_TRIALS + i] > _BUCKET_MEMORY * value:
+        keep = np.float32(1) - share / _BUCKET_MEMORY
+        parameters[VALUE_HITS + i] *= keep
+        parameters[VALUE_TRIALS + i] *= keep
+
+
+@small_part
+def learn_value(parameters: Float32Array, value: Number, is_hit: Number) -> None:
+    """Learn that a node of this predicted value was accepted (1) or not (0)."""
+    x = _bucket(value)
+    i = np.int64(x)
+    near = x - np.float32(i)
+    _learn_bucket(parameters, i, value, is_hit, np.float32(1) - near)
+    _learn_bucket(parameters, i + 1, value, is_hit, near)

@@ -4,15 +4,17 @@ A path's value is the product of its tokens' probabilities, so a child is never 
 valuable of all paths form a tree, whatever n is, and no tree of n nodes has a higher sum of values.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
+from numba.core import types
+from numba.experimental import structref
 
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
-from reader_edge_runtime.drafting.kernels.calibration import calibrated
-from reader_edge_runtime.drafting.kernels.evidence import advance, gather
+from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
-from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, score, sigmoid
-from reader_edge_runtime.drafting.kernels.request import Arrays, Request
+from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, calibrated, score, sigmoid
 
 # nodes: int32 (NODE_FIELDS, N). TAKEN: when a node was taken; its state and evidence lie at that number.
 TOKEN, PARENT, DEPTH, SOURCE, TAKEN, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(9)
@@ -25,6 +27,46 @@ _MAX_SUM = np.float32(0.98)
 
 # A match in datastores that ends inside the tree stays ended: looking anew costs more than all else of a draft.
 _MAX_FOUND = 0
+
+
+class Arrays(NamedTuple):
+    """A request's arrays. sources: what is known. state: int32 (STATE,), where the text ends. nodes, values, states,
+    evidences: the last draft. parameters, scratch, work: of the mixture, shared by all requests.
+    """
+
+    sources: Sources
+    state: Int32Array
+    nodes: Int32Array
+    values: Float32Array
+    states: Int32Array
+    evidences: Int32Array
+    parameters: Float32Array
+    scratch: Float32Array
+    work: Int32Array
+
+
+@structref.register
+class _RequestType(types.StructRef):
+    pass
+
+
+class Request(structref.StructRefProxy):
+    """The arrays as one argument, since passing each by itself takes longer than a short draft.
+
+    Each read of them counts references to all, so a kernel reads them once.
+    """
+
+    arrays: Arrays
+
+
+structref.define_proxy(Request, _RequestType, ["arrays"])
+_request: Any = Request
+
+
+@owning_kernel
+def new_request(arrays: Arrays) -> Request:
+    """Put a request's arrays together."""
+    return _request(arrays)
 
 
 @owning_kernel

@@ -19,14 +19,15 @@ from reader_edge_runtime.drafting.sources.datastore.header import (
     DatastoreHeader,
     token_bytes_for,
 )
-from reader_edge_runtime.drafting.sources.datastore.suffix_sort import (
-    max_sortable,
-    sort_bytes_per_position,
-    sort_suffixes,
-)
-from reader_edge_runtime.errors import DatastoreError
+from reader_edge_runtime.errors import DatastoreError, InstallationError
 
 OnStage = Callable[[str], None]
+
+# libdivsufsort's 32-bit form; beyond it a token would cost twice the memory.
+_MAX_TEXT_BYTES = 2**31 - 1
+_CHUNK = 1 << 22
+# Up to here no library is needed.
+_MAX_SHORT = 1 << 16
 
 
 class DatastoreBuilder:
@@ -50,7 +51,7 @@ class DatastoreBuilder:
     def memory_bytes(self, num_more: int = 0) -> int:
         """Peak memory of `write` in bytes, what is held already included, once num_more tokens have been added."""
         num_positions = len(self._stream) // self._token_bytes + 1 + num_more
-        return num_positions * (self._token_bytes + sort_bytes_per_position(self._token_bytes))
+        return num_positions * (self._token_bytes + 5 * _bytes_sorted(self._token_bytes))
 
     def add(self, token_ids: Sequence[int]) -> None:
         """Continue the current document. Raises DatastoreError for an unknown token id, and for too many tokens."""
@@ -123,7 +124,7 @@ class DatastoreBuilder:
         return header
 
     def _append(self, data: bytes) -> None:
-        limit = max_sortable(self._token_bytes)
+        limit = _MAX_TEXT_BYTES // _bytes_sorted(self._token_bytes)
         if (len(self._stream) + len(data)) // self._token_bytes >= limit:
             raise DatastoreError(
                 f"The corpus has more than {limit} tokens, the most that one datastore can hold: "
@@ -138,3 +139,54 @@ def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDA
     keys = np.stack([stream[starts], stream[starts + 1]], axis=1).astype(np.uint32)
     keys[keys == np.iinfo(stream.dtype).max] = 0xFFFFFFFF
     return keys
+
+
+def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """Positions of a stream of uint16 ids, or uint32 ids below 2**24 - 1, in the order of the suffixes they begin.
+
+    The type's highest value may occur too, as an end mark that is above all ids. Raises InstallationError.
+    """
+    if len(stream) <= _MAX_SHORT:
+        return _sort_short(stream)
+    divsufsort = _load_divsufsort()
+    width = _bytes_sorted(stream.itemsize)
+    # Big-endian bytes order like the numbers they are, so the suffixes that begin at whole ids come out in order.
+    big_endian = stream.astype(stream.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, stream.itemsize)
+    text = np.ascontiguousarray(big_endian[:, stream.itemsize - width :]).reshape(-1)
+    del big_endian
+    found: npt.NDArray[np.int32] = divsufsort(text)
+    del text
+    num = 0
+    for start in range(0, len(found), _CHUNK):  # in place: a second array of this size would be the peak of a build
+        part = found[start : start + _CHUNK]
+        kept = part[part % width == 0] // width
+        found[num : num + len(kept)] = kept
+        num += len(kept)
+    return found[:num].view(np.uint32)
+
+
+def _sort_short(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """By prefix doubling (Manber and Myers, "Suffix arrays", 1993): ranks by n tokens give those by 2 n."""
+    rank = np.unique(stream, return_inverse=True)[1] + 1
+    length = 1
+    while len(stream) and rank.max() < len(stream):
+        following = np.zeros_like(rank)
+        following[:-length] = rank[length:]
+        rank = np.unique(rank * (len(stream) + 1) + following, return_inverse=True)[1] + 1
+        length *= 2
+    return np.argsort(rank).astype(np.uint32)
+
+
+def _bytes_sorted(token_bytes: int) -> int:
+    """Ids of four bytes are below 2**24: their first byte would only cost memory."""
+    return min(token_bytes, 3)
+
+
+def _load_divsufsort() -> Any:
+    try:
+        from pydivsufsort import divsufsort
+    except ImportError:
+        raise InstallationError(
+            "Building a datastore needs pydivsufsort: install it with pip install 'reader-edge[datastore]'."
+        ) from None
+    return divsufsort
