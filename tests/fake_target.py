@@ -85,10 +85,10 @@ class FakeTarget:
         cache.reserve(cache.num_slots, max(lengths) + num_nodes)
         for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
             rows = cache.slab[0, wanted.first_slot + b, 0]
+            ancestors, depths = tree.ancestors_and_depths()
             rows[length : length + num_nodes] = -1.0  # padding must never be seen
             rows[length : length + len(tree), 0] = tree.token_ids
-            rows[length : length + len(tree), 1] = length + tree.depths()
-            ancestors = tree.ancestors()
+            rows[length : length + len(tree), 1] = length + depths
             for r, node in enumerate(wanted.rows[b]):
                 visible = np.concatenate([rows[:length], rows[length : length + len(tree)][ancestors[node]]])
                 np.testing.assert_array_equal(visible[:, 1], np.arange(len(visible)), "rows out of place")

@@ -108,7 +108,7 @@ class RehearsalDrafter(RetrievalDrafter):
         return _Rehearsal(self, prompt_token_ids)
 
     def loaded_core(self) -> DraftingCore:
-        core = self._loaded_core()
+        core = super().loaded_core()
         if self._parameters is not None:
             core.parameters = self._parameters.copy()
         return core

@@ -59,11 +59,6 @@ class DraftTree:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether every node follows the one before."""
-        return self.parents == list(range(-1, len(self.parents) - 1))
-
     def check(self, root_token_id: int, vocab_size: int, max_nodes: int) -> None:
         """Raise DraftError unless this is a tree below the given root, of known tokens whose siblings differ."""
         if not self.token_ids or not (
@@ -87,20 +82,15 @@ class DraftTree:
                 raise DraftError(f"Draft node {node} repeats its sibling's token {token_id}.")
             seen.add((parent, token_id))
 
-    def depths(self) -> Int64Array:
-        """Distance of each node from the root, int64 (N,)."""
-        return self.ancestors_and_depths()[1]
-
-    def ancestors(self) -> BoolArray:
-        """(N, N) bool: whether node j is node i or above it; row i is what node i may look at."""
-        return self.ancestors_and_depths()[0]
-
     def ancestors_and_depths(self) -> tuple[BoolArray, Int64Array]:
-        """Both at once, which costs little more than one of them."""
+        """Whether node j is node i or above it, bool (N, N), and each node's distance from the root, int64 (N,).
+
+        Row i of the first is what node i may look at.
+        """
         num_nodes = len(self.parents)
         if num_nodes == 1:
             return _ROOT_ALONE
-        if num_nodes > 64 and self.is_chain:
+        if num_nodes > 64 and self.parents == list(range(-1, num_nodes - 1)):  # a chain
             return np.tri(num_nodes, dtype=np.bool_), np.arange(num_nodes)
         # Rows as whole numbers, a bit a node: several times faster than rows of an array.
         bits = _BITS if num_nodes <= len(_BITS) else [1 << node for node in range(num_nodes)]

@@ -38,7 +38,7 @@ def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: s
     in_tree = _forward(target, [PROMPT, PROMPT[:9]], [TREE, TREE])
     for b, prompt in enumerate([PROMPT, PROMPT[:9]]):
         for node in range(len(TREE)):
-            path = [other for other in range(len(TREE)) if TREE.ancestors()[node, other]]
+            path = [other for other in range(len(TREE)) if TREE.ancestors_and_depths()[0][node, other]]
             token_ids = [TREE.token_ids[other] for other in path]
             chain = _forward(target, [prompt], [DraftTree.chain(token_ids)])[0]
             single = _forward(target, [prompt + token_ids[:-1]], [DraftTree.chain(token_ids[-1:])])[0]

@@ -28,13 +28,13 @@ _COMPLETE = "complete"
 
 
 class KernelLoader:
-    """Loads the kernels once for the process. `is_ready` turns true when they can be called at once."""
+    """Loads the kernels on a thread that starts at once. `is_ready` turns true when they can be called."""
 
     def __init__(self) -> None:
         self.is_ready = False
         self._error: BaseException | None = None
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._load, name="reader-edge kernels", daemon=True)
+        self._thread.start()
 
     @classmethod
     @functools.cache
@@ -42,18 +42,9 @@ class KernelLoader:
         """The loader of this process."""
         return cls()
 
-    def start(self) -> None:
-        """Begin to load; returns at once."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._load, name="reader-edge kernels", daemon=True)
-                self._thread.start()
-
     def wait(self) -> None:
         """Return when the kernels are ready; raises what kept them from being loaded."""
-        self.start()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         if self._error is not None:
             raise self._error
 

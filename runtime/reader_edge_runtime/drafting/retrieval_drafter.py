@@ -54,12 +54,10 @@ class RetrievalDrafter:
         self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
-        self._loader.start()
 
     def wait(self) -> "RetrievalDrafter":
         """Itself, once the core is there: for tools that measure or prove."""
-        self._loader.wait()
-        self.core()
+        self.loaded_core()
         return self
 
     @property
@@ -90,7 +88,7 @@ class RetrievalDrafter:
 
     def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
         """Write all that was learned from past requests to a file. Raises DraftError."""
-        write_state(path, tokenizer_fingerprint, {**self._loaded_core().state(), **self.sources.state()})
+        write_state(path, tokenizer_fingerprint, {**self.loaded_core().state(), **self.sources.state()})
 
     def load(self, path: Path, tokenizer_fingerprint: bytes, vocab_size: int) -> None:
         """Draft as if what `save` wrote had just been learned, and nothing else. Raises DraftError."""
@@ -129,8 +127,10 @@ class RetrievalDrafter:
         self._past_answers.clear()
         return self._core
 
-    def _loaded_core(self) -> "DraftingCore":
-        core = self.wait().core()
+    def loaded_core(self) -> "DraftingCore":
+        """The compiled core, waited for. Raises what kept the kernels from being loaded."""
+        self._loader.wait()
+        core = self.core()
         assert core is not None
         return core
 

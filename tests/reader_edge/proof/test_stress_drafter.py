@@ -52,5 +52,5 @@ def test_the_same_seed_gives_the_same_trees() -> None:
 
 def test_trees_keep_to_their_bounds() -> None:
     assert all(len(tree) <= 5 for tree in _trees(max_nodes=5))
-    assert all(tree.depths().max() <= 2 for tree in _trees(max_depth=2))
+    assert all(tree.ancestors_and_depths()[1].max() <= 2 for tree in _trees(max_depth=2))
     assert all(len(tree) == 1 for tree in _trees(max_nodes=1))

@@ -21,11 +21,11 @@ def test_importing_the_runtime_imports_no_compiler() -> None:
 
 
 def test_nothing_waits_while_kernels_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = KernelLoader()
-    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
     monkeypatch.setattr(kernel_loader, "is_complete", lambda: False)
     is_compiled = threading.Event()
     monkeypatch.setattr(kernel_loader, "_compile_elsewhere", is_compiled.wait)
+    loader = KernelLoader()
+    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
     drafter = RetrievalDrafter(DraftConfig())
     text = DraftedText(drafter, [1, 2, 1, 2, 1])
     assert text.draft(8, 8).token_ids == [1]
@@ -50,17 +50,16 @@ def test_processes_that_start_together_compile_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernel_loader, "warm_up", lambda after_step: None)
     loaders = [KernelLoader() for _ in range(3)]
     for loader in loaders:
-        loader.start()
-    for loader in loaders:
         loader.wait()
     assert len(num_compiled) == 1
 
 
 def test_the_compiler_is_given_back_while_kernels_load_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = KernelLoader()
+    loaders: list[KernelLoader] = []
     forgotten: list[bool] = []
-    monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(loader.is_ready))
-    loader.wait()
+    monkeypatch.setattr(FilePages, "forget", lambda self: forgotten.append(any(each.is_ready for each in loaders)))
+    loaders.append(KernelLoader())
+    loaders[0].wait()
     assert len(forgotten) > 3
     assert not any(forgotten)  # nobody is told to go on before
     compiler = _compiler_pages()
@@ -68,13 +67,12 @@ def test_the_compiler_is_given_back_while_kernels_load_and_after(monkeypatch: py
 
 
 def test_what_keeps_kernels_from_loading_is_told_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = KernelLoader()
-
     def broken() -> bool:
         raise OSError("no compiler")
 
-    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
     monkeypatch.setattr(kernel_loader, "is_complete", broken)
+    loader = KernelLoader()
+    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
     drafter = RetrievalDrafter(DraftConfig())
     with pytest.raises(OSError, match="no compiler"):
         drafter.wait()
