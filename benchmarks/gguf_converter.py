@@ -54,7 +54,10 @@ def write_gguf(checkpoint: Path, out: Path) -> None:
             array: FloatArray = tensors.get_tensor(name).float().numpy()
             if config["model_type"] == "llama":
                 array = interleave_rotary(name, array, config)
-            writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), array)
+            gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if gguf_name is None:
+                raise ValueError(f"llama.cpp has no name for the tensor {name}.")
+            writer.add_tensor(gguf_name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
