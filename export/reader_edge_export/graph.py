@@ -5,10 +5,12 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
+from onnxscript.rewriter import RewriteRuleSet
+from onnxscript.rewriter.rules.common import no_op_cast_rule
 
 from reader_edge_export.fusion.heads import fuse_heads, fuse_merged_heads
-from reader_edge_export.fusion.linear import unflatten_products
-from reader_edge_export.fusion.norm import fuse_norms
+from reader_edge_export.fusion.linear import FLAT_PRODUCTS
+from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
@@ -31,12 +33,14 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     _restore_tree_mask(model)
     editor = GraphEditor(model)
     fold_sizes(editor)
-    unflatten_products(editor)
+    FLAT_PRODUCTS.apply_to_model(model)
     if options.attention != "portable":
-        _drop_plain_casts(model.graph)
+        # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
+        RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)
+        common.IdentityEliminationPass()(model)
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
-        fuse_norms(editor)
+        NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in ("int8", "int4"))
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
     store_weights(editor, options.precision, options.attention == "portable")
@@ -57,15 +61,6 @@ def _restore_tree_mask(model: ir.Model) -> None:
     if "tree_mask" not in [value.name for value in model.graph.inputs]:
         shape = ir.Shape(["B", 1, "N", "M"])
         model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
-
-
-def _drop_plain_casts(graph: ir.Graph) -> None:
-    """Remove the casts from fp32 to fp32, which models that also run in half precision leave everywhere."""
-    for node in list(graph):
-        source = node.inputs[0] if node.op_type == "Cast" else None
-        if source is not None and source.dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
-            ir.convenience.replace_all_uses_with(node.outputs[0], source, replace_graph_outputs=True)
-            graph.remove(node, safe=True)
 
 
 def _add_top_logits(editor: GraphEditor) -> None:

@@ -66,15 +66,17 @@ class GraphEditor:
 
     def constant(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
         """An initializer; `name` is made unique."""
-        key = (array.dtype.str, array.shape, array.tobytes() if array.size <= _MAX_SHARED_ELEMENTS else b"")
-        if array.size <= _MAX_SHARED_ELEMENTS and key in self._constants:
-            return self._constants[key]
+        is_small = array.size <= _MAX_SHARED_ELEMENTS
+        key = (array.dtype.str, array.shape, array.tobytes() if is_small else b"")
+        known = self._constants.get(key)
+        if known is not None and known.is_initializer():  # tidying removes those that nobody reads
+            return known
         self._num_constants += 1
         name = f"{name}.{self._num_constants}"
         tensor = ir.Tensor(array, name=name)
         value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.graph.register_initializer(value)
-        if array.size <= _MAX_SHARED_ELEMENTS:
+        if is_small:
             self._constants[key] = value
         return value
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from reader_edge.bench.recording import RecordedRequest
 from reader_edge.bench.replay import MAX_DEPTH, Float32Array
+from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
-from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
@@ -128,10 +128,10 @@ class Rehearser:
 
     def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
         self.core = drafter.loaded_core()
-        self._decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
         self._planners = {is_drafted: Planner() for is_drafted in (False, True)}
         for planner in self._planners.values():
             planner.add(cost)
+        self._decoder = make_decoder(target, drafter, EngineConfig(max_batch=1), planner=self._planners[True])
         self._max_tokens = max_tokens
 
     def rehearse(

@@ -8,7 +8,8 @@ widths drawn at random.
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from reader_edge.proof.result import ProofReport, ProofRun, Way
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge.proof.witness import PlainAnswer, WatchedTarget, Witness, digest, run_of
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
@@ -28,22 +29,18 @@ from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuil
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.errors import DraftError
+from reader_edge_runtime.target import Target
 
 WAYS = (
     Way("greedy by top ids", is_sampled=False, reads_logits=False),  # as answers are made: no logits are read
     Way("greedy by logits", is_sampled=False, reads_logits=True),
     Way("sampled", is_sampled=True, reads_logits=True),
 )
+_ALL = ("history", "datastore", "logits")
 SOURCE_SETS = {
-    "context": frozenset[str](),
-    "context + history": frozenset({"history"}),
-    "context + datastore": frozenset({"datastore"}),
-    "context + logits": frozenset({"logits"}),
-    "context + history + datastore": frozenset({"history", "datastore"}),
-    "context + history + logits": frozenset({"history", "logits"}),
-    "context + datastore + logits": frozenset({"datastore", "logits"}),
-    "all sources": frozenset({"history", "datastore", "logits"}),
-    "all sources + hostile": frozenset({"history", "datastore", "logits", "hostile"}),
+    **{" + ".join(("context", *few)): frozenset(few) for num in range(3) for few in combinations(_ALL, num)},
+    "all sources": frozenset(_ALL),
+    "all sources + hostile": frozenset((*_ALL, "hostile")),
 }
 DRAFTERS = ("none", *SOURCE_SETS, "stress")
 BATCH_SIZES = (1, 4)
@@ -90,30 +87,24 @@ class AnyWidth(Planner):
         return int(self._random.integers(2, widest + 1)) if widest > 1 else 1, [True] * len(drafts)
 
 
+@dataclass(slots=True)
 class _Prover:
     """The runs of one proof."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: Sequence[tuple[int, ...]],
-        max_tokens: int,
-        on_progress: Callable[[int, int], None],
-    ) -> None:
-        self._target = engine.decoder.target
-        self._fingerprint = engine.tokenizer.fingerprint()
-        self._engine_config = engine.decoder.config
-        self._acceptance = engine.decoder.acceptance
-        self._prompts = prompts
-        self._max_tokens = max_tokens
-        self._on_progress = on_progress
-        self._num_done = 0
-        self._num_answers = len(prompts) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+    engine: Engine
+    prompts: Sequence[tuple[int, ...]]
+    max_tokens: int
+    on_progress: Callable[[int, int], None]
+    num_done: int = 0
+
+    @property
+    def target(self) -> Target:
+        return self.engine.decoder.target
 
     def runs(self, way: Way) -> list[ProofRun]:
         """Plain answers first, then every drafter at every batch size against them."""
         answers = []
-        for i, prompt in enumerate(self._prompts):
+        for i, prompt in enumerate(self.prompts):
             answers.append(self._plain_answer(prompt, self._config(way.is_sampled, i)))
             self._tell_progress()
         runs = []
@@ -127,10 +118,10 @@ class _Prover:
 
     def refusal(self) -> str | None:
         """See ProofReport."""
-        plain = self._plain_answer(self._prompts[0][:1], replace(self._config(False, 0), max_tokens=_REFUSED_TOKENS))
-        vocab_size = self._target.manifest.vocab_size
+        plain = self._plain_answer(self.prompts[0][:1], replace(self._config(False, 0), max_tokens=_REFUSED_TOKENS))
+        vocab_size = self.target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
-        decoder = Decoder(self._target, drafter, self._engine_config, AnyWidth())
+        decoder = make_decoder(self.target, drafter, self.engine.decoder.config, planner=AnyWidth())
         request = decoder.submit(plain.prompt, plain.config)
         while request.is_running:
             decoder.step()
@@ -141,10 +132,10 @@ class _Prover:
     def _config(self, is_sampled: bool, prompt: int) -> GenerationConfig:
         sampled = SamplingConfig(temperature=0.8, top_p=0.95, seed=1 + prompt)
         sampling = sampled if is_sampled else SamplingConfig()
-        return GenerationConfig(max_tokens=self._max_tokens, sampling=sampling, ignores_eos=True)
+        return GenerationConfig(max_tokens=self.max_tokens, sampling=sampling, ignores_eos=True)
 
     def _drafter(self, name: str, answers: Sequence[PlainAnswer], datastore: Datastore) -> Drafter:
-        vocab_size = self._target.manifest.vocab_size
+        vocab_size = self.target.manifest.vocab_size
         if name == "stress":
             return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
         sources = SOURCE_SETS.get(name, frozenset())
@@ -154,17 +145,17 @@ class _Prover:
 
     def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""
-        vocab_size = self._target.manifest.vocab_size
-        builder = DatastoreBuilder(self._fingerprint, vocab_size)
+        fingerprint, vocab_size = self.engine.tokenizer.fingerprint(), self.target.manifest.vocab_size
+        builder = DatastoreBuilder(fingerprint, vocab_size)
         for answer in answers[::2]:
             builder.add([*answer.prompt, *answer.token_ids])
             builder.end_document()
         builder.write(path, DatastoreFacts(("answers",), 0), lambda stage: None)
-        return Datastore.open(path, self._fingerprint, vocab_size)
+        return Datastore.open(path, fingerprint, vocab_size)
 
     def _plain_answer(self, prompt: tuple[int, ...], config: GenerationConfig) -> PlainAnswer:
-        alone = replace(self._engine_config, max_batch=1)
-        decoder = Decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), alone)
+        alone = replace(self.engine.decoder.config, max_batch=1)
+        decoder = make_decoder(self.target, RetrievalDrafter(DraftConfig()).wait(), alone)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
         request = decoder.submit(prompt, replace(config, is_drafted=False))
@@ -174,9 +165,11 @@ class _Prover:
     def _compare(
         self, answers: Sequence[PlainAnswer], name: str, drafter: Drafter, way: Way, batch_size: int
     ) -> ProofRun:
-        target = WatchedTarget(self._target)
-        config = replace(self._engine_config, max_batch=batch_size)
-        decoder = Decoder(target, drafter, config, AnyWidth(seed=batch_size), self._acceptance)
+        target = WatchedTarget(self.target)
+        config = replace(self.engine.decoder.config, max_batch=batch_size)
+        planner = AnyWidth(seed=batch_size)
+        decoder = make_decoder(target, drafter, config, report=self.engine.width_report, planner=planner)
+        decoder.is_drafting = True  # where an engine leaves drafts out, a proof shows what they would change
         witnesses = {
             decoder.submit(answer.prompt, replace(answer.config, is_drafted=name != "none")): Witness(prompt, answer)
             for prompt, answer in enumerate(answers)
@@ -194,5 +187,6 @@ class _Prover:
         return run_of(name, way, batch_size, witnesses, target)
 
     def _tell_progress(self) -> None:
-        self._num_done += 1
-        self._on_progress(self._num_done, self._num_answers)
+        self.num_done += 1
+        num_answers = len(self.prompts) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+        self.on_progress(self.num_done, num_answers)

@@ -4,39 +4,30 @@ transformers' Conv1D (GPT-2) flattens, and gives the rows their sizes back: arit
 to the host, in the midst of every layer.
 """
 
+from typing import Any
+
 import onnx_ir as ir
+from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
-from reader_edge_export.fusion.matching import consumers, producer
-from reader_edge_export.graph_editor import GraphEditor, weight_of
-
-_PLAIN = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+from reader_edge_export.graph_editor import weight_of
 
 
-def unflatten_products(editor: GraphEditor) -> None:
-    """Replace every Gemm between a reshape to rows and a reshape back."""
-    for node in list(editor.graph):
-        if node.op_type == "Gemm":
-            _unflatten(editor, node)
+def _flattened(op: Any, rows: Any, flat: Any, weight: Any, bias: Any, sizes: Any) -> Any:
+    rows = op.Reshape(rows, flat)
+    return op.Reshape(op.Gemm(rows, weight, bias, alpha=1.0, beta=1.0, _allow_other_attributes=False), sizes)
 
 
-def _unflatten(editor: GraphEditor, product: ir.Node) -> None:
-    flat = producer(product.inputs[0], "Reshape")
-    restored = next(consumers(product.outputs[0], "Reshape"), None)
-    weight = weight_of(product.inputs[1])
-    if flat is None or flat.inputs[0] is None or restored is None or weight is None or not _is_plain(product):
-        return
-    rows = flat.inputs[0]
-    sizes = rows.shape[:-1] if rows.shape is not None else None
-    wanted = restored.outputs[0].shape
-    if sizes is None or wanted is None or tuple(wanted) != (*sizes, weight.shape[1]):
-        return
-    output = editor.op("MatMul", [rows, product.inputs[1]])
-    if len(product.inputs) > 2:
-        output.shape = wanted
-        output = editor.op("Add", [output, product.inputs[2]])
-    editor.replace(restored, [output])
+def _is_restored(context: Any, rows: ir.Value, weight: ir.Value, **_: ir.Value) -> bool:
+    array, (output,) = weight_of(weight), context.output_values
+    if array is None or rows.shape is None or output.shape is None:
+        return False
+    return tuple(output.shape) == (*rows.shape[:-1], array.shape[1])
 
 
-def _is_plain(product: ir.Node) -> bool:
-    attributes = {name: attribute.value for name, attribute in product.attributes.items()}
-    return {**_PLAIN, **attributes} == _PLAIN
+def _product(op: Any, rows: ir.Value, weight: ir.Value, bias: ir.Value, **_: ir.Value) -> Any:
+    product = op.MatMul(rows, weight)
+    product.dtype = ir.DataType.FLOAT
+    return op.Add(product, bias)
+
+
+FLAT_PRODUCTS = RewriteRuleSet([RewriteRule(_flattened, _product, _is_restored)])
