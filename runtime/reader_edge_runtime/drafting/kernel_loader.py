@@ -82,13 +82,6 @@ def is_complete() -> bool:
     return folder is not None and (folder / _COMPLETE).exists()
 
 
-def mark_complete() -> None:
-    """Note that all kernels of this version are stored."""
-    folder = cache_folder()
-    if folder is not None:
-        (folder / _COMPLETE).touch()
-
-
 def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
     """Call every kernel once, which compiles it or loads what was compiled: draft, learn, outgrow every array and
     forget, with the types that requests use.
@@ -109,7 +102,8 @@ def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
         request.observe(_TEXT)
         request.finish()
         after_step()
-    mark_complete()
+    if folder := cache_folder():
+        (folder / _COMPLETE).touch()
 
 
 def _fingerprint() -> str:

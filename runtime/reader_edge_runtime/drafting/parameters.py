@@ -7,10 +7,13 @@ use (docs/drafting.md): only statistics of how evidence of each class fared, no 
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from reader_edge_runtime.drafting.kernels import layout, mixture, successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array
 from reader_edge_runtime.drafting.sources.source import PROBABILITY_BUCKETS
+
+Float64Array = npt.NDArray[np.float64]
 
 PRIORS = Path(__file__).with_name("priors.npz")
 _FIRST_RATE = 0.18
@@ -100,32 +103,30 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
 def _first_probabilities() -> Float32Array:
     """(NUM_INPUTS, CLASSES): rows by absolute discounting, matches by their length."""
     p = np.full((layout.NUM_INPUTS, layout.CLASSES), 0.3, np.float32)
+    length, agreed = np.arange(20), np.arange(64) & 7
+    comes = np.where(length > 0, 1 - 0.7 / (length + 0.5), 0.3)
     for first in (layout.CONTEXT_INPUTS, layout.HISTORY_INPUTS):
-        for order in range(layout.SINGLE):
-            p[first + order] = _row_probabilities()
-        for which in (layout.SINGLE, layout.COPY):
-            for length in range(20):
-                comes = 1 - 0.7 / (length + 0.5) if length else 0.3
-                p[first + which, 2 * length : 2 * length + 2] = 0.04 * (1 - comes) + 0.002, comes
-        for state in range(64):
-            p[first + layout.RESUMED, 2 * state : 2 * state + 2] = 0.02, 0.3 + 0.5 * (state & 7) / 7
-    for e in range(layout.NUM_PROPOSALS):
-        buckets = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
-        p[layout.PROPOSAL_INPUTS + e, 0] = 0.02
-        p[layout.PROPOSAL_INPUTS + e, 1 : 1 + PROBABILITY_BUCKETS] = buckets
+        store = p[first : first + layout.RESUMED + 1]
+        store[: layout.SINGLE] = _row_probabilities()
+        store[[layout.SINGLE, layout.COPY], : 2 * len(length)] = _in_turn(0.04 * (1 - comes) + 0.002, comes)
+        store[layout.RESUMED, : 2 * len(agreed)] = _in_turn(np.full(64, 0.02), 0.3 + 0.5 * agreed / 7)
+    proposals = p[layout.PROPOSAL_INPUTS : layout.PROPOSAL_INPUTS + layout.NUM_PROPOSALS]
+    proposals[:, 0] = 0.02
+    proposals[:, 1 : 1 + PROBABILITY_BUCKETS] = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
     return p
 
 
 def _row_probabilities() -> Float32Array:
+    """(CLASSES,): how often a token came that was counted so often of so many."""
+    total, bucket = np.array(layout.TOTALS)[:, None], np.arange(layout.COUNT_BUCKETS)
+    ratio = np.array([0, *layout.RATIOS, layout.RATIOS[-1]])
+    count = np.where(total <= 4, np.minimum(bucket, total), np.maximum(1.0, ratio * total))
+    value = np.where(bucket == 0, 0.05 / (total + 0.5), (count - 0.2) / (total + 0.3))
     p = np.full(layout.CLASSES, 0.3, np.float32)
-    for i, total in enumerate(layout.TOTALS):
-        for bucket in range(layout.COUNT_BUCKETS):
-            if bucket == 0:
-                value = 0.05 / (total + 0.5)
-            elif total <= 4:
-                value = (min(bucket, total) - 0.2) / (total + 0.3)
-            else:
-                value = (max(1.0, layout.RATIOS[min(bucket - 1, 11)] * total) - 0.2) / (total + 0.3)
-            at = 2 * (i * layout.COUNT_BUCKETS + bucket)
-            p[at : at + 2] = value
+    p[: 2 * value.size] = _in_turn(value, value)
     return p
+
+
+def _in_turn(first: Float64Array, second: Float64Array) -> Float64Array:
+    """One number of each by turns: the classes of a claim come in pairs."""
+    return np.stack([first, second], axis=-1).ravel()

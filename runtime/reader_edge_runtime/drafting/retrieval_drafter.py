@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import Source
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _PROMPT_TAIL = 4
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class RetrievalDrafter:
@@ -83,8 +81,7 @@ class RetrievalDrafter:
         """Also what came from a history file, which itself stays as it is."""
         self._past_answers = []
         self.sources.restore({})
-        if self._core is not None:
-            self._core = self._new_core()
+        self._core = None
 
     def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
         """Write all that was learned from past requests to a file. Raises DraftError."""

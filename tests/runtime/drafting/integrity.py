@@ -6,12 +6,12 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
 from reader_edge_runtime.drafting.kernels.counts import (
+    HASH_START,
     ORDER,
     SINGLE_MARK,
     find,
     hash_key,
     hash_push,
-    hash_start,
     is_single,
     single_position,
 )
@@ -37,7 +37,7 @@ from reader_edge_runtime.drafting.kernels.successors import (
     find_pair,
     set_of,
 )
-from reader_edge_runtime.drafting.sources.count_store import CountStore
+from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
 Successors = dict[int, tuple[int, int]]
@@ -46,7 +46,7 @@ Successors = dict[int, tuple[int, int]]
 @kernel
 def look_up(header: Int64Array, table: Int64Array, text: Int32Array, suffix: Int32Array) -> Number:
     """What followed a suffix of 1 to ORDER tokens, newest token first: a single, the number of a row, 0 for nothing."""
-    state = hash_start()
+    state = HASH_START
     value = np.int64(0)
     for order in range(len(suffix)):
         if value != 0 and is_single(value):
@@ -66,7 +66,7 @@ def successors_of(store: CountStore, suffix: Sequence[int]) -> dict[int, tuple[i
     row = ORDER_0_ROW
     if suffix:
         newest_first = np.array(suffix[::-1], np.int32)
-        row = int(look_up(store.header, store.table, store.text, newest_first))
+        row = int(look_up(store.arrays.header, store.arrays.table, store.text, newest_first))
     if row & SINGLE_MARK:
         return {row >> 32: (1, row & (SINGLE_MARK - 1))}
     return {token: (count, position) for token, count, position in entries(store, row)}
@@ -76,10 +76,10 @@ def entries(store: CountStore, row: int) -> list[tuple[int, int, int]]:
     """(token, count, last position) of a row, in the order stored."""
     found: list[tuple[int, int, int]] = []
     block, offset = row, 4
-    for _ in range(int(store.rows[row * BLOCK + 2]) if row else 0):
+    for _ in range(int(store.arrays.rows[row * BLOCK + 2]) if row else 0):
         if offset == BLOCK:
-            block, offset = int(store.rows[block * BLOCK]), 1
-        token, count, position = store.rows[block * BLOCK + offset :][:3].tolist()
+            block, offset = int(store.arrays.rows[block * BLOCK]), 1
+        token, count, position = store.arrays.rows[block * BLOCK + offset :][:3].tolist()
         found.append((token, count, position))
         offset += 3
     return found
@@ -150,6 +150,11 @@ def _check_record(record: Int32Array) -> int:
     return int(record[TOKEN])
 
 
+def text_ends(history: History) -> list[int]:
+    """Each text's position after its last token, in the order of `History.texts`."""
+    return [text.end for text in history._texts]
+
+
 def _check_row(store: CountStore, suffix: tuple[int, ...], expected: Successors) -> None:
     found = successors_of(store, suffix)
     mask = len(store.text) - 1
@@ -163,8 +168,8 @@ def _check_row(store: CountStore, suffix: tuple[int, ...], expected: Successors)
 
 def _check_table(store: CountStore) -> list[int]:
     """Rows that keys lead to."""
-    keys = store.table[store.table[:, 0] != 0]
-    assert len(keys) == store.header[NUM_KEYS]
+    keys = store.arrays.table[store.arrays.table[:, 0] != 0]
+    assert len(keys) == store.arrays.header[NUM_KEYS]
     assert len(np.unique(keys[:, 0])) == len(keys), "A key is stored twice."
     return [int(value) for value in keys[:, 1] if not value & SINGLE_MARK]
 
@@ -173,7 +178,7 @@ def _check_positions(store: CountStore, used: list[int], texts: Sequence[Sequenc
     """Whatever is stored points to a token that is still remembered."""
     mask = len(store.text) - 1
     live = {(end - len(t) + i) & mask: token for t, end in zip(texts, ends, strict=True) for i, token in enumerate(t)}
-    values = store.table[store.table[:, 0] != 0][:, 1].tolist()
+    values = store.arrays.table[store.arrays.table[:, 0] != 0][:, 1].tolist()
     stored = [(value >> 32, value & (SINGLE_MARK - 1)) for value in values if value & SINGLE_MARK]
     for row in [ORDER_0_ROW, *used]:
         stored += [(token, position) for token, _, position in entries(store, row)]
@@ -184,17 +189,17 @@ def _check_positions(store: CountStore, used: list[int], texts: Sequence[Sequenc
 def _check_blocks(store: CountStore, used: list[int]) -> None:
     """Every block is in one row or is free."""
     seen: set[int] = {0}
-    for start in [ORDER_0_ROW, *used, int(store.header[FREE_BLOCK])]:
+    for start in [ORDER_0_ROW, *used, int(store.arrays.header[FREE_BLOCK])]:
         block = start
         while block:
             assert block not in seen, f"Block {block} is in use twice."
             seen.add(block)
-            block = int(store.rows[block * BLOCK])
-    assert seen == set(range(int(store.header[NEXT_BLOCK])))
+            block = int(store.arrays.rows[block * BLOCK])
+    assert seen == set(range(int(store.arrays.header[NEXT_BLOCK])))
     for row in [ORDER_0_ROW, *used]:
         counts = [count for _, count, _ in entries(store, row)]
         assert counts == sorted(counts, reverse=True), f"Row {row} is not sorted."
-    num_free, block = 0, int(store.header[FREE_BLOCK])
+    num_free, block = 0, int(store.arrays.header[FREE_BLOCK])
     while block:
-        num_free, block = num_free + 1, int(store.rows[block * BLOCK])
-    assert store.header[NUM_BLOCKS] == store.header[NEXT_BLOCK] - num_free
+        num_free, block = num_free + 1, int(store.arrays.rows[block * BLOCK])
+    assert store.arrays.header[NUM_BLOCKS] == store.arrays.header[NEXT_BLOCK] - num_free

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
-from tests.runtime.drafting.integrity import check_integrity, count_plainly, successors_of
+from tests.runtime.drafting.integrity import check_integrity, count_plainly, successors_of, text_ends
 
 # Few tokens make long matches and many rows; many tokens make rows longer than a row may be.
 streams = st.one_of(
@@ -51,7 +51,7 @@ def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     assert kept == given_texts[len(given_texts) - len(kept) :]
     if given_texts:
         assert kept, "The newest text is always kept."
-    check_integrity(history, kept, history.text_ends())
+    check_integrity(history, kept, text_ends(history))
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,21 +63,21 @@ def test_the_least_recently_used_text_goes_first(data: st.DataObject, max_tokens
         used = []
         if expected:
             for i in data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=3)):
-                end, length = history.text_ends()[i], len(expected[i])
+                end, length = text_ends(history)[i], len(expected[i])
                 history.note_use((end - data.draw(st.integers(0, length - 1))) & (len(history.text) - 1))
                 used.append(i)
         last_use = {i: when for when, i in enumerate(used)}
         order = sorted(range(len(expected)), key=lambda i: last_use.get(i, -1))
         expected = [expected[i] for i in order]
         assert [text.tolist() for text in history.renew_used()] == expected[len(expected) - len(last_use) :]
-        check_integrity(history, expected, history.text_ends())
+        check_integrity(history, expected, text_ends(history))
         text = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))[-max_tokens:]
         history.add(tokens(text))
         expected.append(text)
         while sum(map(len, expected)) + len(expected) - 1 > max_tokens:
             expected.pop(0)
         assert [text.tolist() for text in history.texts()] == expected
-        check_integrity(history, expected, history.text_ends())
+        check_integrity(history, expected, text_ends(history))
 
 
 def test_a_text_in_use_outlives_all_others_however_often_it_moves() -> None:
@@ -85,16 +85,16 @@ def test_a_text_in_use_outlives_all_others_however_often_it_moves() -> None:
     history.add(tokens([7] * 20))
     random = np.random.default_rng(0)
     for _ in range(200):
-        history.note_use((history.text_ends()[0] if history.num_tokens == 20 else _end_of(history, 7)) - 3)
+        history.note_use((text_ends(history)[0] if history.num_tokens == 20 else _end_of(history, 7)) - 3)
         history.renew_used()
         history.add(tokens(random.integers(0, 6, size=15).tolist()))
     assert [7] * 20 in [text.tolist() for text in history.texts()]
-    check_integrity(history, [text.tolist() for text in history.texts()], history.text_ends())
+    check_integrity(history, [text.tolist() for text in history.texts()], text_ends(history))
 
 
 def _end_of(history: History, token: int) -> int:
     """Where the text of one token alone ends."""
-    pairs = zip(history.texts(), history.text_ends(), strict=True)
+    pairs = zip(history.texts(), text_ends(history), strict=True)
     return next(end for text, end in pairs if set(text.tolist()) == {token})
 
 
@@ -106,7 +106,7 @@ def test_history_stays_within_its_memory_when_texts_come_and_go() -> None:
         history.add(tokens(random.integers(0, 12, size=int(random.integers(1, 400))).tolist()))
         sizes.append(history.num_bytes)
     assert sizes[-1] == sizes[20]
-    check_integrity(history, [text.tolist() for text in history.texts()], history.text_ends())
+    check_integrity(history, [text.tolist() for text in history.texts()], text_ends(history))
 
 
 def test_text_longer_than_the_room_is_kept_at_its_end() -> None:

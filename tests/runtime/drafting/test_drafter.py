@@ -17,7 +17,7 @@ from reader_edge_runtime.drafting.sources.source import Arrays, Proposal, pack_p
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
-from tests.runtime.drafting.integrity import check_integrity
+from tests.runtime.drafting.integrity import check_integrity, text_ends
 
 VOCAB_SIZE = 8
 
@@ -101,7 +101,7 @@ def test_drafted_batches_with_shared_history_change_no_token(
     assert decode(drafter, prompts, config) == plain(prompts, config)
     core = drafter.core()
     assert core is not None
-    check_integrity(core.history, [text.tolist() for text in core.history.texts()], core.history.text_ends())
+    check_integrity(core.history, [text.tolist() for text in core.history.texts()], text_ends(core.history))
 
 
 def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None:

@@ -38,7 +38,7 @@ SINGLE_MARK = 0x80000000
 # A token may take this many blocks at most: a row and a block at each order.
 _BLOCKS_A_TOKEN = 2 * (ORDER + 1)
 
-_SEED = np.uint64(0x243F6A8885A308D3)
+HASH_START = np.uint64(0x243F6A8885A308D3)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
 _S32 = np.uint64(32)
@@ -46,14 +46,9 @@ _S29 = np.uint64(29)
 
 
 @small_part
-def hash_start() -> Number:
-    return _SEED
-
-
-@small_part
 def hash_push(state: Number, token: Number) -> Number:
     """Hash of a suffix that reaches one token further back."""
-    return (state ^ np.uint64(token + 1)) * _MULTIPLIER + _SEED
+    return (state ^ np.uint64(token + 1)) * _MULTIPLIER + HASH_START
 
 
 @small_part
@@ -150,7 +145,7 @@ def learn(store: Store, begin: Number, end: Number) -> Number:
         position = p & mask
         token = text[position]
         row_add(header, rows, ORDER_0_ROW, token, position)
-        state = hash_start()
+        state = HASH_START
         for order in range(1, ORDER + 1):
             before = text[(p - order) & mask]
             if before < 0:
@@ -185,7 +180,7 @@ def unlearn(store: Store, begin: Number, end: Number) -> None:
         position = p & mask
         token = text[position]
         row_remove(header, rows, ORDER_0_ROW, token, position)
-        state = hash_start()
+        state = HASH_START
         for order in range(1, ORDER + 1):
             before = text[(p - order) & mask]
             if before < 0:
@@ -215,7 +210,7 @@ def relocate(store: Store, begin: Number, end: Number, to: Number) -> None:
         moved = (p - begin + to) & mask
         token = text[position]
         row_renew(rows, ORDER_0_ROW, token, moved)
-        state = hash_start()
+        state = HASH_START
         for order in range(1, ORDER + 1):
             before = text[(p - order) & mask]
             if before < 0:

@@ -24,7 +24,7 @@ STATE = 1 + 2 * MAX_FILES
 
 # Offsets are in words of the file. NUM_POSITIONS: tokens and document ends together.
 TOKENS, NUM_POSITIONS, IS_WIDE, SUFFIXES, NUM_SUFFIXES, KEYS, VOCAB_SIZE = range(7)
-LAYOUT = 8
+LAYOUT = 7
 
 # Stands for all that is outside the file, and is above all token ids.
 END = 0xFFFFFFFF

@@ -5,11 +5,11 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store
 from reader_edge_runtime.drafting.kernels.counts import (
+    HASH_START,
     ORDER,
     find,
     hash_key,
     hash_push,
-    hash_start,
     is_single,
     single_position,
     single_token,
@@ -25,7 +25,7 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
     where the text goes on after it."""
     rows, text = store.rows, store.text
     mask = store.header[TEXT_MASK]
-    state = hash_start()
+    state = HASH_START
     single, longest, position = np.int64(0), np.int64(0), np.int64(-1)
     if rows[BLOCK * ORDER_0_ROW + 1] == 0:
         return np.int64(0), single, longest, position

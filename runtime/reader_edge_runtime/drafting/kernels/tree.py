@@ -232,13 +232,7 @@ def _put_spine_first(nodes: Int32Array, values: Float32Array, num_nodes: Number)
         if nodes[PLACE, node] < 0:
             nodes[PLACE, node] = following
             following += 1
-    _renumber(nodes, values, num_nodes)
-
-
-@small_part
-def _renumber(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> None:
-    # The pending lists are done with, so they serve as room for the copy.
-    for node in range(1, num_nodes):
+    for node in range(1, num_nodes):  # the pending lists are done with: they are room for the copy
         place = nodes[PLACE, node]
         nodes[PENDING_TOKEN, place] = nodes[TOKEN, node]
         nodes[PENDING_PARENT, place] = nodes[PLACE, nodes[PARENT, node]]

@@ -4,7 +4,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_runtime.drafting.kernels import counts
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Store
@@ -28,25 +27,26 @@ _ROOM = 4
 
 
 class CountStore:
-    """A text and the counts over it; kernels/counts.py says how the arrays are laid out.
+    """A text and the counts over it, with room for num_tokens at first.
 
-    header, table, rows, text: the arrays, replaced when they grow; arrays: all four, what kernels take a store as.
-    end: position after the last token, not wrapped.
+    arrays: see kernels/counts.py; replaced when they grow. end: position after the last token, not wrapped.
     """
 
     def __init__(self, num_tokens: int) -> None:
-        """num_tokens: how many tokens there is room for at first."""
-        self.header: Int64Array = np.zeros(HEADER, np.int64)
-        self.header[NEXT_BLOCK] = self.header[NUM_BLOCKS] = ORDER_0_ROW + 1
-        self.rows = _aligned_blocks(_FIRST_BLOCKS)
-        self.table = self._new_table(_MIN_KEYS)
-        self.text = self._new_text(num_tokens + 2)
-        self.arrays = Store(self.header, self.table, self.rows, self.text)
+        header: Int64Array = np.zeros(HEADER, np.int64)
+        header[NEXT_BLOCK] = header[NUM_BLOCKS] = ORDER_0_ROW + 1
+        rows = _aligned_blocks(_FIRST_BLOCKS)
+        self.arrays = Store(header, _new_table(header, _MIN_KEYS), rows, _new_text(header, num_tokens + 2))
         self.end = 1
 
     @property
+    def text(self) -> Int32Array:
+        """The tokens: that of position p at p modulo the length, a power of two."""
+        return self.arrays.text
+
+    @property
     def num_bytes(self) -> int:
-        return self.table.nbytes + self.rows.nbytes + self.text.nbytes
+        return sum(array.nbytes for array in self.arrays)
 
     def extend(self, token_ids: Int32Array) -> None:
         """Count tokens that continue the text."""
@@ -77,30 +77,20 @@ class CountStore:
 
     def _grow(self) -> None:
         """Double what is nearly full: kernels stop where either could run out within one token."""
-        if self.header[NUM_BLOCKS] * 2 > len(self.rows) // BLOCK:
-            rows = _aligned_blocks(2 * len(self.rows) // BLOCK)
-            rows[: len(self.rows)] = self.rows
-            self.rows = rows
-        if self.header[NUM_KEYS] * 2 > len(self.table):
-            old = self.table
-            self.table = self._new_table(2 * len(old))
-            counts.move_keys(old, self.header, self.table)
-        self.arrays = Store(self.header, self.table, self.rows, self.text)
-
-    def _new_table(self, num_keys: int) -> Int64Array:
-        self.header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
-        return np.zeros((num_keys, 2), np.int64)
-
-    def _new_text(self, num_tokens: int) -> Int32Array:
-        capacity = 1 << (num_tokens - 1).bit_length()
-        self.header[TEXT_MASK] = capacity - 1
-        return np.full(capacity, _BETWEEN_TEXTS, np.int32)
+        header, table, rows, _ = self.arrays
+        if header[NUM_BLOCKS] * 2 > len(rows) // BLOCK:
+            more_rows = _aligned_blocks(2 * len(rows) // BLOCK)
+            more_rows[: len(rows)] = rows
+            self.arrays = self.arrays._replace(rows=more_rows)
+        if header[NUM_KEYS] * 2 > len(table):
+            larger = _new_table(header, 2 * len(table))
+            counts.move_keys(table, header, larger)
+            self.arrays = self.arrays._replace(table=larger)
 
     def _grow_text(self, num_tokens: int) -> None:
-        text = self._new_text(num_tokens + num_tokens // 2)
+        text = _new_text(self.arrays.header, num_tokens + num_tokens // 2)
         text[: self.end] = self.text[: self.end]
-        self.text = text
-        self.arrays = Store(self.header, self.table, self.rows, self.text)
+        self.arrays = self.arrays._replace(text=text)
 
 
 @dataclass(slots=True)
@@ -151,7 +141,7 @@ class History(CountStore):
             self._clock += 1
             self._texts[i].used = self._clock
 
-    def renew_used(self) -> list[npt.NDArray[np.int32]]:
+    def renew_used(self) -> list[Int32Array]:
         """Put texts whose use was noted behind the others, the last used one last; these texts, in that order."""
         used = sorted((text for text in self._texts if text.used), key=lambda text: text.used)
         for text in used:
@@ -161,15 +151,11 @@ class History(CountStore):
                 self._move_behind(text)
         return [self._tokens(text) for text in self._texts[len(self._texts) - len(used) :]]
 
-    def texts(self) -> list[npt.NDArray[np.int32]]:
+    def texts(self) -> list[Int32Array]:
         """The texts remembered, least recently used first."""
         return [self._tokens(text) for text in self._texts]
 
-    def text_ends(self) -> list[int]:
-        """Each text's position after its last token, in the same order."""
-        return [text.end for text in self._texts]
-
-    def _tokens(self, text: _Text) -> npt.NDArray[np.int32]:
+    def _tokens(self, text: _Text) -> Int32Array:
         return self.text.take(np.arange(text.begin, text.end), mode="wrap")
 
     def _write_behind(self, token_ids: Int32Array) -> _Text:
@@ -201,6 +187,17 @@ class History(CountStore):
     def _clear(self, text: _Text) -> None:
         self._write(text.begin, np.full(text.end - text.begin, _BETWEEN_TEXTS, np.int32))
         self.epoch += 1
+
+
+def _new_table(header: Int64Array, num_keys: int) -> Int64Array:
+    header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
+    return np.zeros((num_keys, 2), np.int64)
+
+
+def _new_text(header: Int64Array, num_tokens: int) -> Int32Array:
+    capacity = 1 << (num_tokens - 1).bit_length()
+    header[TEXT_MASK] = capacity - 1
+    return np.full(capacity, _BETWEEN_TEXTS, np.int32)
 
 
 def _aligned_blocks(num_blocks: int) -> Int32Array:

@@ -30,11 +30,11 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.history_records import (
     HEADER_BYTES,
     MAGIC,
     TOKEN_BYTES,
-    Int32Array,
     Records,
     check_header,
     pack_header,

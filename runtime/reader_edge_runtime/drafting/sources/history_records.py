@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import HistoryError
 
 MAGIC = b"\x89redghi\n"
@@ -32,8 +32,6 @@ _RECORD = struct.Struct("<II")
 # Bounds the search for the next record: bytes summed, and for each place looked at as many as take the same time.
 _MAX_SEARCHED_BYTES = 1 << 29
 _BYTES_A_PLACE = 1 << 8
-
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

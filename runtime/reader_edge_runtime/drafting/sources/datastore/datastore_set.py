@@ -8,7 +8,7 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels import datastore as kernels
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, check_together
-from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES
+from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES, DatastoreHeader
 
 _CHUNK = 1 << 20
 _NO_FILE = np.frombuffer(b"", np.uint32)
@@ -42,9 +42,8 @@ class DatastoreSet:
         words = [datastore.words for datastore in datastores]
         words += [_NO_FILE] * (MAX_FILES - len(words))
         self.files: kernels.Files = (words[0], words[1], words[2], words[3])
-        self.layouts = np.zeros((len(datastores), kernels.LAYOUT), np.int64)
-        for datastore, layout in zip(datastores, self.layouts, strict=True):
-            _fill_layout(datastore, layout)
+        layouts = [_layout(datastore.header) for datastore in datastores]
+        self.layouts: Int64Array = np.array(layouts, np.int64).reshape(-1, kernels.LAYOUT)
 
     def find(self, token_ids: Sequence[int], max_length: int) -> DatastoreMatch:
         """The longest suffix of token_ids that occurs, of at most max_length tokens."""
@@ -85,12 +84,7 @@ class DatastoreSet:
         return [(int(token_id), int(totals[token_id])) for token_id in found[order]]
 
 
-def _fill_layout(datastore: Datastore, layout: Int64Array) -> None:
-    header = datastore.header
-    layout[kernels.TOKENS] = header.tokens_at // 4
-    layout[kernels.NUM_POSITIONS] = header.num_positions
-    layout[kernels.IS_WIDE] = header.token_bytes == 4
-    layout[kernels.SUFFIXES] = header.suffixes_at // 4
-    layout[kernels.NUM_SUFFIXES] = header.num_tokens
-    layout[kernels.KEYS] = header.keys_at // 4
-    layout[kernels.VOCAB_SIZE] = header.vocab_size
+def _layout(header: DatastoreHeader) -> tuple[int, ...]:
+    """In the order of `kernels.datastore`: offsets count words of four bytes."""
+    tokens = (header.tokens_at // 4, header.num_positions, header.token_bytes == 4)
+    return (*tokens, header.suffixes_at // 4, header.num_tokens, header.keys_at // 4, header.vocab_size)
