@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
-from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
 from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
-from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule
+from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, accept_exactly
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter

@@ -16,7 +16,7 @@ _BITS = tuple(1 << node for node in range(256))
 _ROOT_ALONE = np.ones((1, 1), np.bool_), np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DraftTree:
     """Tokens that may follow, as parallel lists over N nodes; node 0 is the root.
 
@@ -46,7 +46,7 @@ class DraftTree:
     @classmethod
     def root(cls, token_id: int) -> "DraftTree":
         """The tree of one node, for others to `add` to."""
-        return cls([token_id], [-1], [""])
+        return cls([token_id], [-1], [""], [1.0])
 
     def add(self, token_id: int, parent: int, source: str, value: float = 1.0) -> int:
         """Add a node below `parent` and return its number."""
@@ -111,7 +111,7 @@ class DraftTree:
         """The tree of the `num_nodes` most valuable nodes, in their order here; a node comes with its parent."""
         if num_nodes >= len(self.token_ids):
             return self
-        kept = sorted(sorted(range(len(self.values)), key=lambda node: -self.values[node])[:num_nodes])
+        kept = sorted(sorted(range(len(self.values)), key=self.values.__getitem__, reverse=True)[:num_nodes])
         numbers = {node: number for number, node in enumerate(kept)}
         return DraftTree(
             [self.token_ids[node] for node in kept],
@@ -128,7 +128,7 @@ class DraftTree:
         return -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoredTree:
     """What the target said of a tree's nodes, rejected ones included: its K best successors of R nodes.
 
@@ -156,7 +156,7 @@ class ScoredTree:
                 f"{len(self.rows)} nodes: its graph is not what its manifest says."
             )
         # As unsigned numbers, negative ids are above every vocabulary: one comparison finds both.
-        if self.top_ids.size and int(self.top_ids.astype(np.uint64).max()) >= vocab_size:
+        if self.top_ids.size and np.maximum.reduce(self.top_ids.view(np.uint64), axis=None) >= vocab_size:
             outside = self.top_ids[(self.top_ids < 0) | (self.top_ids >= vocab_size)]
             raise DraftError(
                 f"The target named token id {int(outside[0])} as a successor, but the vocabulary has {vocab_size} "

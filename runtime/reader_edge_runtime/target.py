@@ -1,21 +1,21 @@
 """A model that runs: what decoding and measuring know of it, whatever engine, device or wire is behind it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import Manifest
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """A forward pass over B draft trees, and what is wanted of it. Plain values, so that it can cross a process.
 
     first_slot: tree b is scored against slot first_slot + b of the cache.
@@ -31,8 +31,7 @@ class Pass:
     wants_hidden_states: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardResult:
+class ForwardResult(NamedTuple):
     """What a pass says of the rows asked for: B trees, R rows each.
 
     top_ids, top_logits: int64 and float32 (B, R, K), the best successors, best first, equals by id; they are yours.
@@ -73,31 +72,72 @@ class ForwardResult:
         return ScoredTree(tree, rows, root, self.top_ids[b, :n], self.top_logits[b, :n], vocab_size, hidden_states)
 
 
-class Cache(Protocol):
+class Cache(ABC):
     """Keys and values of several sequences, one slot each, where the target's passes write them.
 
+    Memory of kv_dtype (2L, slots, H, S, D): key and value of each layer come in turn, and a layer's slots are
+    contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's affair.
     lengths: committed rows per slot, which callers may cut short; row r of a slot holds the token at position r.
     capacity: rows per slot (S).
     """
 
-    lengths: list[int]
-    num_slots: int
-    capacity: int
+    def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
+        self.lengths = [0] * num_slots
+        self.num_slots = num_slots
+        self.capacity = min(capacity, manifest.max_context)
+        self._manifest = manifest
 
     @property
+    @abstractmethod
     def num_bytes(self) -> int: ...
 
     def reserve(self, num_slots: int, capacity: int) -> None:
-        """Make room for `num_slots` slots of `capacity` rows; keeps all contents. Raises ConfigError."""
+        """Make room for `num_slots` slots of `capacity` rows; keeps all contents, and grows geometrically.
+
+        Raises ConfigError beyond the model's context.
+        """
+        if num_slots <= self.num_slots and capacity <= self.capacity:
+            return
+        limit = self._manifest.max_context
+        if capacity > limit:
+            raise ConfigError(f"The KV cache needs {capacity} rows, the model's context ends at {limit}.")
+        num_slots = max(num_slots, self.num_slots)
+        capacity = self.capacity if capacity <= self.capacity else min(max(capacity, 2 * self.capacity), limit)
+        self._grow(num_slots, capacity)
+        self.num_slots, self.capacity = num_slots, capacity
+        self.lengths += [0] * (num_slots - len(self.lengths))
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
+        length, first = self.lengths[slot], 0
+        while first < len(path) and path[first] == first:
+            first += 1
+        if first < len(path):
+            self._move_rows(slot, length + np.array(path[first:]), length + first)
+        self.lengths[slot] = length + len(path)
 
     def fill(self, slot: int, length: int) -> None:
         """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
+        self.lengths[slot] = length
 
     def swap(self, slot: int, other: int) -> None:
         """Exchange two slots' contents, so that running slots stay adjacent."""
+        if slot == other:
+            return
+        self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
+        self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
+
+    @abstractmethod
+    def _grow(self, num_slots: int, capacity: int) -> None:
+        """Move to larger memory, with the committed rows."""
+
+    @abstractmethod
+    def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
+        """Copy rows of a slot to `start` and on; the ranges may overlap."""
+
+    @abstractmethod
+    def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
+        """Exchange the first rows of two slots."""
 
 
 class Target(Protocol):

@@ -1,7 +1,6 @@
 """The target model as a device runs it, played on the CPU: same results, fixed tensors, padded passes, rows moved."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +140,7 @@ def test_log_probabilities_need_no_logits_row_from_a_device(package: ModelPackag
     unlikely = int(computed.wanted_logits[0, 0].argmin())
     with pytest.raises(ValueError, match="did not ask for logits"):
         told.log_probability(0, 0, unlikely)
-    told = on_device.forward(on_device.new_cache(1, 64), replace(wanted, wants_logits=True))
+    told = on_device.forward(on_device.new_cache(1, 64), wanted._replace(wants_logits=True))
     assert told.log_probability(0, 0, unlikely) == pytest.approx(computed.log_probability(0, 0, unlikely), abs=1e-2)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance.exact import accept_exactly
-from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, Verification
+from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, Verification, accept_exactly
 from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
@@ -139,7 +138,7 @@ class Decoder:
         self._learn(plan, verifications, result)
         self._settle(plan, verifications)
 
-    @recorded("draft_s")
+    @recorded
     def _plan(self) -> StepPlan:
         """Who drafts, what of each draft is verified, and how wide the pass is."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
@@ -163,34 +162,35 @@ class Decoder:
                 drafts[slot] = draft if constraint is None else constrained(draft, constraint, wish.max_nodes)
         return drafts
 
-    @recorded("forward_s")
+    @recorded
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
-        return self._pass(0, trees, [range(len(tree)) for tree in trees])
+        return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running)
 
     def _pass(
-        self, first_slot: int, trees: list[DraftTree], rows: list[range], is_chosen_from: bool = True
+        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request]
     ) -> ForwardResult:
-        """Score trees, and ask for what choosing from them takes."""
-        requests = self.running[first_slot : first_slot + len(trees)] if is_chosen_from else []
-        wants_logits = any(request.needs_logits or self.on_logits is not None for request in requests)
-        wants_scores = any(request.config.is_scored for request in requests)
+        """Score trees, and ask for what these requests need to choose from them."""
+        wants_logits = wants_scores = False
+        for request in choosers:
+            wants_logits |= request.needs_logits or self.on_logits is not None
+            wants_scores |= request.config.is_scored
         return self.target.forward(
             self.cache, Pass(first_slot, trees, rows, wants_logits, wants_scores, self.drafter.wants_hidden_states)
         )
 
-    @recorded("verify_s")
+    @recorded
     def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
         """Walk every tree with the target's choices; None for a request that failed."""
         verifications: list[Verification | None] = [None] * len(trees)
         for b, tree in enumerate(trees):
             with self.running[b] as request:
                 if request.is_running:  # its draft did not fail
-                    rule = self.acceptance if request.sampler.takes_best else accept_exactly
-                    choose = functools.partial(self._choose if self.on_logits else Request.choose, request, result, b)
+                    rule = self.acceptance if request.takes_best else accept_exactly
+                    choose = functools.partial(self._choose, request, result, b)
                     verifications[b] = rule(tree, result, b, choose, request.emit)
         return verifications
 
-    @recorded("commit_s")
+    @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:
         """Keep the walked rows; take choices that were left undecided from passes of their own."""
         for slot, verification in enumerate(verifications):
@@ -201,12 +201,13 @@ class Decoder:
                 continue
             self.cache.commit(slot, verification.path[:-1])
             with self.running[slot] as request:
-                verifications[slot] = verification.decided(self._redecide(slot, request))
+                token_id = self._redecide(slot, request)
+                verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
 
     def _redecide(self, slot: int, request: Request) -> int:
         """The token after the pending one, from a pass of that alone."""
         request.stats.num_redecided_tokens += 1
-        result = self._pass(slot, [DraftTree.chain([request.token_ids[-1]])], [range(1)])
+        result = self._pass(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request])
         self.cache.commit(slot, [0])
         token_id = self._choose(request, result, 0, 0)
         request.emit(token_id)
@@ -214,32 +215,29 @@ class Decoder:
 
     def _choose(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
         """The request's next token after row (b, row) of a pass."""
-        if self.on_logits is None:
-            return request.choose(result, b, row)
-        self.on_logits(request, result.wanted_logits[b, row])
-        return request.choose(result, b, row, reads_logits=True)
+        if self.on_logits is not None:
+            self.on_logits(request, result.wanted_logits[b, row])
+        return request.choose(result, b, row, self.on_logits is not None)
 
-    @recorded("learn_s")
+    @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
         """Count what happened, and let the drafters learn, also from rejected nodes."""
-        vocab_size = self.target.manifest.vocab_size
-        for b, (tree, verification) in enumerate(zip(plan.trees, verifications, strict=True)):
-            with self.running[b] as request:
-                if verification is None:
-                    continue
-                request.has_drafted |= plan.first[b]
-                request.stats.count_tree(tree, verification.path)
-                request.stats.num_rested_steps += plan.resting[b]
-                if plan.drafts[b] is not None and request.drafter is not None:
-                    request.stats.num_vain_drafts += len(tree) == 1
+        for b, (request, tree, verification) in enumerate(zip(self.running, plan.trees, verifications, strict=True)):
+            if verification is None:
+                continue
+            request.stats.count_tree(tree, verification.path)
+            if b in plan.drafts and request.drafter is not None:
+                with request:
                     root = len(request.token_ids) - len(verification.token_ids) - 1
+                    vocab_size = self.target.manifest.vocab_size
                     request.drafter.observe(result.scored(b, tree, range(len(tree)), root, vocab_size))
 
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
-        self.planner.settle(plan, self.running, self.recorder.times, verifications)
+        times = self.recorder.times
+        self.planner.settle(plan, self.running, times, verifications)
         for request in self.running:
-            request.stats.count_step(plan.width, self.recorder.times)
+            request.stats.count_step(plan.width, times)
         self._release_finished()
 
     def _start_waiting(self) -> list[Request]:
@@ -268,7 +266,7 @@ class Decoder:
             tree = DraftTree.chain(prompt[length : length + chunk])
             rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
             is_last = length + len(tree) == len(prompt)
-            result = self._pass(slot, [tree], [rows], is_last)
+            result = self._pass(slot, [tree], [rows], [request] if is_last else [])
             self.cache.commit(slot, list(range(len(tree))))
             if is_last:
                 request.emit(self._choose(request, result, 0, len(rows) - 1))
@@ -293,7 +291,7 @@ class Decoder:
             self.running[slot] = self.running[-1]
             self.running.pop()
             if request.drafter is not None:
-                self.recorder.lap()
+                self.recorder.start()
                 with request:
                     request.drafter.finish()
                 self.planner.end(request, self.recorder.lap())

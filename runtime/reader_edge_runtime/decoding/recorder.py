@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable
+from operator import sub
 from typing import Any, TypeVar, cast
 
 from reader_edge_runtime.stats import StepTimes
@@ -11,37 +12,32 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Recorder:
-    """Measures in laps: each is all the time since the one before, so that nothing between them is lost.
-
-    times: the laps since `start` that were charged to parts of a step.
-    """
+    """moments: when a step began, and when each of its parts ended, so that no time between them is lost."""
 
     def __init__(self) -> None:
-        self.times = StepTimes()
-        self._last = 0.0
+        self.moments: list[float] = []
 
     def start(self) -> None:
-        """Begin a step."""
-        self.times = StepTimes()
-        self._last = time.perf_counter()
+        self.moments = [time.perf_counter()]
 
     def lap(self) -> float:
-        """End a lap and return its seconds."""
-        last, self._last = self._last, time.perf_counter()
-        return self._last - last
+        """Seconds since the last moment; this is the next one."""
+        self.moments.append(time.perf_counter())
+        return self.moments[-1] - self.moments[-2]
+
+    @property
+    def times(self) -> StepTimes:
+        """Of a step whose parts have all ended, in the order of StepTimes."""
+        return StepTimes(*map(sub, self.moments[1:], self.moments))
 
 
-def recorded(part: str) -> Callable[[Method], Method]:
-    """Decorate a method whose owner has a `recorder`: it ends a lap that is charged to `part`, a field of StepTimes."""
+def recorded(method: Method) -> Method:
+    """Decorate a part of a step, a method whose owner has a `recorder`."""
 
-    def decorate(method: Method) -> Method:
-        @functools.wraps(method)
-        def timed(self: Any, *arguments: Any) -> Any:
-            result = method(self, *arguments)
-            recorder = self.recorder
-            setattr(recorder.times, part, recorder.lap())
-            return result
+    @functools.wraps(method)
+    def timed(self: Any, *arguments: Any) -> Any:
+        result = method(self, *arguments)
+        self.recorder.moments.append(time.perf_counter())
+        return result
 
-        return cast(Method, timed)
-
-    return decorate
+    return cast(Method, timed)

@@ -25,6 +25,7 @@ class Request:
 
     token_ids: prompt, then answer; all but the last (the pending token) have KV rows once decoding runs. This list is
     the request's one text: drafters and tools hold it, and positions in it.
+    takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     finish_reason: None while it runs; "stop" after an end token or stop string, "length" at max_tokens, "context" at
         the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
     error: what failed.
@@ -48,6 +49,8 @@ class Request:
         self.config = config
         self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.constraint = constraint
+        self.takes_best = self.sampler.takes_best
+        self.needs_logits = constraint is not None or not self.takes_best
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.trust = Trust()
         self.drafter: RequestDrafter | None = None
@@ -55,7 +58,7 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
         self._is_stop = is_stop
-        self._max_context = manifest.max_context
+        self._max_tokens = min(self.num_prompt_tokens + config.max_tokens, manifest.max_context)
         self._vocab_size = manifest.vocab_size
         self._stop_token_ids = set(config.stop_token_ids)
         if not config.ignores_eos:
@@ -76,15 +79,9 @@ class Request:
     @property
     def num_remaining_tokens(self) -> int:
         """Tokens this request may still emit."""
-        by_length = self.config.max_tokens - self.num_output_tokens
-        return min(by_length, self._max_context - len(self.token_ids))
+        return self._max_tokens - len(self.token_ids)
 
-    @property
-    def needs_logits(self) -> bool:
-        """Whether choosing takes whole rows of logits, not just the best token."""
-        return self.constraint is not None or not self.sampler.takes_best
-
-    def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool = False) -> int:
+    def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
         """The next token, from row (b, row) of a pass. reads_logits: even where the best token is all it takes."""
         position = len(self.token_ids)
         if not math.isfinite(result.top_logits[b, row, 0]):
@@ -113,10 +110,9 @@ class Request:
         self.stats.num_tokens += 1
         if token_id in self._stop_token_ids or (self._is_stop is not None and self._is_stop(token_id)):
             self.finish_reason = "stop"
-        elif self.num_output_tokens >= self.config.max_tokens:
-            self.finish_reason = "length"
-        elif len(self.token_ids) >= self._max_context:
-            self.finish_reason = "context"
+        elif len(self.token_ids) >= self._max_tokens:
+            is_full = self.num_output_tokens < self.config.max_tokens
+            self.finish_reason = "context" if is_full else "length"
         return self.finish_reason is not None
 
     def fail(self, error: BaseException) -> None:

@@ -1,8 +1,7 @@
 """What decoding knows of drafting: trees are asked for before each forward pass, and what came of them is observed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -21,8 +20,7 @@ class RequestDrafter(Protocol):
         """The request ended; what it taught may serve later ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftWish:
+class DraftWish(NamedTuple):
     """What one request may use of a draft. max_nodes: root included. max_depth: levels below the root."""
 
     request: RequestDrafter

@@ -1,6 +1,5 @@
 """The proof: it passes where drafting changes nothing, and catches what does."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -114,7 +113,7 @@ def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
         if max(map(len, wanted.trees)) == 1:
             return forward(target, cache, wanted)
-        logits = forward(target, cache, replace(wanted, wants_logits=True)).wanted_logits
+        logits = forward(target, cache, wanted._replace(wants_logits=True)).wanted_logits
         logits += scale * np.sin(np.arange(logits.shape[-1], dtype=np.float32))
         top_ids = np.argsort(-logits, axis=-1, kind="stable")[..., : target.manifest.top_k]
         top_logits = np.take_along_axis(logits, top_ids, axis=-1)

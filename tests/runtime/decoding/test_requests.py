@@ -1,7 +1,6 @@
 """Requests to the decoder: prefixes reused, ends, cancelled and interrupted ones, what is refused."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +160,7 @@ class FaultyDrafter:
         return None
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        inner = [replace(each, request=getattr(each.request, "inner", each.request)) for each in wishes]
+        inner = [each._replace(request=getattr(each.request, "inner", each.request)) for each in wishes]
         drafts = self._inner.draft(inner)
         for i, wish in enumerate(wishes):
             if isinstance(wish.request, FaultyRequest) and self._place == "draft":

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.config import SamplingConfig
-from reader_edge_runtime.decoding.acceptance.exact import walk
+from reader_edge_runtime.decoding.acceptance.verification import accept_exactly
 from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.target import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
 
 Float32Array = npt.NDArray[np.float32]
@@ -23,6 +24,7 @@ VOCAB_SIZE = 6
 NUM_DRAWS = 12_000
 # One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
 TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
+UNREAD = ForwardResult(np.empty((1, 0, 0), np.int64), np.empty((1, 0, 0), np.float32))
 
 
 def softmax(values: Float64Array) -> Float64Array:
@@ -103,7 +105,9 @@ def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) ->
         emitted: list[int] = []
         while len(emitted) < 2:
             if not emitted:
-                found = walk(TREE, lambda node: sampler.choose(logits[node], 1 + len(emitted)), collect(emitted))
+                found = accept_exactly(
+                    TREE, UNREAD, 0, lambda node: sampler.choose(logits[node], 1 + len(emitted)), collect(emitted)
+                )
                 assert found.token_ids == emitted
             else:
                 emitted.append(sampler.choose(seconds[emitted[0]], 1 + len(emitted)))

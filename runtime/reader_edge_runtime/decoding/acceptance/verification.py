@@ -1,8 +1,7 @@
-"""What one pass decided about a draft tree, and the seam for the rules that decide it."""
+"""Verification: what one pass decides about a draft tree, the seam for rules that decide it, and the exact one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.target import ForwardResult
@@ -11,8 +10,7 @@ Choose = Callable[[int], int | None]
 Emit = Callable[[int], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+class Verification(NamedTuple):
     """The walk through one tree.
 
     path: walked nodes, the root first; their KV rows are kept.
@@ -23,10 +21,6 @@ class Verification:
     path: list[int]
     token_ids: list[int]
     is_undecided: bool = False
-
-    def decided(self, token_id: int) -> "Verification":
-        """The same walk with its bonus token."""
-        return Verification(self.path, [*self.token_ids, token_id])
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -42,3 +36,17 @@ class AcceptanceRule(Protocol):
         choose: the target's token after a node, called once per emitted token, in order; None leaves the walk
         undecided. emit: told each emitted token; True ends the walk, and the token stays pending.
         """
+
+
+def accept_exactly(tree: DraftTree, result: ForwardResult, b: int, choose: Choose, emit: Emit) -> Verification:
+    """Choose one token at the root; while a child bears it, go there and choose again.
+
+    Exact for greedy and sampled decoding alike: which tokens were drafted never changes which are chosen.
+    """
+    node, path, token_ids = 0, [0], []
+    while (token_id := choose(node)) is not None:
+        token_ids.append(token_id)
+        if emit(token_id) or (node := tree.child(node, token_id)) < 0:
+            return Verification(path, token_ids)
+        path.append(node)
+    return Verification(path, token_ids, is_undecided=True)

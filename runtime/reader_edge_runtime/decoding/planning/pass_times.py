@@ -9,10 +9,9 @@ _UNMEASURED_GROWTH = 0.033
 
 _PAST_STEP = 64  # committed rows between which a curve is taken to be the same
 _MEMORY = 0.1  # share of the newest pass in a correction, more while few were seen
-# What a pass tells of the one-node pass, and of other widths: a busy machine slows all together, so a plain pass moves
-# the whole curve, while a wide one may also tell that the curve's shape is wrong.
-_SHARES_OF_PLAIN = (1.0, 1.0)
-_SHARES_OF_WIDE = (0.5, 0.7)
+# A busy machine slows all together, so a plain pass moves the whole curve, while a wide one may also tell that the
+# curve's shape is wrong: how much of its correction goes to the one-node pass, and to other widths.
+_SHARE_OF_PLAIN, _SHARE_OF_OTHERS = 0.5, 0.7
 _FADING = 0.005  # share of a wrong shape that each plain pass forgets: what made it may be over
 
 
@@ -21,10 +20,12 @@ class PassTimes:
 
     Measured times come through `add`; the nearest batch size is scaled for others, and without any a fixed growth is
     assumed, in units of a one-node pass, and nothing is corrected.
+    is_measured: whether times are seconds of this machine.
     """
 
     def __init__(self, max_width: int) -> None:
         self.max_width = max_width
+        self.is_measured = False
         self._costs: dict[int, VerifyCost] = {}
         self._curves: dict[tuple[int, int], list[float]] = {}
         self._corrections: dict[int, list[float]] = {}  # of each batch size, the logarithm for each class of widths
@@ -35,27 +36,26 @@ class PassTimes:
         """Take the measured times of a batch size."""
         self._costs[cost.batch_size] = cost
         self._curves.clear()
+        self.is_measured = True
 
     def has(self, batch_size: int) -> bool:
         """Whether a batch size was measured."""
         return batch_size in self._costs
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether times are seconds of this machine."""
-        return bool(self._costs)
+    def seconds(self, batch_size: int, past: int, widest: int | None = None) -> list[float]:
+        """Estimated seconds of a pass over `batch_size` trees of n nodes; entry 0 is infinite.
 
-    def seconds(self, batch_size: int, past: int) -> list[float]:
-        """Estimated seconds of a pass over `batch_size` trees of n nodes, n = 0 .. max_width; entry 0 is infinite."""
-        curve = self._curve(batch_size, past)
-        if not self._costs:
+        n = 0 .. widest, but no more than were measured.
+        """
+        curve = self._curve(batch_size, past)[: None if widest is None else widest + 1]
+        if not self.is_measured:
             return curve
         factors = [math.exp(correction) for correction in self._correction(batch_size)]
         return [time * factors[number] for time, number in zip(curve, self._classes, strict=False)]
 
     def learn(self, batch_size: int, width: int, past: int, seconds: float) -> None:
         """Move the estimates towards what a pass took, never far by one outlier."""
-        if not self._costs:
+        if not self.is_measured:
             return
         curve = self._curve(batch_size, past)
         width = min(width, len(curve) - 1)
@@ -65,11 +65,13 @@ class PassTimes:
         num_seen = self._num_seen.get((batch_size, number), 0)
         self._num_seen[batch_size, number] = num_seen + 1
         step = max(_MEMORY, 1 / (num_seen + 2)) * min(max(error, -0.7), 0.7)
-        shares = _SHARES_OF_PLAIN if number == 0 else _SHARES_OF_WIDE
-        for other in range(len(corrections)):
-            corrections[other] += step * (shares[min(other, 1)] if other != number else 1.0)
-            if number == 0:
-                corrections[other] += _FADING * (corrections[0] - corrections[other])
+        if number == 0:
+            plain = corrections[0] + step
+            corrections[:] = [other + step + _FADING * (plain - other - step) for other in corrections]
+        else:
+            shares = [_SHARE_OF_PLAIN] + [_SHARE_OF_OTHERS] * (len(corrections) - 1)
+            shares[number] = 1.0
+            corrections[:] = [other + step * share for other, share in zip(corrections, shares, strict=True)]
 
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(batch_size, [0.0] * (self._classes[-1] + 1))

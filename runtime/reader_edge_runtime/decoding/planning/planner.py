@@ -5,7 +5,8 @@ decoding. A request whose drafts do not pay for themselves rests.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 from reader_edge_runtime.decoding.acceptance.verification import Verification
 from reader_edge_runtime.decoding.planning.overheads import Overheads
@@ -30,25 +31,21 @@ _ROWS_A_PASS = 150  # scored prompt rows that save an answer one pass (docs/sour
 _TYPICAL_WIDTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step, as lists over the running requests.
+class StepPlan(NamedTuple):
+    """One step of the running requests, which are named by their numbers.
 
-    past: committed rows of the longest request. resting: requests that could draft but rest. first: requests whose
-    first draft this is. drafts: whole drafts, None where nothing was drafted. trees: what the pass verifies.
-    pays: whether a request's draft is worth its time; meaningless where nothing was drafted. longest_rest: steps.
-    width: nodes of the widest tree. num_drafts: how many requests drafted.
+    past: committed rows of the longest request. resting: those that could draft but rest. trees: what the pass
+    verifies, of each request. drafts: whole drafts of those that drafted. pays: of each request, whether its draft is
+    worth its time; empty where nothing was drafted. longest_rest: steps. width: nodes of the widest tree.
     """
 
     past: int
-    resting: list[bool]
-    first: list[bool]
-    drafts: list[DraftTree | None]
+    resting: list[int]
     trees: list[DraftTree]
+    drafts: dict[int, DraftTree]
     pays: list[bool]
     longest_rest: int
     width: int
-    num_drafts: int
 
 
 # Makes drafts by request; a request whose draft failed is left out.
@@ -96,24 +93,23 @@ class Planner:
     def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
         most = 0 if self.is_plain_due else min(room, self.max_drafted)
-        resting = [False] * len(requests)
+        resting: list[int] = []
         wishes: dict[int, DraftWish] = {}
         for b, request in enumerate(requests):
             if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
                 continue
-            resting[b] = request.trust.rest_left > 0
-            if not resting[b]:
+            if request.trust.rest_left > 0:
+                resting.append(b)
+            else:
                 wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1)
-        roots = [DraftTree.chain([request.token_ids[-1]]) for request in requests]
-        nothing = [False] * len(requests)
-        if not wishes or not (made := draft(wishes)):
-            return StepPlan(past, resting, nothing, [None] * len(requests), roots, nothing, 0, 1, 0)
-        drafts = [made.get(b) for b in range(len(requests))]
-        first = [b in made and not request.has_drafted for b, request in enumerate(requests)]
-        width, pays = self.choose(requests, drafts, past)
-        trees = [root if each is None else each.best(width) for root, each in zip(roots, drafts, strict=True)]
-        longest_rest = int(self._draft_s(len(made)) / (_VAIN_SHARE * self._step_s(len(requests), past)))
-        return StepPlan(past, resting, first, drafts, trees, pays, longest_rest, max(map(len, trees)), len(made))
+        trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
+        if not wishes or not (drafts := draft(wishes)):
+            return StepPlan(past, resting, trees, {}, [], 0, 1)
+        width, pays = self.choose(requests, [drafts.get(b) for b in range(len(requests))], past)
+        for b, each in drafts.items():
+            trees[b] = each.best(width)
+        longest_rest = int(self._draft_s(len(drafts)) / (_VAIN_SHARE * self._step_s(len(requests), past)))
+        return StepPlan(past, resting, trees, drafts, pays, longest_rest, max(map(len, trees)))
 
     @property
     def is_plain_due(self) -> bool:
@@ -128,7 +124,7 @@ class Planner:
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
         gains = [_gains(each.trust, made) for each, made in zip(requests, drafts, strict=True)]
-        times = self.times.seconds(len(requests), past)
+        times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
         width, tokens_per_s = _best_width(gains, times, plain_s - times[1] + drafting_s)
@@ -141,13 +137,18 @@ class Planner:
         self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
     ) -> None:
         """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
+        num_first = sum(not requests[b].has_drafted for b in plan.drafts)
         self.times.learn(len(requests), plan.width, plan.past, times.forward_s)
-        self.overheads.learn_step(times.beside_s, len(requests), plan.num_drafts, sum(plan.first))
+        self.overheads.learn_step(times.beside_s, len(requests), len(plan.drafts), num_first)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
-        for b, request in enumerate(requests):
-            request.trust.rest_left -= plan.resting[b]
-            draft, verification = plan.drafts[b], accepted[b]
-            if draft is not None and verification is not None:
+        for b in plan.resting:
+            requests[b].trust.rest_left -= 1
+            requests[b].stats.num_rested_steps += 1
+        for b, draft in plan.drafts.items():
+            request, verification = requests[b], accepted[b]
+            request.has_drafted = True
+            request.stats.num_vain_drafts += len(plan.trees[b]) == 1
+            if verification is not None:
                 request.trust.learn(draft, plan.trees[b], verification)
                 if plan.pays[b]:
                     request.trust.num_vain = 0
@@ -182,9 +183,10 @@ def _best_width(gains: Sequence[Sequence[float]], times: Sequence[float], beside
     """
     chosen, expected = 1, float(len(gains))
     best = _MARGIN * expected / (times[1] + beside_s)
-    for width in range(2, min(1 + max(map(len, gains)), len(times) - 1) + 1):
-        expected += sum(each[width - 2] for each in gains if len(each) > width - 2)
-        rate = expected / (times[width] + beside_s)
+    steps = zip(map(sum, zip_longest(*gains, fillvalue=0.0)), times[2:], strict=False)
+    for width, (gain, seconds) in enumerate(steps, start=2):
+        expected += gain
+        rate = expected / (seconds + beside_s)
         if rate > best:
             chosen, best = width, rate
     return chosen, best

@@ -5,15 +5,14 @@ import numpy as np
 from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
 from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray, host_type
-from reader_edge_runtime.execution.slot_cache import SlotCache
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Int64Array
+from reader_edge_runtime.target import Cache, Int64Array
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096
 
 
-class DeviceCache(SlotCache):
+class DeviceCache(Cache):
     """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8.
 
     Another object after growing: bindings and captured passes of the old one are stale.

@@ -4,12 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.slot_cache import SlotCache
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Int64Array
+from reader_edge_runtime.target import Cache, Int64Array
 
 
-class HostCache(SlotCache):
+class HostCache(Cache):
     """slab: kv_dtype (2L, slots, H, S, D); one indexing operation commits all layers. Another array after growing."""
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
