@@ -15,6 +15,7 @@ import onnx_ir as ir
 MARKER_DOMAIN = "reader"
 TREE_ATTENTION = "TreeAttention"
 LOGIT_HEAD = "LogitHead"
+ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of a TreeAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
         if node.op_type == TREE_ATTENTION:
             query, key, value, past_key, past_value, write_pos, mask = _present(node)
             scale, softcap = (node.attributes[name].as_float() for name in ("scale", "softcap"))
-            sizes = (node.attributes[name].as_int() for name in ("num_heads", "kv_heads", "head_dim"))
+            sizes = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
             yield TreeAttentionMarker(
                 node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
             )

@@ -2,14 +2,11 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
+import reader_edge
 from reader_edge.commands import options
-
-if TYPE_CHECKING:
-    from reader_edge_runtime import EngineConfig
 
 
 @click.command()
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 @click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
 @options.as_json
 @options.grouped(config="EngineConfig")
-def cost(model: str | None, batch: int, config: "EngineConfig", redo: bool, as_json: bool) -> None:
+def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress, figures_table, print_report

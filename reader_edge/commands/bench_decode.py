@@ -2,14 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import reader_edge
 from reader_edge.commands import options
-
-if TYPE_CHECKING:
-    from reader_edge_runtime import EngineConfig, GenerationConfig
 
 
 @click.command("decode")
@@ -30,10 +27,10 @@ if TYPE_CHECKING:
 def decode(
     model: str | None,
     prompts: Path | None,
-    config: "GenerationConfig",
+    config: "reader_edge.GenerationConfig",
     rounds: int,
     datastores: tuple[str, ...],
-    engine_config: "EngineConfig",
+    engine_config: "reader_edge.EngineConfig",
     plot: Path | None,
     as_json: bool,
 ) -> None:

@@ -1,15 +1,12 @@
 """`reader-edge bench replay`: recorded answers through the drafter alone, or through a model's real passes."""
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
+import reader_edge
 from reader_edge.bench.replay_plan import ReplayPlan, datastore_path
 from reader_edge.commands import options
-
-if TYPE_CHECKING:
-    from reader_edge_runtime import EngineConfig
 
 
 def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -68,7 +65,7 @@ def replay_command(
     nodes: tuple[int, ...] | None,
     stretches: int | None,
     max_tokens: int | None,
-    config: "EngineConfig",
+    config: "reader_edge.EngineConfig",
     as_json: bool,
 ) -> None:
     """Replay recorded answers: the drafter alone, or drafted against plain decoding on a model.
@@ -93,7 +90,7 @@ def replay_command(
 
 
 def _replay_on_model(
-    model: str, plan: ReplayPlan, config: "EngineConfig", stretches: int, max_tokens: int, as_json: bool
+    model: str, plan: ReplayPlan, config: "reader_edge.EngineConfig", stretches: int, max_tokens: int, as_json: bool
 ) -> None:
     from reader_edge.bench.model_replay import replay_on_model
     from reader_edge.bench.model_replay_report import model_replay_fields, print_model_replays

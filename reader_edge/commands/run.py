@@ -3,14 +3,11 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import reader_edge
 from reader_edge.commands import options
-
-if TYPE_CHECKING:
-    from reader_edge_runtime import EngineConfig, GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,8 @@ class Question:
 def run(
     model: str | None,
     question: Question,
-    config: "GenerationConfig",
-    engine_config: "EngineConfig",
+    config: "reader_edge.GenerationConfig",
+    engine_config: "reader_edge.EngineConfig",
     history: Path | None,
     datastores: tuple[str, ...],
     stats: bool,

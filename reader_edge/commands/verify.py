@@ -3,14 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import reader_edge
 from reader_edge.commands import options
-
-if TYPE_CHECKING:
-    from reader_edge_runtime import EngineConfig
 
 
 @click.command()
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @options.grouped(engine_config="EngineConfig")
 def verify(
-    model: str | None, prompts: Path | None, max_tokens: int, engine_config: "EngineConfig", as_json: bool
+    model: str | None, prompts: Path | None, max_tokens: int, engine_config: "reader_edge.EngineConfig", as_json: bool
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
