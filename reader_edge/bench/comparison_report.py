@@ -1,20 +1,25 @@
-"""What `run --compare` tells, and the speeds that `bench decode` tells too."""
+"""What `run --compare` and `bench decode` tell and draw: plain and drafted speeds side by side."""
 
 import json
 import sys
+from pathlib import Path
 
 import click
 from rich.table import Table
 
-from reader_edge.bench.comparison import ROUNDS, Comparison, compare
+from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, Way, compare
+from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer import start_line, write
-from reader_edge.chat.answer_report import stats_fields, stats_table
-from reader_edge.terminal.console import count_progress, print_table
+from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
+from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
+from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.engine import Prompt
 
+_EXCERPT = 40
 
-def speed_fields(comparison: Comparison) -> dict[str, object]:
+
+def _speed_fields(comparison: Comparison) -> dict[str, object]:
     """Speeds and acceptance, ready for JSON."""
     return {
         "identical": comparison.is_identical,
@@ -25,7 +30,7 @@ def speed_fields(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def speed_cells(comparison: Comparison) -> tuple[str, str, str, str, str]:
+def _speed_cells(comparison: Comparison) -> tuple[str, str, str, str, str]:
     """The same for eyes: plain and drafted tokens/s, speed-up, acceptance length, and whether the tokens are equal."""
     return (
         f"{comparison.plain.tokens_per_s:.1f}",
@@ -56,7 +61,7 @@ def _fields(engine: Engine, comparison: Comparison) -> dict[str, object]:
     """A comparison of one prompt, ready for JSON; the statistics are those of the last drafted round."""
     plain = comparison.plain.answers[0]
     return {
-        **speed_fields(comparison),
+        **_speed_fields(comparison),
         "text": plain.text,
         "token_ids": plain.token_ids,
         "finish_reason": plain.finish_reason,
@@ -69,7 +74,117 @@ def _table(comparison: Comparison) -> Table:
     """A comparison of one prompt as a table."""
     title = f"{comparison.plain.num_tokens} tokens, median of {ROUNDS} rounds each, in alternating order"
     table = Table("", "tokens/s", "speed-up", "acceptance length", "tokens", title=title, title_justify="left")
-    plain, *drafted = speed_cells(comparison)
+    plain, *drafted = _speed_cells(comparison)
     table.add_row("plain", plain, "1.00x", "1.00", "")
     table.add_row("drafted", *drafted)
     return table
+
+
+def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
+    """The measurement and its circumstances, ready for JSON."""
+    manifest = engine.package.manifest
+    return {
+        "model": manifest.source_name,
+        "precision": manifest.precision,
+        "attention": manifest.attention,
+        "provider": engine.decoder.target.provider,
+        "threads": num_threads(engine),
+        "identical": bench.overall.is_identical,
+        "speedup": bench.overall.speedup,
+        "rounds": len(bench.overall.plain.rounds[0]),
+        "plain": _way_fields(bench.overall.plain),
+        "drafted": _way_fields(bench.overall.drafted),
+        "prompts": [_prompt_fields(*each) for each in zip(bench.prompts, bench.comparisons, strict=True)],
+        "package_bytes": bench.package_bytes,
+        "kv_bytes": bench.kv_bytes,
+        "peak_bytes": bench.peak_bytes,
+    }
+
+
+def _way_fields(way: Way) -> dict[str, object]:
+    stats = way.stats
+    return {
+        "tokens_per_s": way.tokens_per_s,
+        "first_token_s": way.first_token_s,
+        "acceptance_length": stats.acceptance_length,
+        "step_s_by_part": way.parts_s,
+        "steps": stats.num_steps,
+        "steps_by_width": dict(sorted(stats.steps_by_width.items())),
+        "rested_steps": stats.num_rested_steps,
+    }
+
+
+def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
+    return {"prompt": prompt, "tokens": comparison.plain.num_tokens, **_speed_fields(comparison)}
+
+
+def print_bench(engine: Engine, bench: DecodeBench) -> None:
+    """Print the measurement as tables on standard output."""
+    rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
+    print_report(
+        _speed_table(bench),
+        _parts_table(bench),
+        f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
+        f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
+        f"{engine.decoder.target.provider}, {num_threads(engine)} threads; width probe: {width_sentence(engine)}.",
+    )
+
+
+def _speed_table(bench: DecodeBench) -> Table:
+    rounds = len(bench.overall.plain.rounds[0])
+    title = f"Tokens/s after the first token (median; rounds each way: {rounds})"
+    table = figures_table(title, "prompt", "tokens", "plain", "drafted", "speed-up", "acceptance length")
+    table.add_column("tokens are")
+    for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
+        table.add_row(_excerpt(prompt), str(each.plain.num_tokens), *_speed_cells(each))
+    table.add_section()
+    table.add_row("all", str(bench.overall.plain.num_tokens), *_speed_cells(bench.overall))
+    return table
+
+
+def _excerpt(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + "…"
+
+
+def _label(prompt: str) -> str:
+    """An excerpt in characters that plot fonts have, with nothing that matplotlib takes for a formula."""
+    return _excerpt(prompt).encode("latin-1", "replace").decode("latin-1").replace("$", r"\$")
+
+
+def _parts_table(bench: DecodeBench) -> Table:
+    plain, drafted = bench.overall.plain, bench.overall.drafted
+    parts = ("time to first token", *plain.parts_s, "step", "per token")
+    table = figures_table("Milliseconds of a step, means", "", *parts)
+    for name, way in (("plain", plain), ("drafted", drafted)):
+        step_s = sum(way.parts_s.values())
+        seconds = (way.first_token_s, *way.parts_s.values(), step_s, step_s / max(1.0, way.stats.acceptance_length))
+        table.add_row(name, *(f"{1e3 * each:.3f}" for each in seconds))
+    return table
+
+
+def draw_bench(bench: DecodeBench, path: Path) -> None:
+    """Draw each prompt's speeds, and how a token's time divides into parts, plain and drafted."""
+    figure = new_figure(11, 1.6 + 0.3 * len(bench.prompts))
+    speeds, times = figure.subplots(1, 2)
+    places = range(len(bench.prompts))
+    plain = [each.plain.tokens_per_s for each in bench.comparisons]
+    drafted = [each.drafted.tokens_per_s for each in bench.comparisons]
+    speeds.barh([place - 0.2 for place in places], plain, 0.4, label="plain")
+    speeds.barh([place + 0.2 for place in places], drafted, 0.4, label="drafted")
+    speeds.set_yticks(list(places), [_label(prompt) for prompt in bench.prompts])
+    speeds.invert_yaxis()
+    speeds.set_xlabel("tokens/s after the first token")
+    speeds.set_title(f"{bench.overall.speedup:.2f} times as fast over all")
+    speeds.legend()
+    ways = (bench.overall.plain, bench.overall.drafted)
+    left = [0.0, 0.0]
+    for part in bench.overall.plain.parts_s:
+        widths = [1e3 * way.parts_s[part] / max(1.0, way.stats.acceptance_length) for way in ways]
+        times.barh(["plain", "drafted"], widths, 0.5, left=left, label=part)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    times.invert_yaxis()
+    times.set_xlabel("milliseconds of a token")
+    times.set_title("where the time goes")
+    times.legend()
+    save_plot(figure, path)

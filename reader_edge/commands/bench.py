@@ -1,8 +1,12 @@
-"""`reader-edge bench`: measurements."""
+"""`reader-edge bench`: measurements; here the pass times that tree sizes are chosen by."""
+
+import json
+from dataclasses import asdict
 
 import click
 
-from reader_edge.commands.bench_cost import cost
+import reader_edge
+from reader_edge.commands import options
 from reader_edge.commands.bench_decode import decode
 from reader_edge.commands.bench_replay import replay_command
 
@@ -13,5 +17,31 @@ def bench() -> None:
 
 
 bench.add_command(decode)
-bench.add_command(cost)
 bench.add_command(replay_command)
+
+
+@bench.command()
+@click.argument("model", required=False)
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
+@options.engine
+@click.option("--redo", is_flag=True, help="Measure again instead of showing what is kept.")
+@options.as_json
+@options.grouped(config="EngineConfig")
+def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo: bool, as_json: bool) -> None:
+    """Show how long a pass over n tree nodes takes here; measured once and kept in the cache."""
+    from reader_edge.model_source import find_package
+    from reader_edge.terminal.console import count_progress, figures_table, print_report
+    from reader_edge_runtime.assembly import open_package, settled_target
+    from reader_edge_runtime.measuring.cost_cache import load_or_measure
+
+    target, _ = settled_target(open_package(find_package(model)), config)
+    with count_progress("Measuring passes") as on_progress:
+        measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
+    if as_json:
+        click.echo(json.dumps(asdict(measured) | {"seconds": measured.seconds.tolist()}))
+        return
+    title = f"Milliseconds of a pass, {measured.batch_size} in a batch (relative to one node)"
+    table = figures_table(title, "nodes", *(f"past {past}" for past in measured.pasts))
+    for column, width in enumerate(measured.widths):
+        table.add_row(str(width), *(f"{1e3 * t[column]:.2f} ({t[column] / t[0]:.2f})" for t in measured.seconds))
+    print_report(table, f"A row of logits: {1e3 * measured.row_s:.3f} ms")

@@ -39,8 +39,8 @@ def decode(
     Every answer starts with nothing learned from another, by the clock on the wall. Exit code 1 when the tokens differ.
     MODEL is what `run` takes.
     """
-    from reader_edge.bench.decode import bench_decode
-    from reader_edge.bench.decode_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.comparison import bench_decode
+    from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
     from reader_edge.bench.plot import check_plot
     from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts

@@ -93,7 +93,7 @@ def _replay_on_model(
     model: str, plan: ReplayPlan, config: "reader_edge.EngineConfig", stretches: int, max_tokens: int, as_json: bool
 ) -> None:
     from reader_edge.bench.model_replay import replay_on_model
-    from reader_edge.bench.model_replay_report import model_replay_fields, print_model_replays
+    from reader_edge.bench.replay_report import model_replay_fields, print_model_replays
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
     from reader_edge_runtime.assembly import open_package

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.comparison import Comparison
-from reader_edge.bench.decode import bench_decode
+from reader_edge.bench.comparison import Comparison, bench_decode
 from reader_edge.cli import main
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime import Engine, GenerationConfig
