@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 import click
 
@@ -84,14 +83,7 @@ def _replace_closed_streams() -> None:
         raise click.ClickException("Standard output is closed: send it to a file, a pipe or /dev/null.")
 
 
-def _tell_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _tell_warning(message: Warning | str, *_where: object, **_how: object) -> None:
     """Tell what is wrong, and not where in the program it was noticed."""
     click.echo(f"Warning: {visible(str(message))}", err=True)
 

@@ -8,7 +8,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.rewriter.rules.common import no_op_cast_rule
 
-from reader_edge_export.fusion.heads import fuse_heads, fuse_merged_heads
+from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
 from reader_edge_export.fusion.linear import FLAT_PRODUCTS
 from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
@@ -47,7 +47,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
-        fuse_merged_heads(editor)
+        MERGED_HEADS.apply_to_model(model)
     _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)
@@ -70,19 +70,20 @@ def _add_top_logits(editor: GraphEditor) -> None:
     top_k = min(TOP_K, vocab_size) if isinstance(vocab_size, int) else TOP_K
     values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
     indices.dtype = ir.DataType.INT64
-    editor.append()
-    for value, name in ((indices, "top_ids"), (values, "top_logits")):
-        value.name = name
-        value.shape = ir.Shape(["B", "R", top_k])
-        editor.graph.outputs.append(value)
+    _report(editor, indices, "top_ids", "B", "R", top_k)
+    _report(editor, values, "top_logits", "B", "R", top_k)
 
 
 def _add_log_sum_exp(editor: GraphEditor) -> None:
     """Report what turns a row's logits into log-probabilities, so that no row is read for one."""
     total = editor.op("ReduceLogSumExp", [_logits(editor), editor.int64s(-1)], {"keepdims": 0})
+    _report(editor, total, "log_sum_exp", "B", "R")
+
+
+def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) -> None:
     editor.append()
-    total.name, total.shape = "log_sum_exp", ir.Shape(["B", "R"])
-    editor.graph.outputs.append(total)
+    value.name, value.shape = name, ir.Shape(sizes)
+    editor.graph.outputs.append(value)
 
 
 def _logits(editor: GraphEditor) -> ir.Value:

@@ -5,10 +5,12 @@ And attention's heads, side by side as the next product wants them: nothing to t
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
+from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
-from reader_edge_export.fusion.matching import Cut, consumers, cut_of, follow, producer
+from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import rotary_heads
 
@@ -77,22 +79,22 @@ def _all_heads(graph: ir.Graph) -> Iterator[_Heads]:
             yield _Heads(cut, turned[0] if is_turned else node, num_heads, head_size)
 
 
-def fuse_merged_heads(editor: GraphEditor) -> None:
-    """Leave out what cuts an IntegerAttention's output into heads only to merge them again."""
-    for node in editor.graph:
-        if node.op_type == "IntegerAttention":
-            _merge(node.outputs[0])
+def _cut_and_joined(op: Any, merged: Any, heads: Any, sizes: Any, there: Any, back: Any) -> Any:
+    cut = op.Transpose(op.Reshape(merged, heads), perm=there)
+    return op.Reshape(op.Transpose(cut, perm=back), sizes)
 
 
-def _merge(merged: ir.Value) -> None:
-    nodes = follow(merged, "Reshape", "Transpose", "Transpose", "Reshape")
-    if not nodes or any(len(value.uses()) > 1 for value in (merged, *(node.outputs[0] for node in nodes[:-1]))):
-        return
-    cut, turned, returned, joined = nodes
-    heads, sizes = weight_of(cut.inputs[1]), weight_of(joined.inputs[1])
-    is_turned_back = turned.attributes["perm"].as_ints() == returned.attributes["perm"].as_ints()
-    if heads is None or sizes is None or not is_turned_back:
-        return
-    if sizes.tolist() in ([0, 0, -1], [0, 0, int(heads[2:].prod())]):
-        merged.shape = joined.outputs[0].shape
-        ir.convenience.replace_all_uses_with(joined.outputs[0], merged)
+def _is_merged(context: Any, merged: ir.Value, heads: ir.Value, sizes: ir.Value, there: ir.Attr, back: ir.Attr) -> bool:
+    cut, joined = weight_of(heads), weight_of(sizes)
+    if producer(merged, "IntegerAttention") is None or cut is None or joined is None:
+        return False
+    is_turned_back = there.as_ints() == back.as_ints()
+    return is_turned_back and joined.tolist() in ([0, 0, -1], [0, 0, int(cut[2:].prod())])
+
+
+def _leave_out(op: Any, merged: ir.Value, **_: Any) -> Any:
+    return op.Identity(merged)
+
+
+# Cuts an IntegerAttention's output into heads only to merge them again.
+MERGED_HEADS = RewriteRuleSet([RewriteRule(_cut_and_joined, _leave_out, _is_merged)])

@@ -21,17 +21,6 @@ def consumers(value: ir.Value, op_type: str) -> Iterator[ir.Node]:
             yield use.node
 
 
-def follow(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    """The nodes of these types, each of which reads the one before, the first of them `value`; [] where one lacks."""
-    nodes: list[ir.Node] = []
-    for op_type in op_types:
-        node = next(consumers(nodes[-1].outputs[0] if nodes else value, op_type), None)
-        if node is None:
-            return []
-        nodes.append(node)
-    return nodes
-
-
 def number_of(value: ir.Value | None) -> float | None:
     """The number in a constant of one element."""
     array = weight_of(value)
