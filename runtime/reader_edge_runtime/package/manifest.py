@@ -142,87 +142,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise ManifestError(
             f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION}: {remedy}."
         )
-    return _FieldReader(fields, path).manifest()
+    return _checked(fields, path)
 
 
-class _FieldReader:
-    """Typed access to a manifest's fields; every error names the field and its value."""
+def _size(most: int, least: int = 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
-    def __init__(self, fields: dict[str, Any], path: Path) -> None:
-        self._fields = fields
-        self._path = path
 
-    def manifest(self) -> Manifest:
-        return Manifest(
-            architecture=self._text("architecture"),
-            num_heads=self._size("num_heads", 1 << 12),
-            num_kv_heads=self._size("num_kv_heads", 1 << 12),
-            head_dim=self._size("head_dim", 1 << 12),
-            num_layers=self._size("num_layers", 1 << 12),
-            vocab_size=self._size("vocab_size", _MAX_VOCAB),
-            top_k=self._size("top_k", 256),
-            max_context=self._size("max_context", 1 << 28),
-            sliding_window=self._size("sliding_window", 1 << 28) if self._has("sliding_window") else None,
-            precision=self._choice("precision", PRECISIONS),
-            attention=self._choice("attention", ATTENTIONS),
-            kv_dtype=self._choice("kv_dtype", ("float32", *HALF_PRECISIONS.values())),
-            eos_token_ids=self._token_ids("eos_token_ids"),
-            bos_token_id=self._size("bos_token_id", _MAX_VOCAB, least=0) if self._has("bos_token_id") else None,
-            source_name=self._text("source_name"),
-            source_fingerprint=self._text("source_fingerprint"),
-            exported_with=self._mapping("exported_with", _is_text),
-            checks=self._mapping("checks", _is_figure),
-            files=self._files(),
-        )
-
-    def _has(self, name: str) -> bool:
-        return self._fields.get(name) is not None
-
-    def _error(self, name: str, value: object) -> ManifestError:
-        return ManifestError(f"'{self._path}' has an unusable {name} ({value!r:.80}): export the model again.")
-
-    def _field(self, name: str, is_usable: Callable[[Any], bool]) -> Any:
-        value = self._fields.get(name)
-        if not is_usable(value):
-            raise self._error(name, value)
-        return value
-
-    def _text(self, name: str) -> str:
-        return str(self._field(name, _is_text))
-
-    def _choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        return str(self._field(name, lambda value: value in allowed))
-
-    def _size(self, name: str, most: int, least: int = 1) -> int:
-        return int(self._field(name, lambda value: type(value) is int and least <= value <= most))
-
-    def _token_ids(self, name: str) -> tuple[int, ...]:
-        def are_ids(values: object) -> bool:
-            return isinstance(values, list) and all(type(v) is int and 0 <= v < _MAX_VOCAB for v in values)
-
-        return tuple(self._field(name, are_ids))
-
-    def _mapping(self, name: str, is_usable: Callable[[object], bool]) -> dict[str, Any]:
-        def is_mapping(values: object) -> bool:
-            return isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
-
-        return dict(self._field(name, is_mapping))
-
-    def _files(self) -> dict[str, FileEntry]:
-        entries = {}
-        for name, entry in self._mapping("files", lambda value: isinstance(value, dict)).items():
-            num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
-            if not _FILE_NAME.fullmatch(name):
-                raise ManifestError(f"'{self._path}' lists {name!r:.80}, which is not a plain file name in its folder.")
-            if type(num_bytes) is not int or not 0 <= num_bytes < 1 << 63:
-                raise self._error(f"size of {name}", num_bytes)
-            if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-                raise self._error(f"checksum of {name}", sha256)
-            entries[name] = FileEntry(num_bytes, sha256)
-        for name in (GRAPH_NAME, TOKENIZER_NAME):
-            if name not in entries:
-                raise ManifestError(f"'{self._path}' lists no {name}: export the model again.")
-        return entries
+def _mapping(is_usable: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: isinstance(values, dict) and all(_is_text(k) and is_usable(v) for k, v in values.items())
 
 
 def _is_text(value: object) -> bool:
@@ -233,3 +161,50 @@ def _is_text(value: object) -> bool:
 def _is_figure(value: object) -> bool:
     """A finite number that a float holds."""
     return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 53)
+
+
+_IS_USABLE: dict[str, Callable[[Any], bool]] = {
+    "architecture": _is_text,
+    "num_heads": _size(1 << 12),
+    "num_kv_heads": _size(1 << 12),
+    "head_dim": _size(1 << 12),
+    "num_layers": _size(1 << 12),
+    "vocab_size": _size(_MAX_VOCAB),
+    "top_k": _size(256),
+    "max_context": _size(1 << 28),
+    "sliding_window": lambda value: value is None or _size(1 << 28)(value),
+    "precision": lambda value: value in PRECISIONS,
+    "attention": lambda value: value in ATTENTIONS,
+    "kv_dtype": lambda value: value in ("float32", *HALF_PRECISIONS.values()),
+    "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(_MAX_VOCAB - 1, least=0), values)),
+    "bos_token_id": lambda value: value is None or _size(_MAX_VOCAB, least=0)(value),
+    "source_name": _is_text,
+    "source_fingerprint": _is_text,
+    "exported_with": _mapping(_is_text),
+    "checks": _mapping(_is_figure),
+    "files": _mapping(lambda entry: isinstance(entry, dict)),
+}
+
+
+def _checked(fields: dict[str, Any], path: Path) -> Manifest:
+    """The manifest of these fields. Raises ManifestError, which names the field and its value."""
+    values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
+    for name, is_usable in _IS_USABLE.items():
+        _require(is_usable(values[name]), path, name, values[name])
+    for name, entry in fields["files"].items():
+        if not _FILE_NAME.fullmatch(name):
+            raise ManifestError(f"'{path}' lists {name!r:.80}, which is not a plain file name in its folder.")
+        num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
+        _require(_size((1 << 63) - 1, least=0)(num_bytes), path, f"size of {name}", num_bytes)
+        _require(isinstance(sha256, str) and _SHA256.fullmatch(sha256), path, f"checksum of {name}", sha256)
+    for name in (GRAPH_NAME, TOKENIZER_NAME):
+        if name not in fields["files"]:
+            raise ManifestError(f"'{path}' lists no {name}: export the model again.")
+    values["eos_token_ids"] = tuple(fields["eos_token_ids"])
+    values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
+    return Manifest(**values)
+
+
+def _require(is_usable: object, path: Path, name: str, value: object) -> None:
+    if not is_usable:
+        raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): export the model again.")

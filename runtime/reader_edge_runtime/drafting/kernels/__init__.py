@@ -1,6 +1,6 @@
-"""Everything hot, compiled, over flat arrays: the seam at which a native extension can take numba's place.
+"""The hot code of drafting, compiled, over flat arrays: a native extension could take numba's place here.
 
-Entry points (the others are their parts):
+Entry points:
     counts.learn, unlearn, relocate, move_keys    what followed which tokens
     successors.learn                              what the target thought likely after which tokens
     datastore.find, narrow, successors            look-ups in a corpus

@@ -1,4 +1,4 @@
-"""Types of the kernels' arguments."""
+"""Types of kernel arguments."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 
-# A numba integer or float: its width follows from what it was computed from, which Python's types cannot say.
+# An integer or float whose width numba infers, which Python's types cannot express.
 Number = Any
 
 

@@ -1,17 +1,16 @@
-"""Next-token counts after every suffix of up to ORDER tokens, over flat arrays, learned and unlearned token by token.
+"""Counts of the tokens that followed every suffix of up to ORDER tokens, updated token by token in both directions.
 
 A store is four arrays:
     header  int64 (HEADER,): how much of the others is used, constants in rows.py
-    table   int64 (S, 2): open addressing, S a power of two; (key of a suffix, what followed it), key 0 is empty
+    table   int64 (S, 2): hash table with open addressing, S a power of two: (key of a suffix or 0, value)
     rows    int32 (R * BLOCK,): blocks of BLOCK numbers, 64 bytes, one cache line
-    text    int32 (C,): the tokens themselves, C a power of two; position p lives at p & (C - 1)
+    text    int32 (C,): the tokens themselves, C a power of two; position p is stored at p & (C - 1)
 
-What followed a suffix is one of two things. If it occurred once: the token and its position (a "single"). If it
-occurred more often: the number of a row of counts (rows.py). A suffix of n + 1 tokens is stored only where its last n
-tokens occurred at least twice: until then the single says all, and a longer match can be read off the text. That keeps
-a token's cost near two entries, however long ORDER is, and is exact: it answers for every order what a plain table
-would. Keys are 64-bit hashes: two suffixes of a billion share one with a probability of a few percent, and then a
-draft is a little worse.
+The value of a suffix that occurred once is the token that followed and its position (a "single"); of any other, the
+number of a row of counts (rows.py). A suffix of n + 1 tokens is stored only if its last n tokens occurred at least
+twice: until then the single suffices, and a longer match is read from the text. So a token costs about two entries,
+however large ORDER is, and every order gets the answer that a plain table would give. Keys are 64-bit hashes: among a
+billion suffixes, two share one with a probability of a few percent, which makes a draft a little worse.
 """
 
 import numpy as np
@@ -35,7 +34,7 @@ from reader_edge_runtime.drafting.kernels.rows import (
 ORDER = 8
 SINGLE_MARK = 0x80000000
 
-# A token may take this many blocks at most: a row and a block at each order.
+# The most blocks that one token can take: a new row and one more block at each order.
 _BLOCKS_A_TOKEN = 2 * (ORDER + 1)
 
 HASH_START = np.uint64(0x243F6A8885A308D3)
@@ -47,13 +46,13 @@ _S29 = np.uint64(29)
 
 @small_part
 def hash_push(state: Number, token: Number) -> Number:
-    """Hash of a suffix that reaches one token further back."""
+    """The hash state of a suffix one token longer, from HASH_START."""
     return (state ^ np.uint64(token + 1)) * _MULTIPLIER + HASH_START
 
 
 @small_part
 def hash_key(state: Number) -> Number:
-    """Key of a suffix: int64, never 0."""
+    """The key of a suffix, never 0, from its hash state."""
     x = (state ^ (state >> _S32)) * _FINAL
     x = x ^ (x >> _S29)
     return np.int64(x) | 1
@@ -61,7 +60,7 @@ def hash_key(state: Number) -> Number:
 
 @small_part
 def find(header: Int64Array, table: Int64Array, key: Number) -> Number:
-    """Index of `key` in the table, or of the empty place where it belongs, as ~index."""
+    """Index of `key` in the table; ~index of the empty place for it if it is not there."""
     mask = table.shape[0] - 1
     i = np.int64(np.uint64(key) >> np.uint64(header[TABLE_SHIFT]))
     while table[i, 0] != key:
@@ -73,7 +72,7 @@ def find(header: Int64Array, table: Int64Array, key: Number) -> Number:
 
 @small_part
 def pack_single(token: Number, position: Number) -> Number:
-    """What followed a suffix that occurred once: token in the high half, position and a mark in the low one."""
+    """A single: the token in the high half, the position and a mark in the low half."""
     return (np.int64(token) << 32) | np.int64(SINGLE_MARK) | np.int64(position)
 
 
@@ -94,7 +93,7 @@ def single_token(value: Number) -> Number:
 
 @part
 def _delete_key(header: Int64Array, table: Int64Array, i: Number) -> None:
-    """Empty a place and move up what probed past it, so that no marker of a deletion is ever needed."""
+    """Empty a place and move later keys of its probe sequence up, which needs no tombstones."""
     mask = table.shape[0] - 1
     shift = np.uint64(header[TABLE_SHIFT])
     j = i
@@ -116,7 +115,7 @@ def _delete_key(header: Int64Array, table: Int64Array, i: Number) -> None:
 def _push_down(
     header: Int64Array, table: Int64Array, text: Int32Array, state: Number, order: Number, position: Number
 ) -> None:
-    """A suffix of `order` tokens is no longer single: store what was its single under one token more."""
+    """Store a single again under the suffix one token longer, since its own suffix of `order` tokens occurs again."""
     mask = header[TEXT_MASK]
     token = text[(position - order - 1) & mask]
     if order >= ORDER or token < 0:
@@ -131,9 +130,9 @@ def _push_down(
 
 @kernel
 def learn(store: Store, begin: Number, end: Number) -> Number:
-    """Count text[begin:end] of one text; how many tokens were counted before space ran out.
+    """Count text[begin:end], part of one text that a negative token precedes; positions are not wrapped.
 
-    Positions are given without wrapping. A token below 0 stands before the first of a text.
+    Returns how many tokens were counted before table or rows were full.
     """
     header, table, rows, text = store
     mask = header[TEXT_MASK]
@@ -173,7 +172,7 @@ def learn(store: Store, begin: Number, end: Number) -> Number:
 
 @kernel
 def unlearn(store: Store, begin: Number, end: Number) -> None:
-    """Take back text[begin:end], the oldest tokens of all that are counted."""
+    """Take text[begin:end], the oldest tokens counted, out of the counts."""
     header, table, rows, text = store
     mask = header[TEXT_MASK]
     for p in range(begin, end):
@@ -202,7 +201,7 @@ def unlearn(store: Store, begin: Number, end: Number) -> None:
 
 @kernel
 def relocate(store: Store, begin: Number, end: Number, to: Number) -> None:
-    """Let what is stored of text[begin:end] say that it stands at `to`, where it was written behind all other texts."""
+    """Change the stored positions of text[begin:end] to those of its copy at `to`, behind all other texts."""
     header, table, rows, text = store
     mask = header[TEXT_MASK]
     for p in range(begin, end):
@@ -228,7 +227,7 @@ def relocate(store: Store, begin: Number, end: Number, to: Number) -> None:
 
 @kernel
 def move_keys(old: Int64Array, header: Int64Array, table: Int64Array) -> None:
-    """Fill an empty, larger table from an old one."""
+    """Copy all keys of an old table to a larger, empty one."""
     for j in range(old.shape[0]):
         if old[j, 0] != 0:
             i = ~find(header, table, old[j, 0])

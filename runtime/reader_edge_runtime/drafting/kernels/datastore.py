@@ -1,13 +1,12 @@
-"""Look-ups in datastores: which texts of a corpus end a path's tokens, and what followed there.
+"""Look-ups in datastores: where a path's last tokens occur in a corpus, and what followed them.
 
-A datastore file is one flat uint32 array of the whole file, mapped into memory; its layout, int64 (LAYOUT,), says
-where its parts stand in it. Token ids of two bytes lie two to a word, so that one compiled kernel serves both widths.
-Several files are searched as if they were one: `files` is a tuple of MAX_FILES arrays (unused ones are empty),
-`layouts` int64 (F, LAYOUT) has a row for each file in use.
+A datastore is one uint32 array of its whole file, mapped into memory. Its layout, int64 (LAYOUT,), says where its parts
+are; token ids of two bytes are packed two to a word, so that the kernels serve both widths. Up to MAX_FILES files are
+searched as if they were one: `files` is a tuple of their arrays, then empty ones; `layouts`, int64 (F, LAYOUT), has a
+row for each file in use.
 
-The state of a match, int32 (STATE,): its length, then per file the interval [lo, hi) of suffixes that start with the
-matched tokens. Files may be hostile: whatever they hold, look-ups end, stay inside their arrays and name only tokens of
-the vocabulary.
+The state of a match, int32 (STATE,): its length, then for each file the interval [lo, hi) of suffixes that start with
+the matched tokens. Files may be hostile: look-ups always end, stay within the arrays and return only known tokens.
 """
 
 import numpy as np
@@ -26,21 +25,21 @@ STATE = 1 + 2 * MAX_FILES
 TOKENS, NUM_POSITIONS, IS_WIDE, SUFFIXES, NUM_SUFFIXES, KEYS, VOCAB_SIZE = range(7)
 LAYOUT = 7
 
-# Stands for all that is outside the file, and is above all token ids.
+# The token id read outside a file: above all others.
 END = 0xFFFFFFFF
 
-# Up to this many occurrences all successors are counted; of more, as many evenly spaced ones are looked at.
+# Of more occurrences than this, that many evenly spaced ones are counted.
 MAX_COUNTED = 64
 MAX_GATHERED = MAX_FILES * MAX_COUNTED
 
 
 @owning_kernel
 def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Number, state: Int32Array) -> None:
-    """Set `state` to the longest end of `context`, of at most max_length tokens, that occurs in a file."""
+    """Set `state` to the longest suffix of `context`, of at most max_length tokens, that occurs in a file."""
     state[:] = 0
     limit = min(np.int64(max_length), np.int64(context.shape[0]))
     trial = np.empty(STATE, np.int32)
-    # Whatever occurs does so with every shorter end: double the length until it fails, then halve the gap.
+    # If a suffix occurs, all shorter ones do: double the length until none is found, then bisect.
     longest, failed, length = np.int64(0), limit + 1, min(np.int64(2), limit)
     while longest + 1 < failed:
         _find_exactly(files, layouts, context, length, trial)
@@ -55,9 +54,9 @@ def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Num
 
 @kernel
 def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, child: Int32Array) -> Number:
-    """Set `child` to the match of `state` continued by `token`; the number of its occurrences, 0: it is no match.
+    """Set `child`, which may be `state` itself, to the match of `state` extended by `token`.
 
-    Both may be the same array.
+    Returns how often that occurs; its length is 0 if it does not.
     """
     length = np.int64(state[0])
     child[0] = 0
@@ -86,10 +85,10 @@ def successors(
     token_ids: Int32Array,
     counts: Int32Array,
 ) -> Number:
-    """Fill token_ids and counts with what followed the match most often, most frequent (then lowest id) first.
+    """Fill token_ids and counts, of MAX_GATHERED each, with what followed the match; most frequent, then lowest first.
 
-    Both have room for MAX_GATHERED. Returns their number, at most max_children. Of more than MAX_COUNTED occurrences
-    in a file, counts are within 1 / MAX_COUNTED of these, and what is rarer may be left out.
+    Returns their number, at most max_children. Of more than MAX_COUNTED occurrences in a file, the counts' error is
+    below one MAX_COUNTED-th of them, and rarer tokens may be missing.
     """
     num = np.int64(0)
     for f in range(layouts.shape[0]):
@@ -101,7 +100,7 @@ def successors(
 
 @part
 def _find_exactly(files: Files, layouts: Int64Array, context: Int32Array, length: Number, state: Int32Array) -> None:
-    """Set `state` to the matches of the last `length` tokens of `context`; of length 0 if there is none."""
+    """Set `state` to the match of the last `length` tokens of `context`, of length 0 if there is none."""
     state[:] = 0
     end = context[context.shape[0] - length :]
     for f in range(layouts.shape[0]):
@@ -114,7 +113,7 @@ def _find_exactly(files: Files, layouts: Int64Array, context: Int32Array, length
 
 @part
 def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> tuple[Number, Number]:
-    """The suffixes that start with `tokens`."""
+    """The interval of suffixes that start with `tokens`."""
     length = np.int64(tokens.shape[0])
     for token in tokens:
         if token < 0 or token >= layout[VOCAB_SIZE]:
@@ -129,7 +128,7 @@ def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> 
     while depth < length and lo + 1 < hi:
         lo, hi = _narrow_in_file(file, layout, lo, hi, depth, np.int64(tokens[depth]))
         depth += 1
-    while depth < length and lo < hi:  # the only one: read on where it stands
+    while depth < length and lo < hi:  # one suffix is left: compare its text
         if _token_of(file, layout, lo, depth) != tokens[depth]:
             hi = lo
         depth += 1
@@ -138,7 +137,7 @@ def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> 
 
 @small_part
 def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number:
-    """Token id at a position; none of the vocabulary behind a document and wherever a broken suffix array may point."""
+    """The token id at a position; above the vocabulary at a document's end and outside the file."""
     if position >= layout[NUM_POSITIONS]:
         return np.int64(END)
     if layout[IS_WIDE]:
@@ -149,13 +148,13 @@ def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number
 
 @small_part
 def _token_of(file: UInt32Array, layout: Int64Array, suffix: Number, depth: Number) -> Number:
-    """Token id `depth` tokens behind the start of a suffix, by its rank."""
+    """The token id `depth` tokens after the start of the suffix of a rank."""
     return _token_at(file, layout, np.int64(file[layout[SUFFIXES] + suffix]) + depth)
 
 
 @small_part
 def _lower_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
-    """First suffix of [lo, hi) with at least `token` at `depth`, else hi."""
+    """The first suffix of [lo, hi) with a token of at least `token` at `depth`, or hi."""
     while lo < hi:
         middle = (lo + hi) >> 1
         if _token_of(file, layout, middle, depth) < token:
@@ -167,7 +166,7 @@ def _lower_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, 
 
 @part
 def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
-    """First suffix of [lo, hi) with more than `token` at `depth`, else hi; quick where that is near lo."""
+    """The first suffix of [lo, hi) with a token above `token` at `depth`, or hi; fast if that is near lo."""
     step = np.int64(1)
     while lo + step < hi and _token_of(file, layout, lo + step, depth) <= token:
         lo += step
@@ -177,7 +176,7 @@ def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, 
 
 @part
 def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key: Number) -> Number:
-    """First suffix of [lo, hi) whose two first tokens are at least `key`, else hi."""
+    """The first suffix of [lo, hi) whose first two tokens, as one number, are at least `key`, or hi."""
     first = (lo + KEY_STEP - 1) // KEY_STEP
     last = (hi - 1) // KEY_STEP + 1
     while first < last:
@@ -201,7 +200,7 @@ def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key
 def _narrow_in_file(
     file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number
 ) -> tuple[Number, Number]:
-    """The part of [lo, hi), whose suffixes share `depth` tokens, that goes on with `token`."""
+    """The part of [lo, hi), whose suffixes share `depth` tokens, that continues with `token`."""
     if lo >= hi:
         return lo, lo
     if depth < 2 and hi - lo > 2 * KEY_STEP:
@@ -229,14 +228,14 @@ def _count_successors(
     counts: Int32Array,
     num: Number,
 ) -> Number:
-    """Add a file's successors to the lists of length `num`; their new length."""
+    """Add a file's successors to token_ids and counts, whose first `num` are used. Returns the new number."""
     size = hi - lo
     num_probes = min(size, np.int64(MAX_COUNTED))
     if _token_of(file, layout, lo, depth) == _token_of(file, layout, hi - 1, depth):
         num_probes = np.int64(1)
     token = _probe(file, layout, lo, size, depth, np.int64(0), num_probes)
     start = np.int64(0)
-    for probe in range(1, num_probes + 1):  # equal successors stand together
+    for probe in range(1, num_probes + 1):  # equal successors are neighbours
         next_token = np.int64(-1)
         if probe < num_probes:
             next_token = _probe(file, layout, lo, size, depth, probe, num_probes)
@@ -253,7 +252,7 @@ def _count_successors(
 def _probe(
     file: UInt32Array, layout: Int64Array, lo: Number, size: Number, depth: Number, probe: Number, num_probes: Number
 ) -> Number:
-    """Successor in the middle of a probe's share of the occurrences; with as many probes as these, of each in turn."""
+    """The successor in the middle of a probe's share of the occurrences."""
     return _token_of(file, layout, lo + (2 * probe + 1) * size // (2 * num_probes), depth)
 
 
@@ -272,7 +271,7 @@ def _add(token_ids: Int32Array, counts: Int32Array, num: Number, token: Number, 
 
 @small_part
 def _sort_most_frequent(token_ids: Int32Array, counts: Int32Array, num: Number, num_wanted: Number) -> Number:
-    """Bring the num_wanted most frequent to the front, in order."""
+    """Move the num_wanted most frequent to the front, in order."""
     for i in range(num_wanted):
         best = i
         for j in range(i + 1, num):

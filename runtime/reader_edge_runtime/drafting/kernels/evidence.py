@@ -1,4 +1,4 @@
-"""What all sources say about the token after a path, and how they move along when the path grows."""
+"""Evidence of all sources about the token after a path, and their states as the path grows."""
 
 from typing import NamedTuple
 
@@ -14,14 +14,14 @@ from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_s
 from reader_edge_runtime.drafting.kernels.successors import add_successors
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
-# Of datastores. One token alone has too many successors to be worth their look-up.
+# Of datastores; what follows a single token is too varied to be worth a look-up.
 _MAX_NAMED = 8
 _MIN_LENGTH = 2
 _LONG_MATCH = 4
 
 
 class Sources(NamedTuple):
-    """What evidence is looked up in. files, layouts: datastores; proposals: (P, 4), see sources/source.py."""
+    """Where evidence comes from. files, layouts: of datastores. proposals: (P, 4), see sources/source.py."""
 
     context: Store
     history: Store
@@ -33,7 +33,7 @@ class Sources(NamedTuple):
 
 @part
 def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
-    """Fill `evidence` with what is known about the token after a node; the node takes up the copies it finds."""
+    """Fill `evidence` with what is known of the token after a node, whose state takes up the copies found."""
     evidence[: layout.NUM_PAIRS + 1] = 0
     work[layout.PLACES : layout.PLACES + layout.NUM_PLACES] = -1
     _add_proposals(sources.proposals, node, evidence, work)
@@ -43,7 +43,7 @@ def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32
     kind, top = work[layout.KIND], work[layout.TOP]
     in_history = gather_store(sources.history, node, layout.HISTORY_STATE, layout.HISTORY_INPUTS, evidence, work)
     agrees = 1 if top == work[layout.TOP] else 0
-    # A datastore is a longer history: how much the others count beside it was learned with that.
+    # A datastore's match counts as one of the history: weights for that case are learned already.
     in_history = max(in_history, np.int64(node[layout.DATASTORE_STATE]))
     evidence[layout.SET] = (
         layout.SET_LEVEL[min(in_context, layout.MAX_LENGTH)] * 8 + layout.SET_LEVEL[min(in_history, layout.MAX_LENGTH)]
@@ -53,9 +53,9 @@ def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32
 
 @small_part
 def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -> None:
-    """Move a node's state on to its child `token`.
+    """Move a node's state to its child `token`.
 
-    max_found: how long an end of the path is looked for in datastores where the match does not go on.
+    max_found: tokens of the path to look up in datastores if their match ends here; 0 for no look-up.
     """
     advance_store(sources.context, node, layout.CONTEXT_STATE, token)
     advance_store(sources.history, node, layout.HISTORY_STATE, token)
@@ -93,7 +93,7 @@ def _proposed_child(proposals: Int32Array, parent: Number, token: Number) -> Num
 
 @part
 def _add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
-    """Add what followed the node's match."""
+    """Add what followed the node's match in datastores."""
     if layouts.shape[0] == 0 or node[layout.DATASTORE_STATE] < _MIN_LENGTH:
         return
     match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
@@ -121,7 +121,7 @@ def _add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence
 
 @part
 def _advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
-    """Move the match on to `token`, which the node's path ends with by now."""
+    """Extend the match by `token`, the path's last token."""
     match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
     if match[0] > 0 and narrow(files, layouts, match, token, match) > 0:
         return
@@ -132,7 +132,7 @@ def _advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, toke
 
 @small_part
 def find_anew(files: Files, layouts: Int64Array, node: Int32Array) -> None:
-    """Look for the path's end where the match ended on the way."""
+    """Look the path up again if its match has ended."""
     if layouts.shape[0] and node[layout.DATASTORE_STATE] == 0:
         _find(files, layouts, node, ORDER)
 

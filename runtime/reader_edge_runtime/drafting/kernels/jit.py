@@ -1,4 +1,4 @@
-"""The one door to numba: typed, GIL released, machine code kept in the user's cache folder."""
+"""How kernels are compiled: by numba, without the GIL, with the machine code kept in the user's cache folder."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -13,13 +13,13 @@ _FOLDER = cache_folder()
 _numba_config: Any = config
 
 
-# Arrays belong to Python, which holds them as long as a kernel runs: counting references to each took longer than the
-# rest of a draft. So what is compiled with this allocates nothing.
+# The caller keeps all arrays alive while a kernel runs. Counting references to each took longer than the rest of a
+# draft, so it is switched off, and what is compiled without it cannot allocate.
 _BORROWING: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def kernel(function: _Function) -> _Function:
-    """An entry point: compiled at its first call, or loaded from the cache folder."""
+    """An entry point: compiled at its first call, or loaded from the cache folder. It must not allocate."""
     return _stored(function, _BORROWING)
 
 
@@ -29,19 +29,19 @@ def owning_kernel(function: _Function) -> _Function:
 
 
 def part(function: _Function) -> _Function:
-    """A part of kernels: compiled into each of them."""
+    """A function that kernels call."""
     return cast(_Function, numba.njit(**_BORROWING)(function))
 
 
 def small_part(function: _Function) -> _Function:
-    """A part that is always inlined."""
+    """A function that is inlined wherever kernels call it."""
     return cast(_Function, numba.njit(**_BORROWING, forceinline=True)(function))
 
 
 def _stored(function: _Function, options: dict[str, Any]) -> _Function:
     if _FOLDER is None:
         return cast(_Function, numba.njit(**options)(function))
-    # numba reads the folder when a function is decorated; the setting is the whole process's, so it is put back.
+    # numba reads this process-wide setting when a function is decorated; other users of numba get theirs back.
     before, _numba_config.CACHE_DIR = _numba_config.CACHE_DIR, str(_FOLDER)
     try:
         return cast(_Function, numba.njit(cache=True, **options)(function))

@@ -1,13 +1,13 @@
-"""Where things stand in the arrays that the kernels share, and how evidence is put into classes.
+"""The layout of the arrays that kernels share, and the classes of evidence.
 
-Evidence about the next token comes as inputs. An input is one voice: a source at one match length. It names tokens,
-and gives each a class; the class says how often such a claim came true (mixture.py learns that).
+Evidence about the next token comes from inputs. An input is a source at one match length. It names tokens and gives
+each a class, for which mixture.py learns how often such a claim came true.
 
     inputs of context (0..11) and of history (12..23):
-        0..8        row of counts after a suffix of that many tokens
+        0..8        a row of counts after a suffix of that many tokens
         SINGLE      a suffix that occurred once, classes by match length
-        COPY        the text went on from the longest match and has agreed since, classes by length of agreement
-        RESUMED     a copy that went on beyond a token that differed (an edit, a changed value in a repeated form)
+        COPY        the text since an earlier match has repeated what followed it, classes by length
+        RESUMED     a copy continued after a token that differed (an edit, a changed value in a repeated form)
     inputs 24..26   datastores (24: the longest match; two are free)
     inputs 27, 28   successors recorded from the target's logits: after a token, after a pair
     inputs 29, 30   proposals of other sources, two at most
@@ -32,15 +32,16 @@ LEVELS = 8
 NUM_SETS = 64
 NUM_SETS_2 = 72
 
-# State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 where the text starts; then per store the
-# position and length of a copy, the position and state of a resumed copy; then per proposal the node it stands at;
-# then the datastores' match (kernels/datastore.py).
+# State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 before the text; for each store the position
+# and length of a copy, the position and state of a resumed copy; for each proposal its node; then the match in
+# datastores (datastore.py).
 CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 10
 STATE = 28
 
-# Evidence at one node, int32 (EVIDENCE,): counts, then what speaks, then the candidates, then pairs of both. A speaker
-# is its weight's number, input * LEVELS + level, and its miss: the class of candidates that it does not name. A pair is
-# one number: class, speaker, candidate. NUM_SPEAKING is NOT_GATHERED where nothing was looked up yet.
+# Evidence at a node, int32 (EVIDENCE,): counts, then speakers (inputs that name a token), candidates (the tokens named)
+# and pairs of both. A speaker has the number of its weight, input * LEVELS + level, and its miss: the class of the
+# candidates that it does not name. A pair is class, speaker and candidate in one number. NUM_SPEAKING is NOT_GATHERED
+# before the look-up.
 NUM_SPEAKING, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
 NOT_GATHERED = -1
 MAX_CANDIDATES = 48
@@ -52,9 +53,8 @@ PAIRS = CANDIDATES + MAX_CANDIDATES
 EVIDENCE = PAIRS + MAX_PAIRS
 CLASS_SHIFT, SPEAKER_SHIFT, SPEAKER_MASK, CANDIDATE_MASK = 11, 6, 31, 63
 
-# What is needed while evidence is gathered and scored, int32 (WORK,): how and what a store's longest match speaks; the
-# input that raises each candidate most; the rows a store found; where a candidate stands, by its token; successors in
-# datastores, tokens, then their counts.
+# Working memory, int32 (WORK,): how many tokens a store's longest match names, and the first; the input that raises
+# each candidate most; rows that a store found; a hash table of candidates; successors in datastores, then their counts.
 KIND, TOP = 0, 1
 LEADING = 16
 ROWS_FOUND = LEADING + MAX_CANDIDATES
@@ -63,10 +63,10 @@ NUM_PLACES = 128
 GATHERED = PLACES + NUM_PLACES
 WORK = GATHERED + 2 * MAX_GATHERED
 
-# What a row may name: more after short suffixes, whose rows are flat.
+# Tokens that a row names, by order: more after short suffixes, whose counts are spread out.
 MAX_NAMED = np.array([8, 12, 12, 8, 8, 8, 8, 8, 8], np.int32)
 
-# Classes: 256 an input. A row's: (total, count) in buckets, twice: with and without "it came last".
+# Classes of each input. A row's are buckets of (total, count), in turn for other tokens and for the one that came last.
 CLASSES = 256
 TOTALS = (1, 2, 3, 4, 5.5, 8, 12, 19, 43)
 _TOTAL_EDGES = (1, 2, 3, 4, 6, 9, 14, 24)
@@ -92,6 +92,6 @@ MAX_LENGTH = 64
 LENGTH_BUCKET = np.array([*range(10), 9, 9] + [10] * 4 + [11] * 8 + [12] * 8 + [13] * 16 + [14] * 16 + [15], np.int32)
 SET_LEVEL = np.array([0, 1, 2, 3, 3, 4, 4, 4] + [5] * 8 + [6] * 16 + [7] * 33, np.int32)
 
-# A copy shorter than this is not resumed; a resumed one is dropped after this many more differences.
+# A shorter copy is not resumed; a resumed one is dropped after this many more differences.
 MIN_RESUMED = 4
 MAX_DIFFERENCES = 7

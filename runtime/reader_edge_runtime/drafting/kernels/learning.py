@@ -1,4 +1,4 @@
-"""Learn from what the target said."""
+"""Learning from the text as it continues."""
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKE
 
 @owning_kernel
 def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -> int:
-    """Learn that tokens follow the text, whose state moves along, and how the tree that was drafted for them fared.
+    """Append tokens to the text and learn how well they, and the tree drafted for them, were predicted.
 
-    num_nodes: of the tree drafted last, also those that were not verified in the end; 0 without a draft. What was
-    predicted in it is not looked up again.
-    end: where the context's text ends; the tokens are written there, and counted as far as its arrays have room. How
-    many were counted is returned.
+    num_nodes: of the last draft, including nodes that were not verified; 0 without one. Its evidence is reused.
+    end: where the context's text ends. Returns how many of the tokens were counted before its arrays were full.
     """
     return _observe(request.arrays, token_ids, num_nodes, end)
 
@@ -27,7 +25,7 @@ def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -
 def _observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> int:
     _learn_tree(token_ids, arrays.parameters, arrays.nodes, arrays.values, num_nodes)
     _learn_tokens(arrays, token_ids, num_nodes)
-    # Counted only now: what is learned above is how well the tokens are foretold.
+    # Counted last, so that no token predicts itself.
     context = arrays.sources.context
     for i in range(len(token_ids)):
         context.text[end + i] = token_ids[i]
@@ -36,7 +34,7 @@ def _observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) ->
 
 @part
 def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None:
-    """Learn from each token and move on, through the tree as far as it goes."""
+    """Learn from each token and move the state on, taking it from the tree while the tokens follow that."""
     sources, state, nodes, _, states, evidences, parameters, scratch, work = arrays
     node = 0 if num_nodes else -1
     for token in token_ids:
@@ -64,8 +62,8 @@ def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None
 def _learn_tree(
     token_ids: Int32Array, parameters: Float32Array, nodes: Int32Array, values: Float32Array, num_nodes: int
 ) -> None:
-    """Learn of each node whether the text went through it; what lies below the last token is not known yet."""
-    matched = nodes[PLACE]  # done with by now; tokens up to and with the node, -1 where it was missed
+    """Learn of each node whether the text reached it; below the last token that is still unknown."""
+    matched = nodes[PLACE]  # of no other use now: tokens that match up to the node, -1 if it was missed
     matched[0] = 0
     for node in range(1, num_nodes):
         above = matched[nodes[PARENT, node]]
@@ -79,7 +77,7 @@ def _learn_tree(
 
 @small_part
 def _child(nodes: Int32Array, num_nodes: int, node: Number, token: Number) -> Number:
-    """The child of a node that bears `token`, or -1."""
+    """The child of a node with this token, or -1."""
     for other in range(node + 1, num_nodes):
         if nodes[PARENT, other] == node and nodes[TOKEN, other] == token:
             return other
@@ -88,7 +86,7 @@ def _child(nodes: Int32Array, num_nodes: int, node: Number, token: Number) -> Nu
 
 @part
 def _take_state(sources: Sources, node: Int32Array, state: Int32Array) -> None:
-    """Go on from a node of the tree; where datastores know its path no further, from their longest match."""
+    """Take a tree node's state; if its match in datastores ended on the way, look for the longest again."""
     for i in range(STATE):
         state[i] = node[i]
     find_anew(sources.files, sources.layouts, state)

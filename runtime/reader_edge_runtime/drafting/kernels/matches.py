@@ -1,4 +1,4 @@
-"""One store's matches at a node: what it says about the next token, and how they move along with the path."""
+"""The matches of one store at a node: their evidence about the next token, and their state as the path grows."""
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
 
 @part
 def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number, Number, Number, Number]:
-    """Rows of all orders that match, into `work`; their number, the single behind them or 0, the longest match and
-    where the text goes on after it."""
+    """Write the rows of all orders that match into `work`.
+
+    Returns their number, the single after them or 0, the longest match and the position of the token after it.
+    """
     rows, text = store.rows, store.text
     mask = store.header[TEXT_MASK]
     state = HASH_START
@@ -53,7 +55,7 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
 def gather_store(
     store: Store, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array, work: Int32Array
 ) -> Number:
-    """Add one store's inputs; the length of its longest match. `at`: the store's place in the node's state."""
+    """Add a store's inputs; `at` is its place in the node's state. Returns the length of its longest match."""
     num_rows, single, longest, position = _find_rows(store, node, work)
     if longest > 0 and (node[at] < 0 or longest > node[at + 1]):
         node[at] = position
@@ -92,7 +94,7 @@ def _add_copies(
 def _note_kind(
     rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, work: Int32Array
 ) -> None:
-    """How the longest match speaks: not at all, with one voice, with several; and what it says first."""
+    """Note whether the longest match names no token, one or several, and the first of them."""
     work[layout.KIND] = 0
     work[layout.TOP] = -1
     if single != 0:

@@ -1,15 +1,13 @@
-"""From evidence to probabilities: log-odds of all inputs, weighted by weights learned online.
+"""From evidence to probabilities: a mixture of all inputs' log-odds, with weights learned online.
 
 Logistic mixing as in the PAQ family of compressors (Mahoney, "Adaptive weighing of context models for lossless data
-compression", 2005), for many candidates at once: each candidate's probability is a logistic function of the weighted
-log-odds that each input gives it. An input's weight is a sum of three: by support or match length, and by two sets
-that the match state chooses. What an input's claim is worth is itself learned, as the frequency with which claims of
-its class came true (indirect modelling).
+compression", 2005), for many candidates at once: a candidate's probability is the logistic function of the weighted
+sum of the log-odds that inputs give it. An input's weight is the sum of three: one by support or match length, and one
+of each of two sets that the match state selects. The log-odds of a claim are learned too, from how often claims of its
+class came true (indirect modelling).
 
-Path values are calibrated by what paths of about that value were worth: buckets of the predicted value in the log-odds
-domain hold how many were expected and how many were accepted; a value learns and reads the two buckets next to it.
-
-The parameters are one float32 array (PARAMETERS,), see the constants.
+Path values are calibrated by how often paths of such values were accepted, in buckets of the predicted value's
+log-odds; each value updates and reads the two nearest buckets.
 """
 
 import math
@@ -22,7 +20,8 @@ from reader_edge_runtime.drafting.kernels.jit import part, small_part
 
 NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
 
-# parameters: per class CLASS_FIELDS numbers side by side, the last unused; then weights; then biases of the sets
+# parameters: float32 (PARAMETERS,): CLASS_FIELDS numbers for each class, the last unused; weights; biases of the sets;
+# then the calibration's sums of each bucket, accepted and expected
 LOG_ODDS, PROBABILITY, RATE = range(3)
 CLASS_FIELDS = 4
 WEIGHTS = NUM_CLASSES * CLASS_FIELDS
@@ -30,7 +29,6 @@ SET_WEIGHTS = WEIGHTS + layout.NUM_INPUTS * layout.LEVELS
 SET_WEIGHTS_2 = SET_WEIGHTS + layout.NUM_SETS * layout.NUM_INPUTS
 BIASES = SET_WEIGHTS_2 + layout.NUM_SETS_2 * layout.NUM_INPUTS
 BIASES_2 = BIASES + layout.NUM_SETS
-# then the calibration of path values: hits and trials of each bucket
 VALUE_BUCKETS = 33
 VALUE_HITS = BIASES_2 + layout.NUM_SETS_2
 VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
@@ -72,14 +70,14 @@ _LOG_ODDS_SCALE = np.float32(_LOG_ODDS_STEPS)
 
 @small_part
 def sigmoid(x: Number) -> Number:
-    """Logistic function from a table, to 0.2 % of itself."""
+    """The logistic function, from a table, within 0.2 %."""
     step: Number = min(max(np.int64(x * _SIGMOID_SCALE + _SIGMOID_MIDDLE), 0), _SIGMOID_STEPS - 1)
     return _SIGMOID[step]
 
 
 @small_part
 def log_odds(p: Number) -> Number:
-    """log(p / (1 - p)) from a table, interpolated."""
+    """log(p / (1 - p)), interpolated from a table."""
     x = p * _LOG_ODDS_SCALE
     i = np.int64(x)
     return _LOG_ODDS[i] + (_LOG_ODDS[i + 1] - _LOG_ODDS[i]) * (x - np.float32(i))
@@ -93,16 +91,13 @@ def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
 @small_part
 def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
     """Class, speaker and candidate of a pair."""
-    return (
-        pair >> layout.CLASS_SHIFT,
-        (pair >> layout.SPEAKER_SHIFT) & layout.SPEAKER_MASK,
-        pair & layout.CANDIDATE_MASK,
-    )
+    speaker = (pair >> layout.SPEAKER_SHIFT) & layout.SPEAKER_MASK
+    return pair >> layout.CLASS_SHIFT, speaker, pair & layout.CANDIDATE_MASK
 
 
 @part
 def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, work: Int32Array) -> None:
-    """Log-odds of all candidates, at scratch[LOGITS:], and the input that raises each most, at work[LEADING:]."""
+    """Write each candidate's log-odds to scratch[LOGITS:], the input that raises it most to work[LEADING:]."""
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
     base = parameters[BIASES + evidence[layout.SET]] + parameters[BIASES_2 + evidence[layout.SET_2]]
@@ -145,7 +140,7 @@ def _update(parameters: Float32Array, at: Number, step: Number) -> None:
 
 @part
 def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple[Number, Number]:
-    """Replace log-odds by outcome minus probability; the sum, and the number of the candidate that came or -1."""
+    """Replace log-odds by errors, outcome minus probability. Returns their sum and the candidate that came, or -1."""
     total = np.float32(0)
     came = -1
     for c in range(evidence[layout.NUM_CANDIDATES]):
@@ -160,7 +155,7 @@ def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple
 
 @part
 def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, token: Number) -> None:
-    """Learn from the token that came, given evidence and its score."""
+    """Learn from the token that came, after `score` of the same evidence."""
     total, came = _errors(evidence, scratch, token)
     num_speaking = evidence[layout.NUM_SPEAKING]
     for s in range(num_speaking):
@@ -195,7 +190,7 @@ def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Flo
         _update(parameters, set_weights + which, _SET_RATE * step)
         _update(parameters, set_weights_2 + which, _SET_RATE * step)
         if scratch[SPEAKER_MISSES + s] > 0:
-            # all candidates that an input does not name are one class: their mean outcome
+            # the candidates that an input does not name share one class, which learns their mean outcome
             outcome = scratch[SPEAKER_MISSED + s] / scratch[SPEAKER_MISSES + s]
             _update_class(parameters, evidence[layout.MISS + s], outcome)
     _update(parameters, BIASES + evidence[layout.SET], _BIAS_RATE * total)
@@ -210,7 +205,7 @@ def _bucket(value: Number) -> Number:
 
 @small_part
 def calibrated(parameters: Float32Array, value: Number) -> Number:
-    """The acceptance that paths of this predicted value have had."""
+    """How often paths of this predicted value were accepted."""
     x = _bucket(value)
     i = np.int64(x)
     near = x - np.float32(i)
@@ -231,7 +226,7 @@ def _learn_bucket(parameters: Float32Array, i: Number, value: Number, is_hit: Nu
 
 @small_part
 def learn_value(parameters: Float32Array, value: Number, is_hit: Number) -> None:
-    """Learn that a node of this predicted value was accepted (1) or not (0)."""
+    """Learn whether a node of this predicted value was accepted (1) or not (0)."""
     x = _bucket(value)
     i = np.int64(x)
     near = x - np.float32(i)

@@ -1,8 +1,9 @@
 """Rows of counts: the tokens that followed a suffix, most frequent first, in blocks of one cache line.
 
-rows: int32 (R * BLOCK,). Row: [next block, total, number of entries, last position, then 4 entries]; further blocks:
-[next block, then 5 entries]. Entry: token, count, last position. A row holds MAX_ENTRIES tokens; a new one then
-replaces the least counted, of these the one not seen for longest. Unused blocks are chained by their first number.
+rows: int32 (R * BLOCK,). A row's first block: [next block, total, number of entries, last position, then 4 entries];
+its further blocks: [next block, then 5 entries]. An entry: token, count, last position. In a row of MAX_ENTRIES tokens
+a new one replaces the least frequent; of several, the one seen least recently. Free blocks are linked by their first
+number.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from reader_edge_runtime.drafting.kernels.jit import part, small_part
 BLOCK = 16
 MAX_ENTRIES = 24
 
-# What the header of a store of counts says, see counts.py; blocks 0 (no block) and 1 (row of order 0) are never freed.
+# Fields of a store's header, see counts.py. Blocks 0 (no block) and 1 (the row of order 0) are never freed.
 NUM_KEYS, TABLE_SHIFT, TEXT_MASK, NEXT_BLOCK, FREE_BLOCK, NUM_BLOCKS = range(6)
 HEADER = 8
 ORDER_0_ROW = 1
@@ -21,7 +22,7 @@ ORDER_0_ROW = 1
 
 @small_part
 def next_entry(rows: Int32Array, a: Number) -> Number:
-    """Address of the entry after the one at `a`."""
+    """Index of the entry after the one at `a`."""
     a += 3
     if a & (BLOCK - 1) == 0:
         a = rows[a - BLOCK] * BLOCK + 1
@@ -65,7 +66,7 @@ def _copy_entry(rows: Int32Array, to: Number, a: Number) -> None:
 
 @small_part
 def _append_place(header: Int64Array, rows: Int32Array, base: Number, last: Number) -> Number:
-    """Address for one more entry behind `last` (0 where the row is empty)."""
+    """Index for one more entry after the one at `last`."""
     if rows[base + 2] == 0:
         return base + 4
     if (last + 3) & (BLOCK - 1):
@@ -77,7 +78,7 @@ def _append_place(header: Int64Array, rows: Int32Array, base: Number, last: Numb
 
 @part
 def row_add(header: Int64Array, rows: Int32Array, row: Number, token: Number, position: Number) -> None:
-    """Count `token` once more in a row."""
+    """Count one more occurrence of `token`."""
     base = row * BLOCK
     num = rows[base + 2]
     rows[base + 1] += 1
@@ -107,9 +108,8 @@ def row_add(header: Int64Array, rows: Int32Array, row: Number, token: Number, po
     else:
         a = oldest
         if leader_count > 1:
-            # the newcomer has the lowest count, so it goes last
             _copy_entry(rows, a, last)
-            a = last
+            a = last  # a new token has the lowest count
     if leader_count == 1:
         _copy_entry(rows, a, leader)
         a = leader
@@ -118,13 +118,13 @@ def row_add(header: Int64Array, rows: Int32Array, row: Number, token: Number, po
 
 @small_part
 def _is_older(rows: Int32Array, a: Number, b: Number, now: Number) -> Number:
-    # Ring positions may have wrapped: the age counts.
+    # Ages are compared, since positions in the ring may have wrapped.
     return ((now - rows[a + 2]) & 0x7FFFFFFF) > ((now - rows[b + 2]) & 0x7FFFFFFF)
 
 
 @part
 def row_renew(rows: Int32Array, row: Number, token: Number, position: Number) -> None:
-    """An occurrence counted in a row stands at `position` now, behind all others."""
+    """Note that an occurrence of `token` stands at `position` now, behind all others."""
     base = row * BLOCK
     rows[base + 3] = position
     a = base + 4
@@ -142,7 +142,7 @@ def row_renew(rows: Int32Array, row: Number, token: Number, position: Number) ->
 
 @part
 def row_remove(header: Int64Array, rows: Int32Array, row: Number, token: Number, position: Number) -> Number:
-    """Take back the oldest occurrence counted in a row; the total that is left."""
+    """Remove the oldest occurrence counted in a row. Returns the total that is left."""
     base = row * BLOCK
     rows[base + 1] -= 1
     a = base + 4
@@ -167,7 +167,7 @@ def _end_of_row(rows: Int32Array, base: Number) -> Number:
 
 @part
 def _lower_entry(rows: Int32Array, base: Number, a: Number) -> None:
-    """Take one off a count, keeping the order: the entry changes places with the last of its count."""
+    """Lower a count by one; the entry swaps places with the last one of its count to keep the order."""
     count = rows[a + 1]
     token, position = rows[a], rows[a + 2]
     last = a

@@ -1,14 +1,13 @@
-"""The target's best successors, as they were when a token, or a pair of tokens, was last scored.
+"""Records of the tokens that the target found most likely after a token, and after a pair of tokens.
 
-Records are rows of int32 (RECORD,), one cache line: the token before the key, the key's last token, how many tokens are
-named and the record's level, one more token further back, then the named tokens, best first, then their probabilities
-in 65536ths, two in a number. A key that is scored again moves its record's probabilities towards the new ones.
-    after_token  (T, RECORD): row t is that of token t; grown by the caller
-    after_pair   (P, RECORD), P a power of two: sets of WAYS rows, the newest first; what a full set drops is its oldest
-The whole pair is stored with its record, so that none is ever taken for another's.
+A record is int32 (RECORD,), one cache line: the token before the last, the last token, number of successors * LEVELS +
+level, the token before both; then the successors, best first, and their probabilities in 65536ths, two to a number.
+When its key is scored again, a record's probabilities move towards the new ones.
+    after_token  (T, RECORD): row t is of token t; grown by the caller
+    after_pair   (P, RECORD), P a power of two: sets of WAYS rows, newest first; a full set drops its oldest
 
-Classes: 0..LEVELS - 1 for tokens that a record of that level does not name; then by rank and probability, twice: with
-and without "the token further back is the same too".
+Classes: 0..LEVELS - 1 for tokens that a record of this level does not name; then buckets of rank and probability, in
+turn for another token further back and for the same one.
 """
 
 import math
@@ -26,10 +25,10 @@ BEFORE, TOKEN, NUM_AND_LEVEL, FURTHER, NAMED = range(5)
 NUMBERS = NAMED + MAX_SUCCESSORS
 WAYS = 4
 
-# How many tokens before the root of a tree make a difference.
+# Tokens before the root of a tree that records take into account.
 NUM_BEFORE = 2
 
-# Of the successors' log-odds; what is less likely than the lowest is not recorded.
+# Buckets of log-odds; less likely successors than the lowest are not recorded.
 LOG_ODDS_BUCKETS = 16
 LOWEST_LOG_ODDS = -6.4
 LOG_ODDS_STEP = 0.8
@@ -38,13 +37,13 @@ NUM_RANKS = 6
 FIRST_NAMED_CLASS = LEVELS
 
 _LOWEST_P = np.float32(1 / (1 + math.exp(-LOWEST_LOG_ODDS)))
-# Probability of the best successor, below which a record is of each level.
+# A record's level is the number of these that its best successor's probability reaches.
 _LEVEL_EDGES = np.array([0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95], np.float32)
-# How far a record moves towards what the target says when its key is scored again.
+# How far a record moves towards new probabilities.
 TOKEN_SHARE = np.float32(0.3)
 PAIR_SHARE = np.float32(0.5)
 
-# Bucket of a probability in 4096ths.
+# The bucket of each probability in 4096ths.
 _p = (np.arange(4096) + 0.5) / 4096
 _BUCKET = np.clip((np.log(_p / (1 - _p)) - LOWEST_LOG_ODDS) / LOG_ODDS_STEP, 0, LOG_ODDS_BUCKETS - 1).astype(np.int32)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -53,7 +52,7 @@ _S32 = np.uint64(32)
 
 @small_part
 def set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
-    """First row of the set that a pair belongs to."""
+    """The first row of a pair's set."""
     x = (np.uint64(before + 1) << _S32) ^ np.uint64(token + 1)
     x = x * _MULTIPLIER
     x = (x ^ (x >> _S32)) * _MULTIPLIER
@@ -62,7 +61,7 @@ def set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
 
 @small_part
 def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
-    """Row of a pair's record, -1 where there is none."""
+    """The row of a pair's record, or -1."""
     first = set_of(after_pair, before, token)
     for row in range(first, first + WAYS):
         if after_pair[row, TOKEN] == token and after_pair[row, BEFORE] == before and after_pair[row, NUM_AND_LEVEL]:
@@ -72,7 +71,7 @@ def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
 
 @part
 def _renew_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
-    """Row for a pair's record, which is empty if it is new: the first of its set, where the others move down."""
+    """Move a pair's record, or an empty one, to the front of its set. Returns its row."""
     first = set_of(after_pair, before, token)
     row = find_pair(after_pair, before, token)
     if row < 0:
@@ -95,9 +94,9 @@ def _merge(
     token_ids: Int64Array,
     probabilities: Float32Array,
 ) -> None:
-    """Move a record by `share` towards what the target said now; an empty one takes it as it is.
+    """Move a record by `share` towards the target's new probabilities; an empty record takes them as they are.
 
-    token_ids, probabilities: room for 2 * MAX_SUCCESSORS.
+    token_ids, probabilities: (2 * MAX_SUCCESSORS,), working memory.
     """
     num_old = np.int64(record[NUM_AND_LEVEL]) // LEVELS
     if num_old == 0:
@@ -126,7 +125,7 @@ def _merge(
 
 @small_part
 def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Array, num: Number) -> None:
-    """Fill in the most likely of the tokens, best first."""
+    """Store the most likely tokens in a record, best first."""
     for i in range(NUMBERS, RECORD):
         record[i] = 0
     named = 0
@@ -162,14 +161,14 @@ def _probability(record: Int32Array, rank: Number) -> Number:
 
 @small_part
 def class_of(record: Int32Array, rank: Number, is_same_further_back: Number) -> Number:
-    """Class of a record's named token."""
+    """The class of a record's successor of this rank."""
     bucket = RANK_BUCKET[rank] * LOG_ODDS_BUCKETS + _BUCKET[_number(record, rank) >> 4]
     return FIRST_NAMED_CLASS + 2 * bucket + is_same_further_back
 
 
 @part
 def add_successors(successors: Successors, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
-    """Add what was recorded after the path's last pair and after its last token."""
+    """Add the records of the path's last pair and of its last token."""
     after_token, after_pair = successors.after_token, successors.after_pair
     if node[1] >= 0:
         row = find_pair(after_pair, node[1], node[0])
@@ -203,10 +202,10 @@ def learn(
     top_ids: Int64Array,
     top_logits: Float32Array,
 ) -> int:
-    """Record what the target said of a tree's nodes `first` and on, one row of top_ids and top_logits each.
+    """Record the target's best successors of a tree's nodes from `first` on, a row of top_ids and top_logits each.
 
-    before_ids: (NUM_BEFORE,), tokens before the root, newest first, -1 where the text starts.
-    Returns how many rows were learned: fewer than there are where a token has no row in `after_token`.
+    before_ids: (NUM_BEFORE,), the tokens before the root, newest first, -1 before the text. Returns how many rows were
+    learned: it stops at a token that has no row in `after_token`.
     """
     after_token, after_pair = store
     named_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)

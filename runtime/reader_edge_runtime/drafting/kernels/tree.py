@@ -1,7 +1,7 @@
-"""The best draft tree for every budget at once: always take the node of the highest path value next.
+"""The best draft tree of every size: the node of the highest path value is added next.
 
-A path's value is the product of its tokens' probabilities, so a child is never worth more than its parent: the n most
-valuable of all paths form a tree, whatever n is, and no tree of n nodes has a higher sum of values.
+A path's value is the product of its tokens' probabilities, so no child is worth more than its parent. The n most
+valuable paths therefore form a tree for every n, and no other tree of n nodes has a higher sum of values.
 """
 
 from typing import Any, NamedTuple
@@ -16,22 +16,22 @@ from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gath
 from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, calibrated, score, sigmoid
 
-# nodes: int32 (NODE_FIELDS, N). TAKEN: when a node was taken; its state and evidence lie at that number.
+# nodes: int32 (NODE_FIELDS, N). TAKEN: the order in which a node was added, and the row of its state and evidence.
 TOKEN, PARENT, DEPTH, SOURCE, TAKEN, PENDING_TOKEN, PENDING_PARENT, PENDING_SOURCE, PLACE = range(9)
 NODE_FIELDS = 9
 
-# values: float32 (VALUE_FIELDS, N): predicted path values, calibrated ones, and room to reorder them
+# values: float32 (VALUE_FIELDS, N): predicted path values, calibrated ones, and working memory
 VALUE_FIELDS = 4
 _MIN_VALUE = np.float32(1e-4)
 _MAX_SUM = np.float32(0.98)
 
-# A match in datastores that ends inside the tree stays ended: looking anew costs more than all else of a draft.
+# A match in datastores that ends within the tree is not looked up again: that takes longer than the rest of a draft.
 _MAX_FOUND = 0
 
 
 class Arrays(NamedTuple):
-    """A request's arrays. sources: what is known. state: int32 (STATE,), where the text ends. nodes, values, states,
-    evidences: the last draft. parameters, scratch, work: of the mixture, shared by all requests.
+    """The arrays of a request. state: int32 (STATE,), at the text's end. nodes, values, states, evidences: of the last
+    draft. parameters, scratch, work: of the mixture, shared by all requests.
     """
 
     sources: Sources
@@ -51,9 +51,9 @@ class _RequestType(types.StructRef):
 
 
 class Request(structref.StructRefProxy):
-    """The arrays as one argument, since passing each by itself takes longer than a short draft.
+    """The arrays as one argument: passing each by itself takes longer than a short draft.
 
-    Each read of them counts references to all, so a kernel reads them once.
+    Each read counts references to all of them, so a kernel reads them once.
     """
 
     arrays: Arrays
@@ -65,18 +65,16 @@ _request: Any = Request
 
 @owning_kernel
 def new_request(arrays: Arrays) -> Request:
-    """Put a request's arrays together."""
     return _request(arrays)
 
 
 @owning_kernel
 def draft(request: Request, max_nodes: int, max_depth: int) -> int:
-    """Build the tree below the text's end; how many nodes it has, the root included.
+    """Build the tree below the text's end. Returns its number of nodes, root included, at most max_nodes.
 
-    max_nodes: root included, at most the room in the arrays.
-    nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] hold the tree, its most likely chain first; values[0] the
-    predicted values before calibration, in the same order. states (N, STATE) and evidences (N, EVIDENCE), in the order
-    of TAKEN, are what each node's children were predicted from; learning reads them again.
+    nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] then hold the tree, its most likely chain first; values[0]
+    the values before calibration. states (N, STATE) and evidences (N, EVIDENCE), in the order of TAKEN, are what each
+    node's children were predicted from; learning reads them again.
     """
     return _draft(request.arrays, max_nodes, max_depth)
 
@@ -124,7 +122,7 @@ def _add_pending(
     num_pending: Number,
     room: Number,
 ) -> Number:
-    """Add a node's children to the nodes that may be taken next, of which the `room` best are kept, lowest first."""
+    """Add a node's children to the pending nodes, of which the `room` best are kept, lowest value first."""
     num_candidates = evidence[layout.NUM_CANDIDATES]
     total = np.float32(0)
     for c in range(num_candidates):
@@ -158,7 +156,7 @@ def _move_pending(scratch: Float32Array, nodes: Int32Array, to: Number, place: N
 
 @small_part
 def _place_from_below(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
-    """Drop the lowest and move down what is below `value`; the place that is free then."""
+    """Drop the lowest and move those below `value` down. Returns the free place."""
     place = 0
     while place + 1 < num_pending and scratch[PENDING_VALUE + place + 1] < value:
         _move_pending(scratch, nodes, place, place + 1)
@@ -168,7 +166,7 @@ def _place_from_below(scratch: Float32Array, nodes: Int32Array, num_pending: Num
 
 @small_part
 def _place_from_above(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
-    """Move up what is not below `value`; the place that is free then."""
+    """Move those of at least `value` up. Returns the free place."""
     place = num_pending
     while place > 0 and scratch[PENDING_VALUE + place - 1] >= value:
         _move_pending(scratch, nodes, place, place - 1)
@@ -188,10 +186,10 @@ def _take(place: Number, node: Number, scratch: Float32Array, nodes: Int32Array,
 
 @part
 def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number) -> None:
-    """True values, values[1], for predicted ones that fall from node to node: they must not rise either.
+    """Fill values[1] with calibrated values, which must fall from node to node as the predicted ones do.
 
-    Where they would, neighbours share their mean (isotonic regression by pooling adjacent violators). So the best n
-    nodes are the same by both, and no child is worth more than its parent.
+    Neighbours that would rise share their mean (isotonic regression by pooling adjacent violators). So the best n nodes
+    are the same by both, and no child is worth more than its parent.
     """
     num_pools = 0  # values[2]: mean of each pool, values[3]: its size
     for node in range(1, num_nodes):
@@ -215,9 +213,9 @@ def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number
 
 @part
 def _put_spine_first(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> None:
-    """Renumber: the most likely chain, then the others as they were taken; parents stay before their children.
+    """Renumber nodes: the most likely chain, then the others in their order, parents before children.
 
-    Of a node's children the first taken is the most likely, so one pass finds the chain.
+    A node's first child is its most likely, so one pass finds the chain.
     """
     tail, length = 0, 1
     nodes[PLACE, 0] = 0

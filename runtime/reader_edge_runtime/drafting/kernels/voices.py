@@ -1,4 +1,4 @@
-"""Writing evidence down: who speaks about the next token, which tokens it names, and in which class."""
+"""Writing evidence: the inputs that name tokens, those tokens, and the class of each naming."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from reader_edge_runtime.drafting.kernels.rows import BLOCK, next_entry
 
 @small_part
 def _candidate(evidence: Int32Array, work: Int32Array, token: Number) -> Number:
-    """Number of a candidate token, -1 when there is no room for one more."""
+    """The number of a candidate token, -1 if there is no room for a new one."""
     place = (token * 31) & (layout.NUM_PLACES - 1)
     while work[layout.PLACES + place] >= 0:
         number = work[layout.PLACES + place]
@@ -39,7 +39,7 @@ def add_speaker(evidence: Int32Array, which: Number, level: Number, miss: Number
 def add_pair(
     evidence: Int32Array, work: Int32Array, speaker: Number, which: Number, number: Number, token: Number
 ) -> None:
-    """A speaker names a token, with the class `number` of its input."""
+    """Let a speaker name a token in class `number` of its input."""
     pair = evidence[layout.NUM_PAIRS]
     if pair == layout.MAX_PAIRS:
         return
@@ -54,7 +54,7 @@ def add_pair(
 def add_one(
     evidence: Int32Array, work: Int32Array, which: Number, level: Number, number: Number, token: Number
 ) -> None:
-    """An input that names one token: class 2 * number for the others, the next one for it."""
+    """Add an input that names one token: in class 2 * number + 1, all others in 2 * number."""
     speaker = add_speaker(evidence, which, level, number * 2)
     add_pair(evidence, work, speaker, which, number * 2 + 1, token)
 
