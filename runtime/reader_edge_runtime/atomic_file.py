@@ -1,7 +1,6 @@
-"""Files and folders that appear whole or not at all: made under a temporary name beside the target, then renamed.
+"""Files and folders that appear whole or not at all: made as `.NAME.partial-PID-THREAD`, then renamed.
 
-A temporary name is `.NAME.partial-PID-THREAD`. What a killed process left under one is removed by the next write to
-the same target, once that process is gone.
+What a killed process leaves is removed by the next write to the same target.
 """
 
 import errno
@@ -85,8 +84,8 @@ def _is_living(process_id: int) -> bool:
         os.kill(process_id, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
-        return True
+    except PermissionError:
+        pass  # another user's
     return True
 
 

@@ -37,12 +37,11 @@ class EngineConfig:
     prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`Target.prefill_chunk`).
     max_batch: sequences decoded together; further ones wait.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
-    provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
-    is_near_tie_guarded: decide near ties of wide passes by single-token passes, where the width probe finds a
-        difference; for greedy decoding.
-    is_probed: run the width probe at load (see `reader_edge_runtime.measuring.width_probe`). A package with exact
-        attention that it finds a difference in is decoded plainly, unless near ties are guarded.
+    is_probed: run the width probe at load (measuring/width_probe.py). A package with exact attention that it finds a
+        difference in is decoded plainly, unless near ties are guarded.
     uses_native: take the native kernels of reader-edge-native where they are installed.
+    provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
+    is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes.
     """
 
     threads: Annotated[int, Range(0, 1024)] = 0
@@ -64,10 +63,8 @@ class EngineConfig:
 class DraftConfig:
     """What may be drafted.
 
-    max_nodes: nodes of a draft tree, the pending token included.
-    max_depth: longest path below the pending token.
-    is_history_used: learn from past requests of the same engine.
-    max_history_tokens: tokens of past requests that are kept.
+    max_nodes: nodes of a draft tree, the pending token included. max_depth: longest path below the pending token.
+    is_history_used: learn from past requests of the same engine, of which max_history_tokens tokens are kept.
     is_logits_used: learn which successors the target thinks likely, from every token it scores.
     max_harvested_tokens: tokens at a prompt's end whose successors are learned, at most: each costs a row of logits, so
         where passes were measured only as many are as pay.

@@ -24,9 +24,7 @@ class DraftTree:
     parents: N node numbers; parents[0] is -1 and parents[i] < i.
     sources: N names of who proposed the node; the root's is "".
     values: N estimated probabilities that the node will be reached, 1 for the root; no child's is above its parent's.
-        Left out, all are 1: nothing is estimated, and every node is worth a place in the pass.
-
-    In a prefill the tree is a chain of prompt tokens and no choice is made in it.
+        Left out, all are 1: every node is worth a place in the pass.
     """
 
     token_ids: list[int]
@@ -136,7 +134,6 @@ class ScoredTree:
     top_ids: int64 (R, K), best first; top_logits: float32 (R, K), which may hold infinities and NaN.
     hidden_states: float32 (R, E), None where nobody asked for them.
     The arrays belong to this value: no later pass overwrites them.
-
     vocab_size: of the target. Raises DraftError for ids outside it, since compiled drafting looks ids up unchecked.
     """
 

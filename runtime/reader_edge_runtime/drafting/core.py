@@ -31,8 +31,7 @@ _USED_LENGTH = ORDER
 class DraftingCore:
     """History, learned parameters and working memory, shared by all requests of an engine; one caller at a time.
 
-    parameters: of the mixture, changed in place as drafts fare well or badly. source_names: of what proposes beside the
-    sources compiled in.
+    parameters: of the mixture, learned in place. source_names: of further sources than those compiled in.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ def _are_sound(parameters: Float32Array) -> bool:
 
 
 class RequestCore:
-    """One request: its context's counts, and where its text's end stands in all sources."""
+    """One request: the counts of its context, and its state in all sources."""
 
     def __init__(self, core: DraftingCore, prompt_token_ids: Sequence[int]) -> None:
         self.core = core
@@ -115,7 +114,7 @@ class RequestCore:
         return self._context.num_bytes
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Go on with tokens that the target did not choose: a prompt, another turn."""
+        """Continue the text by tokens that the target did not choose: a prompt, another turn."""
         tokens = np.array(token_ids, np.int32)
         self._num_nodes = 0
         self._context.extend(tokens)
@@ -147,7 +146,7 @@ class RequestCore:
         return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """Learn that the text went on with `token_ids`, and how the last draft fared if there was one since."""
+        """Learn that the text continued with `token_ids`, and how the draft made for them fared."""
         num_tokens = len(token_ids)
         self._check_epoch()
         self._context.reserve(num_tokens)
@@ -159,8 +158,7 @@ class RequestCore:
         self._num_nodes = 0
 
     def finish(self) -> list[Int32Array]:
-        """Add the answer to the history, after the prompt's last tokens; the past texts that requests repeated since
-        the last answer, which are remembered longer now."""
+        """Add the answer to the history. Returns the past texts that were used meanwhile, now remembered for longer."""
         history = self.core.history
         used = history.renew_used()
         history.add(self._context.text[self._answer_begin : self._context.end])
@@ -173,7 +171,7 @@ class RequestCore:
             self._num_nodes = 0  # its states have positions, too
 
     def _current_arrays(self) -> Request:
-        """What kernels take; put together anew where an array was replaced by a larger one."""
+        """The kernels' argument, made anew if an array was replaced by a larger one."""
         core, sources = self.core, self._sources
         if (
             sources is None

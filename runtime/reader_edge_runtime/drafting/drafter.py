@@ -1,4 +1,4 @@
-"""What decoding knows of drafting: trees are asked for before each forward pass, and what came of them is observed."""
+"""What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -11,10 +11,7 @@ class RequestDrafter(Protocol):
     """The drafting state of one request: it reads the request's own list of token ids, and keeps positions in it."""
 
     def observe(self, scored: ScoredTree | None) -> None:
-        """The text went on, or the target scored some nodes, or both; called after the text has grown.
-
-        The order matters: what was foretold with a tree's scores must not be learned from them.
-        """
+        """The target scored some nodes, the text grew, or both; called after the text has grown."""
 
     def finish(self) -> None:
         """The request ended; what it taught may serve later ones."""

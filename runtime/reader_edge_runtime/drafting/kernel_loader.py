@@ -1,8 +1,7 @@
-"""Loads the compiled core beside the first requests, and has it compiled in another process where it never was.
+"""Loads the compiled kernels beside the first requests, and has them compiled in another process if need be.
 
-Compiled kernels are kept in one folder for each version of the kernels, Python, numba and processor, below
-`NUMBA_CACHE_DIR` or the user's cache folder. numba checks only the file a kernel stands in, not those of its parts; the
-folder's name covers them all.
+They are kept below `NUMBA_CACHE_DIR` or the user's cache folder, in one folder for each version of the kernels, Python,
+numba and processor: numba itself checks only the file that a kernel stands in, not those of its parts.
 """
 
 import functools
@@ -83,8 +82,7 @@ def is_complete() -> bool:
 
 
 def warm_up(after_step: Callable[[], None] = lambda: None) -> None:
-    """Call every kernel once, which compiles it or loads what was compiled: draft, learn, outgrow every array and
-    forget, with the types that requests use.
+    """Compile or load every kernel by calling it: draft, learn, outgrow every array and forget.
 
     after_step: called in between, since loading a kernel leaves memory behind.
     """

@@ -20,9 +20,8 @@ _FIRST_RATE = 0.18
 _FIRST_WEIGHT = 0.25
 _FIRST_BIAS = -0.25
 
-# What became of successors recorded at probability p, roughly, on the demo model's answers: (at p = 0, per p) of the
-# best one and the share of p of others; after a token, after a pair; where the token further back was another, and
-# where it was the same.
+# How often successors recorded at probability p came, roughly, on the demo model's answers: (at p = 0, per p) of the
+# best and the share of p of others; where the token further back was another, and where it was the same.
 _LOGITS_TRUST = {
     layout.AFTER_TOKEN: ((0.2, 0.3, 0.7), (0.5, 0.4, 0.4)),
     layout.AFTER_PAIR: ((0.3, 0.45, 0.7), (0.55, 0.4, 0.4)),
@@ -77,8 +76,7 @@ def _classes(parameters: Float32Array) -> Float32Array:
 
 
 def _set_unrecorded_priors(parameters: Float32Array) -> None:
-    """Of inputs that no recording can teach: successors from logits get their own probabilities, datastores' those of
-    counts."""
+    """Of inputs that recordings cannot teach: successors from logits, and datastores, which start like counts."""
     classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
     probability, rate = classes[..., mixture.PROBABILITY], classes[..., mixture.RATE]
     weights = parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)

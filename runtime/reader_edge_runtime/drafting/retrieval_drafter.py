@@ -31,8 +31,8 @@ _MAX_UNLEARNED = 64
 class RetrievalDrafter:
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
-    The compiled core may take a while to load, or long to compile on a machine that never ran it. Until it is there,
-    nothing is drafted; requests that run by then catch up.
+    Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
+    began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class RetrievalDrafter:
         datastores: Sequence[Datastore] = (),
         history_file: HistoryFile | None = None,
     ) -> None:
-        """Raises ConfigError for more sources than can be mixed, HistoryError."""
         self.config = config
         self.sources = SourceSet(sources)
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
@@ -138,7 +137,7 @@ class RetrievalDrafter:
 
 
 class RetrievalRequest:
-    """One request of a RetrievalDrafter. What it is told costs nothing until it drafts: then it is learned.
+    """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
     token_ids: the request's own list. sources: what the further sources hold of it.
     """
@@ -157,7 +156,7 @@ class RetrievalRequest:
             self._scored.append(scored)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
-        """The compiled state, with all of the text learned; made anew where `core` is another one than before."""
+        """The compiled state, with all of the text learned; made anew if `core` has changed."""
         if self._state is None or self._state.core is not core:
             self._state = core.begin(self.token_ids[: self._num_prompt_tokens])
             self._num_learned = self._num_prompt_tokens

@@ -95,8 +95,7 @@ class CountStore:
 
 @dataclass(slots=True)
 class _Text:
-    """Tokens at [begin, end), not wrapped. used: when a request last repeated a part of it, 0 for not since it was put
-    where it stands."""
+    """Tokens at [begin, end), not wrapped. used: when a request last repeated a part, 0 for not since it last moved."""
 
     begin: int
     end: int
@@ -104,12 +103,10 @@ class _Text:
 
 
 class History(CountStore):
-    """Past texts, bounded in tokens; the least recently used one goes first.
+    """Past texts, bounded in tokens, in the order of their last use; the first is forgotten first.
 
-    Texts stand in the order of their last use, so the first is always the one to forget. A text that was used is put
-    behind the others: what is stored of it is told its new place, and nothing is counted anew.
-    num_tokens: tokens that are remembered. epoch: grows when texts are forgotten or move, and positions may be others'
-    then.
+    A text that was used moves behind the others: its stored positions change, and nothing is counted anew.
+    num_tokens: tokens that are remembered. epoch: grows when texts are forgotten or move, so that positions are void.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -142,7 +139,7 @@ class History(CountStore):
             self._texts[i].used = self._clock
 
     def renew_used(self) -> list[Int32Array]:
-        """Put texts whose use was noted behind the others, the last used one last; these texts, in that order."""
+        """Move the texts whose use was noted behind the others, in the order of their use, and return them."""
         used = sorted((text for text in self._texts if text.used), key=lambda text: text.used)
         for text in used:
             self._move_behind(text)

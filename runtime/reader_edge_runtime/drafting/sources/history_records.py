@@ -7,9 +7,9 @@
         44     20  zeros
         64         records: uint32 tokens, uint32 CRC-32 of their bytes, then the tokens as int32
 
-All numbers are little-endian. A text that was made use of is appended again; of equal texts only the last counts, so
-the records are in the order of the last use. The header may come again in place of a record: processes that make the
-file at the same moment all write one. Bytes that are neither, left by a killed process or a bad disk, are passed over.
+All numbers are little-endian. A text that was used is appended again; of equal texts only the last counts, so records
+are in the order of the last use. The header may come again in place of a record: processes that make the file at the
+same moment all write one. Other bytes, left by a killed process or a bad disk, are skipped.
 """
 
 import struct
@@ -47,7 +47,6 @@ class Records:
 
 
 def pack_header(tokenizer_fingerprint: bytes) -> bytes:
-    """The header's bytes."""
     return _HEADER.pack(MAGIC, FORMAT_VERSION, tokenizer_fingerprint)
 
 
@@ -63,7 +62,6 @@ def check_header(header: bytes, expected: bytes, path: Path) -> None:
 
 
 def pack_record(token_ids: Int32Array) -> bytes:
-    """A text's record."""
     tokens = token_ids.astype("<i4").tobytes()
     return _RECORD.pack(len(token_ids), zlib.crc32(tokens)) + tokens
 

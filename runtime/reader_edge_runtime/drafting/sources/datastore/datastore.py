@@ -38,10 +38,8 @@ class Datastore:
     ) -> "Datastore":
         """Map a file. Raises DatastoreError.
 
-        Replace an open file by renaming another one over it, as a build does: the operating system ends processes that
-        read a mapped page which was cut off.
-
         tokenizer_fingerprint, vocab_size: those of the model that the file must fit; None accepts any.
+        Replace an open file only by renaming, as a build does: reading a mapped page that was cut off ends the process.
         """
         path = Path(path)
         if not path.is_file():

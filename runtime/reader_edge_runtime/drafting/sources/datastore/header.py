@@ -36,9 +36,7 @@ from reader_edge_runtime.errors import DatastoreError
 MAGIC = b"\x89redgds\n"
 FORMAT_VERSION = 1
 HEADER_BYTES = 192
-# How many files are searched as if they were one.
-MAX_FILES = 4
-
+MAX_FILES = 4  # that are searched as if they were one
 KEY_STEP = 16
 MAX_POSITIONS = 2**31 - 1
 MAX_VOCAB_SIZE = 2**24 - 1
@@ -89,7 +87,6 @@ class DatastoreHeader:
         return self.keys_at + -(-self.num_tokens // KEY_STEP) * 8
 
     def pack(self) -> bytes:
-        """The header's bytes."""
         sizes = (self.vocab_size, self.num_tokens, self.num_documents, self.token_bytes, KEY_STEP, self.facts_bytes)
         digests = (bytes.fromhex(self.tokenizer_fingerprint), bytes.fromhex(self.body_sha256))
         fields = _FIELDS.pack(MAGIC, FORMAT_VERSION, *sizes, *digests)
@@ -136,10 +133,7 @@ def parse_header(data: bytes, file_bytes: int, path: Path) -> DatastoreHeader:
 
 @dataclass(frozen=True, slots=True)
 class DatastoreFacts:
-    """Where a datastore's text came from.
-
-    corpus: names of the corpus files, the first thousand. num_corpus_files: how many there were.
-    """
+    """The corpus files of a datastore: names of the first thousand, and how many there were."""
 
     corpus: tuple[str, ...]
     num_corpus_files: int
@@ -151,7 +145,6 @@ class DatastoreFacts:
         return cls(tuple(names[:_MAX_NAMES]), sum(part.num_corpus_files for part in parts))
 
     def pack(self) -> bytes:
-        """The facts' bytes."""
         return json.dumps({"corpus": self.corpus, "num_corpus_files": self.num_corpus_files}).encode()
 
 
