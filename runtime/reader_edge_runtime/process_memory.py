@@ -1,8 +1,7 @@
 """Memory given back to the system that this process holds and does not need: read pages of files, freed blocks.
 
-Pages of a mapped file count as a process's memory once they were read, and sixteen or more are mapped for each: 512
-where the system's cache holds them in one piece, as it does for a file just written. Given back, they stay in that
-cache and are read from there when they are wanted again.
+Pages of a mapped file count as a process's memory once they were read, sixteen to 512 at a time. Given back, they stay
+in the system's cache and are read from there when they are wanted again.
 """
 
 import ctypes
@@ -31,9 +30,8 @@ Range = tuple[int, int]  # address and size in bytes
 class FilePages:
     """The pages of a file that this process has mapped and not written into. Elsewhere than on Linux there are none.
 
-    They are looked up once, so the file has to stay mapped for as long as `forget` is called: what it forgets later
-    would be whatever memory took the place. others: mappings of the file that somebody else made, and may undo.
-    ranges: the mappings, read or not.
+    They are looked up once, so the file has to stay mapped for as long as `forget` is called.
+    others: mappings of the file that somebody else made, and may undo. ranges: the mappings, read or not.
     """
 
     def __init__(self, file: Path, others: Sequence[Range] = ()) -> None:
@@ -62,10 +60,10 @@ class FilePages:
 
 @contextmanager
 def large_blocks_apart() -> Iterator[None]:
-    """Meanwhile, every large block of memory that is freed goes back to the system at once: loading frees many.
+    """Give every large block of memory that is freed within back to the system at once: loading frees many.
 
-    Else glibc keeps them in a heap full of holes. Its threshold, which moves until it is set, stays at 4 MiB then.
-    Other C libraries are left alone. One thread at a time: the threshold is the process's.
+    Else glibc keeps them in a heap full of holes; its threshold stays at 4 MiB afterwards. Other C libraries are left
+    alone. One thread at a time: the threshold is the process's.
     """
     mallopt = getattr(_c_library(), "mallopt", lambda *arguments: None)
     with _LOADING:

@@ -10,9 +10,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of a step by part: drafting and cutting the tree, the pass, choosing tokens (text and stop strings
-    included), moving KV rows, and what the drafter learns.
-    """
+    """Seconds of a step by part; verify_s: choosing tokens, text and stop strings included; commit_s: moving KV rows."""
 
     draft_s: float = 0.0
     forward_s: float = 0.0
@@ -40,16 +38,14 @@ class GenerationStats(StepTimes):
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
     num_vain_drafts: drafts that promised too little to verify: their pass was plain.
-    num_rested_steps: passes without a draft because drafts had been in vain.
-    num_unready_steps: passes without a draft because the drafter was not loaded yet.
+    num_rested_steps: passes without a draft because drafts had been in vain; num_unready_steps: because the drafter was
+        not loaded yet.
     num_redecided_tokens: near ties that a single-token pass decided anew.
     log_probability: sum over the tokens of what the target gave them, where the request was scored.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in
-        (0 is below 0.1), the sum of their values in thousandths, and how many of them were accepted: what was
-        predicted against what was observed.
-    *_s: seconds; decode_s is the whole of the steps, and those of StepTimes its parts.
-    In a batch each sequence is charged with the whole time of a step it took part in.
+        (0 is below 0.1), the sum of their values in thousandths, and how many were accepted.
+    decode_s: all of the steps, each charged in full to every sequence of its batch; those of StepTimes are its parts.
     """
 
     num_prompt_tokens: int = 0

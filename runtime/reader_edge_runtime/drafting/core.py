@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
 from reader_edge_runtime.drafting.kernels import datastore, layout, learning, mixture, tree
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
@@ -23,7 +24,6 @@ from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.errors import DraftError
 
 _MAX_NODES = 256
-_PROMPT_TAIL = 4
 # An answer that repeated so many tokens of a past text made use of it.
 _USED_LENGTH = ORDER
 
@@ -123,8 +123,8 @@ class RequestCore:
         self._state[: len(recent)] = recent[::-1]
         datastores = self.core.datastores
         match = self._state[layout.DATASTORE_STATE : layout.DATASTORE_STATE + datastore.STATE]
-        datastore.find(datastores.files, datastores.layouts, recent, len(recent), match)
-        self._answer_begin = max(1, self._context.end - _PROMPT_TAIL)
+        datastore.find(datastores.files, recent, len(recent), match)
+        self._answer_begin = max(1, self._context.end - PROMPT_TAIL)
 
     def draft(self, max_nodes: int, max_depth: int, proposals: Sequence[Proposal] = ()) -> DraftTree:
         """A tree of at most max_nodes nodes, the root included, and max_depth levels below the root.
@@ -181,7 +181,7 @@ class RequestCore:
             or sources.proposals is not self._proposals
         ):
             stores = (self._context.arrays, core.history.arrays, core.successors.arrays)
-            self._sources = Sources(*stores, core.datastores.files, core.datastores.layouts, self._proposals)
+            self._sources = Sources(*stores, core.datastores.files, self._proposals)
             draft = (self._nodes, self._values, self._states, self._evidences)
             shared = (core.parameters, core.scratch, core.work)
             self._arrays = new_request(Arrays(self._sources, self._state, *draft, *shared))

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
 
+PROMPT_TAIL = 4  # tokens of a prompt that are remembered with its answer
+
 
 class RequestDrafter(Protocol):
     """The drafting state of one request: it reads the request's own list of token ids, and keeps positions in it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, DraftWish
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -22,8 +22,6 @@ from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 if TYPE_CHECKING:
     from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 
-
-_PROMPT_TAIL = 4
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
 
@@ -172,7 +170,7 @@ class RetrievalRequest:
     def finish(self) -> None:
         core = self._drafter.core()
         has_answer = len(self.token_ids) > self._num_prompt_tokens
-        answer = self.token_ids[max(0, self._num_prompt_tokens - _PROMPT_TAIL) :]
+        answer = self.token_ids[max(0, self._num_prompt_tokens - PROMPT_TAIL) :]
         if self._state is not None and core is not None:
             for text in self.caught_up(core).finish():
                 self._drafter.remember(text)

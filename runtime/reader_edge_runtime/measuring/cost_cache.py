@@ -74,8 +74,8 @@ def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
 
 
 def _ascending(values: object, most: int) -> tuple[int, ...]:
-    if not isinstance(values, list) or not values:
+    if not isinstance(values, list) or not all(type(value) is int and 0 < value <= most for value in values):
         raise ValueError("no grid")
-    if not all(type(value) is int and 0 < value <= most for value in values) or sorted(set(values)) != values:
+    if not values or sorted(set(values)) != values:
         raise ValueError("grid points do not ascend")
     return tuple(values)

@@ -1,8 +1,8 @@
 """The cost of verification: how long a pass over B trees of n nodes takes on this machine.
 
-T(B, n, past) is piecewise and not convex, so it is measured, never modelled: passes over a grid of widths, in rounds
-that interleave all widths, and of each cell the least, because a busy neighbour only ever adds time. What it added in
-every round is bounded by other cells: a wider pass takes no less, and two narrower ones do the same work.
+T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid of widths, interleaved, and of each
+cell's rounds the fastest, because a busy neighbour only adds time. Other cells bound what it added in every round: a
+wider pass takes no less, and two narrower ones do the same work.
 """
 
 import time
@@ -29,10 +29,9 @@ _ROW_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class VerifyCost:
-    """Measured pass times of one batch size.
+    """Measured pass times of a batch size: seconds, float64 (P, W), at P committed lengths and W tree sizes, ascending.
 
-    pasts: P committed lengths, ascending. widths: W tree sizes, ascending, the first 1.
-    seconds: float64 (P, W). row_s: seconds that the logits of one more row take; 0 where they were not measured.
+    row_s: seconds that the logits of one more row take; 0 where they were not measured.
     """
 
     batch_size: int
@@ -42,10 +41,9 @@ class VerifyCost:
     row_s: float = 0.0
 
     def pass_seconds(self, past: float) -> Float64Array:
-        """Seconds of a pass over trees of n nodes at a past length, for n = 0 .. the widest; float64 (n + 1,).
+        """Seconds of a pass over trees of n nodes at a past length, float64 for n = 0 (infinite) to the widest.
 
-        Between measured points the times are interpolated; beyond the longest past they grow as between the last two.
-        Entry 0 is infinite: there is no pass without nodes.
+        Between measured points they are interpolated; beyond the longest past they grow as between the last two.
         """
         at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
         times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
@@ -99,7 +97,7 @@ def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width
 def _pass_seconds(
     target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rows: int | None = None
 ) -> float:
-    """One pass over bushy trees, every second node branches off the root, as drafts do; all rows of logits or some."""
+    """Time a pass over trees in which every second node branches off the root, as drafts do; None: all rows' logits."""
     cache.lengths[:] = [past] * batch_size
     tree = DraftTree.root(0)
     for node in range(1, width):

@@ -31,10 +31,7 @@ class WidthReport:
 
 
 def settle_width(target: Target) -> tuple[Target, WidthReport]:
-    """Probe, and where single rows alone have other bits, take the model's sibling whose passes never have one.
-
-    Returns the target to use, and what the probe found of it.
-    """
+    """The target to use and its report: where only single rows have other bits, one whose passes never have one row."""
     report = probe_width(target)
     if not report.is_invariant:
         paired = target.with_min_rows(2)

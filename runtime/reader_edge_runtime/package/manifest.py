@@ -58,13 +58,11 @@ class FileEntry:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file as hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_entry(path: Path) -> FileEntry:
-    """FileEntry of a file as it is now."""
     return FileEntry(path.stat().st_size, sha256_of(path))
 
 
@@ -74,11 +72,9 @@ class Manifest:
 
     architecture: `model_type` of the source config, e.g. "llama".
     num_heads, num_kv_heads, head_dim, num_layers, vocab_size: sizes of the graph's tensors.
-    top_k: successors the graph reports per logit row.
-    max_context: tokens of prompt and answer together.
+    top_k: successors the graph reports per logit row. max_context: tokens of prompt and answer together.
     sliding_window: tokens a windowed layer sees, its own included; None without such layers.
-    precision: one of PRECISIONS. attention: one of ATTENTIONS.
-    kv_dtype: numpy name of the KV cache's type.
+    precision: one of PRECISIONS. attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
     eos_token_ids: tokens that end an answer. bos_token_id: for chat templates; None without.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.

@@ -23,7 +23,6 @@ _CIRCUMSTANCES = {"add_generation_prompt": True, "tools": None, "documents": Non
 class ChatTemplate:
     """A jinja2 template, rendered by a process that is bounded in time and memory: it is a program from outside.
 
-    The process starts with the first conversation and stays; a template that it dies of gets a new one.
     special_tokens: texts that the template may name, such as "bos_token". Thread-safe.
     """
 

@@ -2,12 +2,13 @@
 
 A datastore is one uint32 array of its whole file, mapped into memory. Its layout, int64 (LAYOUT,), says where its parts
 are; token ids of two bytes are packed two to a word, so that the kernels serve both widths. Up to MAX_FILES files are
-searched as if they were one: `files` is a tuple of their arrays, then empty ones; `layouts`, int64 (F, LAYOUT), has a
-row for each file in use.
+searched as if they were one.
 
 The state of a match, int32 (STATE,): its length, then for each file the interval [lo, hi) of suffixes that start with
 the matched tokens. Files may be hostile: look-ups always end, stay within the arrays and return only known tokens.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from reader_edge_runtime.drafting.kernels.jit import kernel, owning_kernel, part
 from reader_edge_runtime.drafting.sources.datastore.header import KEY_STEP, MAX_FILES
 
 UInt32Array = npt.NDArray[np.uint32]
-Files = tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
 
 STATE = 1 + 2 * MAX_FILES
 
@@ -33,8 +33,15 @@ MAX_COUNTED = 64
 MAX_GATHERED = MAX_FILES * MAX_COUNTED
 
 
+class Files(NamedTuple):
+    """words: MAX_FILES arrays, empty ones behind those in use. layouts: int64 (F, LAYOUT), a row for each in use."""
+
+    words: tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
+    layouts: Int64Array
+
+
 @owning_kernel
-def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Number, state: Int32Array) -> None:
+def find(files: Files, context: Int32Array, max_length: Number, state: Int32Array) -> None:
     """Set `state` to the longest suffix of `context`, of at most max_length tokens, that occurs in a file."""
     state[:] = 0
     limit = min(np.int64(max_length), np.int64(context.shape[0]))
@@ -42,7 +49,7 @@ def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Num
     # If a suffix occurs, all shorter ones do: double the length until none is found, then bisect.
     longest, failed, length = np.int64(0), limit + 1, min(np.int64(2), limit)
     while longest + 1 < failed:
-        _find_exactly(files, layouts, context, length, trial)
+        _find_exactly(files, context, length, trial)
         if trial[0] == length:
             state[:] = trial
             longest = length
@@ -53,7 +60,7 @@ def find(files: Files, layouts: Int64Array, context: Int32Array, max_length: Num
 
 
 @kernel
-def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, child: Int32Array) -> Number:
+def narrow(files: Files, state: Int32Array, token: Number, child: Int32Array) -> Number:
     """Set `child`, which may be `state` itself, to the match of `state` extended by `token`.
 
     Returns how often that occurs; its length is 0 if it does not.
@@ -63,11 +70,11 @@ def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, 
     total = np.int64(0)
     for f in range(MAX_FILES):
         lo, hi = np.int64(0), np.int64(0)
-        if f < layouts.shape[0] and 0 <= token < layouts[f, VOCAB_SIZE]:
+        if f < files.layouts.shape[0] and 0 <= token < files.layouts[f, VOCAB_SIZE]:
             lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
             if length == 0:
-                lo, hi = np.int64(0), layouts[f, NUM_SUFFIXES]
-            lo, hi = _narrow_in_file(files[f], layouts[f], lo, hi, length, np.int64(token))
+                lo, hi = np.int64(0), files.layouts[f, NUM_SUFFIXES]
+            lo, hi = _narrow_in_file(files.words[f], files.layouts[f], lo, hi, length, np.int64(token))
         child[1 + 2 * f] = lo
         child[2 + 2 * f] = hi
         total += hi - lo
@@ -79,7 +86,6 @@ def narrow(files: Files, layouts: Int64Array, state: Int32Array, token: Number, 
 @kernel
 def successors(
     files: Files,
-    layouts: Int64Array,
     state: Int32Array,
     max_children: Number,
     token_ids: Int32Array,
@@ -90,21 +96,21 @@ def successors(
     Returns their number, at most max_children. Of more than MAX_COUNTED occurrences in a file, the counts' error is
     below one MAX_COUNTED-th of them, and rarer tokens may be missing.
     """
-    num = np.int64(0)
-    for f in range(layouts.shape[0]):
+    num, length = np.int64(0), np.int64(state[0])
+    for f in range(files.layouts.shape[0]):
         lo, hi = np.int64(state[1 + 2 * f]), np.int64(state[2 + 2 * f])
         if lo < hi:
-            num = _count_successors(files[f], layouts[f], lo, hi, np.int64(state[0]), token_ids, counts, num)
+            num = _count_successors(files.words[f], files.layouts[f], lo, hi, length, token_ids, counts, num)
     return _sort_most_frequent(token_ids, counts, num, min(np.int64(max_children), num))
 
 
 @part
-def _find_exactly(files: Files, layouts: Int64Array, context: Int32Array, length: Number, state: Int32Array) -> None:
+def _find_exactly(files: Files, context: Int32Array, length: Number, state: Int32Array) -> None:
     """Set `state` to the match of the last `length` tokens of `context`, of length 0 if there is none."""
     state[:] = 0
     end = context[context.shape[0] - length :]
-    for f in range(layouts.shape[0]):
-        lo, hi = _find_in_file(files[f], layouts[f], end)
+    for f in range(files.layouts.shape[0]):
+        lo, hi = _find_in_file(files.words[f], files.layouts[f], end)
         if lo < hi:
             state[0] = length
             state[1 + 2 * f] = lo

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number, Store, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store, Successors
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, Files, find, narrow, successors
 from reader_edge_runtime.drafting.kernels.datastore import STATE as MATCH
@@ -21,13 +21,12 @@ _LONG_MATCH = 4
 
 
 class Sources(NamedTuple):
-    """Where evidence comes from. files, layouts: of datastores. proposals: (P, 4), see sources/source.py."""
+    """Where evidence comes from. files: of datastores. proposals: (P, 4), see sources/source.py."""
 
     context: Store
     history: Store
     successors: Successors
     files: Files
-    layouts: Int64Array
     proposals: Int32Array
 
 
@@ -38,7 +37,7 @@ def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32
     work[layout.PLACES : layout.PLACES + layout.NUM_PLACES] = -1
     _add_proposals(sources.proposals, node, evidence, work)
     add_successors(sources.successors, node, evidence, work)
-    _add_datastore(sources.files, sources.layouts, node, evidence, work)
+    _add_datastore(sources.files, node, evidence, work)
     in_context = gather_store(sources.context, node, layout.CONTEXT_STATE, layout.CONTEXT_INPUTS, evidence, work)
     kind, top = work[layout.KIND], work[layout.TOP]
     in_history = gather_store(sources.history, node, layout.HISTORY_STATE, layout.HISTORY_INPUTS, evidence, work)
@@ -65,8 +64,8 @@ def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -
     for i in range(ORDER - 1, 0, -1):
         node[i] = node[i - 1]
     node[0] = token
-    if sources.layouts.shape[0]:
-        _advance_datastore(sources.files, sources.layouts, node, token, max_found)
+    if sources.files.layouts.shape[0]:
+        _advance_datastore(sources.files, node, token, max_found)
 
 
 @small_part
@@ -92,16 +91,16 @@ def _proposed_child(proposals: Int32Array, parent: Number, token: Number) -> Num
 
 
 @part
-def _add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def _add_datastore(files: Files, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
     """Add what followed the node's match in datastores."""
-    if layouts.shape[0] == 0 or node[layout.DATASTORE_STATE] < _MIN_LENGTH:
+    if files.layouts.shape[0] == 0 or node[layout.DATASTORE_STATE] < _MIN_LENGTH:
         return
     match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
     token_ids = work[layout.GATHERED : layout.GATHERED + MAX_GATHERED]
     counts = work[layout.GATHERED + MAX_GATHERED : layout.GATHERED + 2 * MAX_GATHERED]
-    num = successors(files, layouts, match, _MAX_NAMED, token_ids, counts)
+    num = successors(files, match, _MAX_NAMED, token_ids, counts)
     total = np.int64(0)
-    for f in range(layouts.shape[0]):
+    for f in range(files.layouts.shape[0]):
         total += match[2 + 2 * f] - match[1 + 2 * f]
     if num == 0:
         return
@@ -120,27 +119,27 @@ def _add_datastore(files: Files, layouts: Int64Array, node: Int32Array, evidence
 
 
 @part
-def _advance_datastore(files: Files, layouts: Int64Array, node: Int32Array, token: Number, max_found: int) -> None:
+def _advance_datastore(files: Files, node: Int32Array, token: Number, max_found: int) -> None:
     """Extend the match by `token`, the path's last token."""
     match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
-    if match[0] > 0 and narrow(files, layouts, match, token, match) > 0:
+    if match[0] > 0 and narrow(files, match, token, match) > 0:
         return
     match[0] = 0
     if max_found:
-        _find(files, layouts, node, max_found)
+        _find(files, node, max_found)
 
 
 @small_part
-def find_anew(files: Files, layouts: Int64Array, node: Int32Array) -> None:
+def find_anew(files: Files, node: Int32Array) -> None:
     """Look the path up again if its match has ended."""
-    if layouts.shape[0] and node[layout.DATASTORE_STATE] == 0:
-        _find(files, layouts, node, ORDER)
+    if files.layouts.shape[0] and node[layout.DATASTORE_STATE] == 0:
+        _find(files, node, ORDER)
 
 
 @part
-def _find(files: Files, layouts: Int64Array, node: Int32Array, max_length: int) -> None:
+def _find(files: Files, node: Int32Array, max_length: int) -> None:
     length = 0
     while length < max_length and node[length] >= 0:
         length += 1
     oldest_first = node[:length][::-1]
-    find(files, layouts, oldest_first, length, node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH])
+    find(files, oldest_first, length, node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH])

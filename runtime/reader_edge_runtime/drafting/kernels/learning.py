@@ -89,4 +89,4 @@ def _take_state(sources: Sources, node: Int32Array, state: Int32Array) -> None:
     """Take a tree node's state; if its match in datastores ended on the way, look for the longest again."""
     for i in range(STATE):
         state[i] = node[i]
-    find_anew(sources.files, sources.layouts, state)
+    find_anew(sources.files, state)

@@ -100,9 +100,11 @@ def _draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
         num_pending -= 1
         node = num_nodes
         num_nodes += 1
-        _take(num_pending, node, scratch, nodes, values)
+        parent = nodes[PENDING_PARENT, num_pending]
+        values[0, node] = scratch[PENDING_VALUE + num_pending]
+        nodes[TOKEN, node], nodes[PARENT, node] = nodes[PENDING_TOKEN, num_pending], parent
+        nodes[DEPTH, node], nodes[SOURCE, node] = nodes[DEPTH, parent] + 1, nodes[PENDING_SOURCE, num_pending]
         evidences[node, layout.NUM_SPEAKING] = layout.NOT_GATHERED
-        parent = nodes[PARENT, node]
         for i in range(layout.STATE):
             states[node, i] = states[parent, i]
         advance(sources, states[node], nodes[TOKEN, node], _MAX_FOUND)
@@ -172,16 +174,6 @@ def _place_from_above(scratch: Float32Array, nodes: Int32Array, num_pending: Num
         _move_pending(scratch, nodes, place, place - 1)
         place -= 1
     return place
-
-
-@small_part
-def _take(place: Number, node: Number, scratch: Float32Array, nodes: Int32Array, values: Float32Array) -> None:
-    parent = nodes[PENDING_PARENT, place]
-    values[0, node] = scratch[PENDING_VALUE + place]
-    nodes[TOKEN, node] = nodes[PENDING_TOKEN, place]
-    nodes[PARENT, node] = parent
-    nodes[DEPTH, node] = nodes[DEPTH, parent] + 1
-    nodes[SOURCE, node] = nodes[PENDING_SOURCE, place]
 
 
 @part

@@ -5,18 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels import counts
+from reader_edge_runtime.drafting.kernels import counts, rows
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Store
-from reader_edge_runtime.drafting.kernels.rows import (
-    BLOCK,
-    HEADER,
-    NEXT_BLOCK,
-    NUM_BLOCKS,
-    NUM_KEYS,
-    ORDER_0_ROW,
-    TABLE_SHIFT,
-    TEXT_MASK,
-)
 
 _MIN_KEYS = 1 << 10
 _FIRST_BLOCKS = 1 << 8
@@ -33,10 +23,10 @@ class CountStore:
     """
 
     def __init__(self, num_tokens: int) -> None:
-        header: Int64Array = np.zeros(HEADER, np.int64)
-        header[NEXT_BLOCK] = header[NUM_BLOCKS] = ORDER_0_ROW + 1
-        rows = _aligned_blocks(_FIRST_BLOCKS)
-        self.arrays = Store(header, _new_table(header, _MIN_KEYS), rows, _new_text(header, num_tokens + 2))
+        header: Int64Array = np.zeros(rows.HEADER, np.int64)
+        header[rows.NEXT_BLOCK] = header[rows.NUM_BLOCKS] = rows.ORDER_0_ROW + 1
+        blocks = _aligned_blocks(_FIRST_BLOCKS)
+        self.arrays = Store(header, _new_table(header, _MIN_KEYS), blocks, _new_text(header, num_tokens + 2))
         self.end = 1
 
     @property
@@ -77,12 +67,12 @@ class CountStore:
 
     def _grow(self) -> None:
         """Double what is nearly full: kernels stop where either could run out within one token."""
-        header, table, rows, _ = self.arrays
-        if header[NUM_BLOCKS] * 2 > len(rows) // BLOCK:
-            more_rows = _aligned_blocks(2 * len(rows) // BLOCK)
-            more_rows[: len(rows)] = rows
-            self.arrays = self.arrays._replace(rows=more_rows)
-        if header[NUM_KEYS] * 2 > len(table):
+        header, table, blocks, _ = self.arrays
+        if header[rows.NUM_BLOCKS] * 2 > len(blocks) // rows.BLOCK:
+            more_blocks = _aligned_blocks(2 * len(blocks) // rows.BLOCK)
+            more_blocks[: len(blocks)] = blocks
+            self.arrays = self.arrays._replace(rows=more_blocks)
+        if header[rows.NUM_KEYS] * 2 > len(table):
             larger = _new_table(header, 2 * len(table))
             counts.move_keys(table, header, larger)
             self.arrays = self.arrays._replace(table=larger)
@@ -163,10 +153,7 @@ class History(CountStore):
         return text
 
     def _write(self, begin: int, token_ids: Int32Array) -> None:
-        place = begin & (len(self.text) - 1)
-        num_before_wrap = min(len(token_ids), len(self.text) - place)
-        self.text[place : place + num_before_wrap] = token_ids[:num_before_wrap]
-        self.text[: len(token_ids) - num_before_wrap] = token_ids[num_before_wrap:]
+        self.text.put(np.arange(begin, begin + len(token_ids)), token_ids, mode="wrap")
 
     def _move_behind(self, text: _Text) -> None:
         self._texts.remove(text)
@@ -187,18 +174,18 @@ class History(CountStore):
 
 
 def _new_table(header: Int64Array, num_keys: int) -> Int64Array:
-    header[TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
+    header[rows.TABLE_SHIFT] = 64 - (num_keys - 1).bit_length()
     return np.zeros((num_keys, 2), np.int64)
 
 
 def _new_text(header: Int64Array, num_tokens: int) -> Int32Array:
     capacity = 1 << (num_tokens - 1).bit_length()
-    header[TEXT_MASK] = capacity - 1
+    header[rows.TEXT_MASK] = capacity - 1
     return np.full(capacity, _BETWEEN_TEXTS, np.int32)
 
 
 def _aligned_blocks(num_blocks: int) -> Int32Array:
     """Zeroed blocks that each lie in one cache line."""
-    numbers = np.zeros((num_blocks + 1) * BLOCK, np.int32)
-    start = -(numbers.ctypes.data // numbers.itemsize) % BLOCK
-    return numbers[start : start + num_blocks * BLOCK]
+    numbers = np.zeros((num_blocks + 1) * rows.BLOCK, np.int32)
+    start = -(numbers.ctypes.data // numbers.itemsize) % rows.BLOCK
+    return numbers[start : start + num_blocks * rows.BLOCK]

@@ -1,7 +1,7 @@
 """Past answers on disk, so that the next run drafts from them: an append-only file that several processes share.
 
-Once `append` has returned, its answer survives a kill of the process. `append` takes no lock and waits for nobody: it
-writes its record with one system call, which the system puts behind whatever others are writing.
+Once `append` has returned, its answer survives a kill of the process. It takes no lock: it writes its record with one
+system call, which the system puts behind whatever others are writing.
 
 A file that has grown to twice its bound is rewritten under a lock, on a thread of its own, while appends go on:
 
@@ -11,10 +11,9 @@ A file that has grown to twice its bound is rewritten under a lock, on a thread 
     3. write the texts used last to the successor   3. if another file has the name now, begin again
     4. rename the successor to the file
 
-An appender that finds no successor in its step 2 has either written before the rewriter's step 2, which then reads the
-record, or looked after the rewriter's step 4, which its own step 3 notices. A killed rewriter leaves the file as it was
-and a successor that the next reader or rewriter removes. A text that was written twice counts once; texts appended
-amid a rewrite may change places.
+An appender that finds no successor in step 2 has either written before the rewriter's step 2, which reads the record,
+or looked after its step 4, which the appender's step 3 notices. A killed rewriter leaves a successor that the next
+reader or rewriter removes. A text written twice counts once; texts appended amid a rewrite may change places.
 """
 
 import errno
@@ -31,38 +30,26 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
-from reader_edge_runtime.drafting.sources.history_records import (
-    HEADER_BYTES,
-    MAGIC,
-    TOKEN_BYTES,
-    Records,
-    check_header,
-    pack_header,
-    pack_record,
-    read_records,
-)
+from reader_edge_runtime.drafting.sources import history_records as records
 from reader_edge_runtime.errors import HistoryError
 
 _NEW_FILE_MODE = 0o600  # it holds prompts
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _LOCK_SECONDS = 10
 _MIN_BOUND = 1024
-# Hardly ever is a file replaced twice during one append; where its identity is unstable, it seems to be for ever.
+# A file is hardly ever replaced twice during one append; where its identity is unstable, it always seems to be.
 _MAX_TRIES = 4
 
 
 class HistoryFile:
-    """The history of one tokenizer, bounded to `max_tokens` tokens; least recently used texts go first.
-
-    A symbolic link stands for the file that it points to.
-    """
+    """The history of one tokenizer, bounded to `max_tokens` tokens; symbolic links are followed."""
 
     def __init__(self, path: Path, tokenizer_fingerprint: bytes, max_tokens: int, vocab_size: int) -> None:
         self.path = Path(os.path.realpath(path))
         self._successor = _successor(self.path)
-        self._header = pack_header(tokenizer_fingerprint)
+        self._header = records.pack_header(tokenizer_fingerprint)
         self._max_tokens = max_tokens
-        self._max_bytes = HEADER_BYTES + 2 * TOKEN_BYTES * max(max_tokens, _MIN_BOUND)
+        self._max_bytes = records.HEADER_BYTES + 2 * records.TOKEN_BYTES * max(max_tokens, _MIN_BOUND)
         self._vocab_size = vocab_size
         self._lock = _lock(self.path)
         self._rewriter: threading.Thread | None = None
@@ -79,15 +66,15 @@ class HistoryFile:
         with _explained(self.path):
             self._content()  # before a foreign file gets a lock beside it
             with self._lock:
-                records = self._records()
-                if records.num_damaged or records.is_cut:
+                found = self._records()
+                if found.num_damaged or found.is_cut:
                     with suppress(OSError):  # a repair that fails is no reason not to read
                         self._rewrite()
                 self._successor.unlink(missing_ok=True)
-        if records.num_damaged:
-            places = "one place" if records.num_damaged == 1 else f"{records.num_damaged} places"
+        if found.num_damaged:
+            places = "one place" if found.num_damaged == 1 else f"{found.num_damaged} places"
             warnings.warn(f"'{self.path}' is damaged in {places}: the past answers there are lost.", stacklevel=2)
-        return self._newest(records.texts)
+        return self._newest(found.texts)
 
     def append(self, token_ids: Int32Array) -> None:
         """Add one text, of one longer than the bound its end. Raises HistoryError, also for a rewrite that failed."""
@@ -96,7 +83,7 @@ class HistoryFile:
         token_ids = token_ids[max(0, len(token_ids) - self._max_tokens) :]
         if not len(token_ids):
             return
-        record = pack_record(token_ids)
+        record = records.pack_record(token_ids)
         with _explained(self.path):
             any(self._append(record) for _ in range(_MAX_TRIES))
 
@@ -104,8 +91,8 @@ class HistoryFile:
         """Write a record; False if another file, which may lack it, has taken the name meanwhile."""
         with _open(self.path, os.O_CREAT) as file:
             file.seek(0)
-            if header := file.read(HEADER_BYTES):
-                check_header(header, self._header, self.path)
+            if header := file.read(records.HEADER_BYTES):
+                records.check_header(header, self._header, self.path)
             self._write(file, record)
             with suppress(FileNotFoundError), _open(self._successor) as successor:
                 self._write(successor, record)
@@ -139,26 +126,26 @@ class HistoryFile:
         try:
             with _open(self._successor, os.O_CREAT | os.O_EXCL) as successor:
                 self._successor.chmod(stat.S_IMODE(self.path.stat().st_mode))
-                begin = self._write(successor, b"".join(map(pack_record, self._newest(self._records().texts))))
-                successor.seek(HEADER_BYTES)
-                if begin > HEADER_BYTES:  # others have appended already; theirs are the newer texts
-                    self._write(successor, successor.read(begin - HEADER_BYTES))
+                begin = self._write(successor, b"".join(map(records.pack_record, self._newest(self._records().texts))))
+                successor.seek(records.HEADER_BYTES)
+                if begin > records.HEADER_BYTES:  # others have appended already; theirs are the newer texts
+                    self._write(successor, successor.read(begin - records.HEADER_BYTES))
             self._successor.replace(self.path)
         finally:
             self._successor.unlink(missing_ok=True)
 
-    def _records(self) -> Records:
-        records = read_records(self._content(), self._vocab_size)
-        if any(text.min() < 0 or text.max() >= self._vocab_size for text in records.texts):
+    def _records(self) -> records.Records:
+        found = records.read_records(self._content(), self._vocab_size)
+        if any(text.min() < 0 or text.max() >= self._vocab_size for text in found.texts):
             raise HistoryError(f"'{self.path}' holds token ids that the model does not have: erase it.")
-        return records
+        return found
 
     def _content(self) -> memoryview:
         """The file as bytes, mapped; empty where there is none yet. Raises HistoryError for a foreign file."""
         if not _num_bytes(self.path):
             return memoryview(b"")
         content = np.memmap(self.path, np.uint8, mode="r").data
-        check_header(bytes(content[:HEADER_BYTES]), self._header, self.path)
+        records.check_header(bytes(content[: records.HEADER_BYTES]), self._header, self.path)
         return content
 
     def _newest(self, texts: list[Int32Array]) -> list[Int32Array]:
@@ -179,7 +166,7 @@ def erase_history(path: Path) -> None:
     with _explained(path):
         _num_bytes(file)
         with file.open("rb") as content:
-            if content.read(len(MAGIC)) != MAGIC:
+            if content.read(len(records.MAGIC)) != records.MAGIC:
                 raise HistoryError(f"'{path}' is not a history file: it was left alone.")
         with _lock(file):
             file.unlink()

@@ -1,8 +1,8 @@
 """The seam for further sources: a draft model, a head over hidden states, a tool-call schema.
 
-A source proposes a small tree for each request before each draft. Its tokens are candidates beside all others: how much
-its word counts is learned from how its proposals of each probability fared. Context, history, successors and datastores
-are compiled in instead: they are looked up at every node of a tree, and a call into Python takes longer than a draft.
+A source proposes a small tree for each request before each draft. How much its tokens count beside others is learned
+from how its proposals of each probability fared. Context, history, successors and datastores are compiled in instead:
+they are looked up at every node of a tree, and a call into Python takes longer than a draft.
 """
 
 from collections.abc import Mapping, Sequence

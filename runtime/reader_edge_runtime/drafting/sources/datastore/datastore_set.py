@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import datastore as kernels
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, check_together
 from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES, DatastoreHeader
 
@@ -33,7 +33,7 @@ class DatastoreMatch:
 class DatastoreSet:
     """Opened datastores of one tokenizer, which answer as a single merged one would.
 
-    files, layouts: arguments of the kernels in `kernels.datastore`.
+    files: argument of the kernels in `kernels.datastore`.
     """
 
     def __init__(self, datastores: Sequence[Datastore]) -> None:
@@ -41,20 +41,19 @@ class DatastoreSet:
         self._datastores = list(datastores)
         words = [datastore.words for datastore in datastores]
         words += [_NO_FILE] * (MAX_FILES - len(words))
-        self.files: kernels.Files = (words[0], words[1], words[2], words[3])
-        layouts = [_layout(datastore.header) for datastore in datastores]
-        self.layouts: Int64Array = np.array(layouts, np.int64).reshape(-1, kernels.LAYOUT)
+        layouts = np.array([_layout(datastore.header) for datastore in datastores], np.int64)
+        self.files = kernels.Files((words[0], words[1], words[2], words[3]), layouts.reshape(-1, kernels.LAYOUT))
 
     def find(self, token_ids: Sequence[int], max_length: int) -> DatastoreMatch:
         """The longest suffix of token_ids that occurs, of at most max_length tokens."""
         state = np.zeros(kernels.STATE, np.int32)
-        kernels.find(self.files, self.layouts, np.array(token_ids, np.int32), max_length, state)
+        kernels.find(self.files, np.array(token_ids, np.int32), max_length, state)
         return DatastoreMatch(state)
 
     def narrow(self, match: DatastoreMatch, token_id: int) -> DatastoreMatch:
         """The match extended by a token; its length is 0 where that does not occur."""
         state = np.zeros(kernels.STATE, np.int32)
-        kernels.narrow(self.files, self.layouts, match.state, token_id, state)
+        kernels.narrow(self.files, match.state, token_id, state)
         return DatastoreMatch(state)
 
     def successors(self, match: DatastoreMatch, max_children: int) -> list[tuple[int, int]]:
@@ -65,7 +64,7 @@ class DatastoreSet:
         """
         token_ids = np.empty(kernels.MAX_GATHERED, np.int32)
         counts = np.empty(kernels.MAX_GATHERED, np.int32)
-        num = kernels.successors(self.files, self.layouts, match.state, max_children, token_ids, counts)
+        num = kernels.successors(self.files, match.state, max_children, token_ids, counts)
         return list(zip(token_ids[:num].tolist(), counts[:num].tolist(), strict=True))
 
     def count_successors(self, match: DatastoreMatch) -> list[tuple[int, int]]:
