@@ -48,7 +48,7 @@ def write_state(path: Path, tokenizer_fingerprint: bytes, arrays: Mapping[str, A
 
 
 def read_state(path: Path, tokenizer_fingerprint: bytes) -> dict[str, Array]:
-    """The arrays of a file, which may come from anywhere: what they mean is still to be checked.
+    """The arrays of a file, whose meaning is not checked yet.
 
     Raises DraftError for what is no such file, is damaged, or belongs to another tokenizer.
     """

@@ -54,7 +54,8 @@ class GraphFile:
         with path.open("rb") as file:
             try:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                    _Walk(content, graph).model()
+                    if "graph" not in _Walk(content, graph).message("model", (0, len(content)), graph.nodes):
+                        raise ValueError("no graph")
             except (ValueError, IndexError):
                 raise PackageError(f"'{path}' is not an ONNX model: export or copy the package again.") from None
         return graph
@@ -89,12 +90,8 @@ class _Walk:
         self._graph = graph
         self._num_fields = 0
 
-    def model(self) -> None:
-        if "graph" not in self._message("model", (0, len(self._content)), self._graph.nodes):
-            raise ValueError("no graph")
-
-    def _message(self, kind: str, span: tuple[int, int], nodes: list[Operator]) -> set[str]:
-        """Note what a message holds; nodes: of the graph or function that it is a part of. Returns its parts' kinds."""
+    def message(self, kind: str, span: tuple[int, int], nodes: list[Operator]) -> set[str]:
+        """Note what a message holds; nodes: of the graph or function that it belongs to. Returns its parts' kinds."""
         texts: dict[int, str] = {}
         parts = set()
         if kind == "function":
@@ -105,9 +102,9 @@ class _Walk:
             if part == "subgraph":
                 self._graph.has_subgraphs = True
             elif part == "text":
-                texts[number] = self._text(part_span)
+                texts[number] = self._content[slice(*part_span)].decode(errors="backslashreplace")
             elif part != "other":
-                self._message(part, part_span, nodes)
+                self.message(part, part_span, nodes)
         if kind == "node":
             domain = texts.get(7, "")
             nodes.append(("" if domain == "ai.onnx" else domain, texts.get(4, "")))
@@ -116,9 +113,6 @@ class _Walk:
         elif kind == "entry" and texts.get(1) == "location":
             self._graph.external_files.add(texts.get(2, ""))
         return parts
-
-    def _text(self, span: tuple[int, int]) -> str:
-        return self._content[slice(*span)].decode(errors="backslashreplace")
 
     def _fields(self, span: tuple[int, int]) -> Iterator[tuple[int, tuple[int, int]]]:
         """Number and span of each field of a message that has a length; numbers are passed over."""

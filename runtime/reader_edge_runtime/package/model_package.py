@@ -22,10 +22,7 @@ class ModelPackage:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "ModelPackage":
-        """Read and check the manifest; the files are checked by `check_files`.
-
-        Raises PackageError (no such folder) or ManifestError.
-        """
+        """Read and check the manifest, not the files. Raises PackageError (no such folder) or ManifestError."""
         folder = Path(folder)
         return cls(folder, read_manifest(folder))
 

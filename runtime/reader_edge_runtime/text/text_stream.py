@@ -96,7 +96,5 @@ class TextStream:
     def _num_held(self, text: str) -> int:
         """Length of the longest end of the text that begins a stop string."""
         longest = max((len(stop) - 1 for stop in self._stop), default=0)
-        for size in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-size:]) for stop in self._stop):
-                return size
-        return 0
+        sizes = range(min(longest, len(text)), 0, -1)
+        return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in self._stop)), 0)

@@ -80,8 +80,8 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of everything that makes text into token ids and back.
 
-        Equal for a model's own tokenizer.json and the one in its package, which the library wrote: the content is
-        hashed in the library's form, not the file. Truncation, padding and the addition of special tokens don't count.
+        The content is hashed in the library's form, not the file, so it is equal for a model's own tokenizer.json and
+        the one in its package. Truncation, padding and the addition of special tokens don't count.
         """
         fast = self._fast
         digest = hashlib.sha256()
@@ -142,10 +142,7 @@ def _read(path: Path, remedy: str) -> FastTokenizer:
 
 
 def _growth(*parts: Any) -> tuple[int, float]:
-    """How many steps parts of a `tokenizers.Tokenizer` take together, and by how much they multiply a text at most.
-
-    parts: each a normalizer, pre-tokenizer, post-processor or decoder, or None.
-    """
+    """How many steps parts of a tokenizer (or None) take together, and by how much they multiply a text at most."""
     steps = [step for part in parts if part is not None for step in _steps(json.loads(part.__getstate__()))]
     product = 1.0  # which overflows to infinity
     for step in steps:

@@ -47,8 +47,11 @@ class CountStore:
 
     def reserve(self, num_tokens: int) -> None:
         """Have room for the text to go on by so many tokens."""
-        if self.end + num_tokens + 1 > len(self.text):
-            self._grow_text(self.end + num_tokens + 1)
+        num_needed = self.end + num_tokens + 1
+        if num_needed > len(self.text):
+            text = _new_text(self.arrays.header, num_needed + num_needed // 2)
+            text[: self.end] = self.text[: self.end]
+            self.arrays = self.arrays._replace(text=text)
 
     def went_on(self, num_tokens: int, num_counted: int) -> None:
         """A kernel wrote tokens behind the text, of which it counted the first ones: count the others."""
@@ -76,11 +79,6 @@ class CountStore:
             larger = _new_table(header, 2 * len(table))
             counts.move_keys(table, header, larger)
             self.arrays = self.arrays._replace(table=larger)
-
-    def _grow_text(self, num_tokens: int) -> None:
-        text = _new_text(self.arrays.header, num_tokens + num_tokens // 2)
-        text[: self.end] = self.text[: self.end]
-        self.arrays = self.arrays._replace(text=text)
 
 
 @dataclass(slots=True)
@@ -114,7 +112,10 @@ class History(CountStore):
             return
         # one position between texts also counts against the room
         while self.num_tokens + len(self._texts) + len(token_ids) > self.max_tokens and self._texts:
-            self._forget_first()
+            first = self._texts.pop(0)
+            counts.unlearn(self.arrays, first.begin, first.end)
+            self._clear(first)
+            self.num_tokens -= first.end - first.begin
         text = self._write_behind(token_ids)
         self._learn(text.begin, text.end)
         self.end = text.end + 1
@@ -161,12 +162,6 @@ class History(CountStore):
         counts.relocate(self.arrays, text.begin, text.end, moved.begin)
         self.end = moved.end + 1
         self._clear(text)
-
-    def _forget_first(self) -> None:
-        text = self._texts.pop(0)
-        counts.unlearn(self.arrays, text.begin, text.end)
-        self._clear(text)
-        self.num_tokens -= text.end - text.begin
 
     def _clear(self, text: _Text) -> None:
         self._write(text.begin, np.full(text.end - text.begin, _BETWEEN_TEXTS, np.int32))

@@ -87,11 +87,6 @@ def read_records(content: memoryview, vocab_size: int) -> Records:
             num_searched += _BYTES_A_PLACE + (end - begin if is_likely else 0)
             at += 1
     rest = content[whole_end:]
-    is_cut = len(rest) > 0 and _claims_more(rest)
-    num_damaged += len(rest) > 0 and not is_cut
-    return Records(texts, num_damaged, is_cut)
-
-
-def _claims_more(rest: memoryview) -> bool:
-    """Whether bytes are the beginning of a longer record."""
-    return len(rest) < _RECORD.size or _RECORD.size + TOKEN_BYTES * _RECORD.unpack_from(rest)[0] > len(rest)
+    claims_more = len(rest) < _RECORD.size or _RECORD.size + TOKEN_BYTES * _RECORD.unpack_from(rest)[0] > len(rest)
+    num_damaged += len(rest) > 0 and not claims_more
+    return Records(texts, num_damaged, is_cut=len(rest) > 0 and claims_more)

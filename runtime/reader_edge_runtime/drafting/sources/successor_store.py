@@ -14,13 +14,13 @@ _FIRST_TOKENS = 1 << 10
 
 
 class SuccessorStore:
-    """What the target said when a token, and a pair of tokens, was scored lately.
+    """What the target said when a token, and a pair of tokens, was last scored.
 
+    max_pairs: pairs that are kept, rounded up to a power of two; with 0 nothing is ever learned.
     arrays: as kernels/successors.py lays them out; replaced when the first grows, to the highest token id seen.
     """
 
     def __init__(self, max_pairs: int) -> None:
-        """max_pairs: pairs that are kept, rounded up to a power of two; with 0 nothing is ever learned."""
         self.max_pairs = max_pairs
         num_rows = 1 << (max(max_pairs, successors.WAYS) - 1).bit_length() if max_pairs else successors.WAYS
         num_tokens = _FIRST_TOKENS if max_pairs else 0

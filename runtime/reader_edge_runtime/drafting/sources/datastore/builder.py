@@ -85,10 +85,7 @@ class DatastoreBuilder:
         self._num_documents += header.num_documents
 
     def write(self, path: Path, facts: DatastoreFacts, on_stage: OnStage) -> DatastoreHeader:
-        """Sort and write, replacing a file that is there; the new one appears whole or not at all.
-
-        Raises DatastoreError when there are no tokens, or no room for the file.
-        """
+        """Sort, and write or replace a file. Raises DatastoreError when there are no tokens, or no room for it."""
         self.end_document()
         if not self.num_tokens:
             raise DatastoreError("The corpus holds no token: give files with text.")
@@ -148,7 +145,12 @@ def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
     """
     if len(stream) <= _MAX_SHORT:
         return _sort_short(stream)
-    divsufsort = _load_divsufsort()
+    try:
+        from pydivsufsort import divsufsort
+    except ImportError:
+        raise InstallationError(
+            "Building a datastore needs pydivsufsort: install it with pip install 'reader-edge[datastore]'."
+        ) from None
     width = _bytes_sorted(stream.itemsize)
     # Big-endian bytes order like the numbers they are, so the suffixes that begin at whole ids come out in order.
     big_endian = stream.astype(stream.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, stream.itemsize)
@@ -180,13 +182,3 @@ def _sort_short(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 def _bytes_sorted(token_bytes: int) -> int:
     """Ids of four bytes are below 2**24: their first byte would only cost memory."""
     return min(token_bytes, 3)
-
-
-def _load_divsufsort() -> Any:
-    try:
-        from pydivsufsort import divsufsort
-    except ImportError:
-        raise InstallationError(
-            "Building a datastore needs pydivsufsort: install it with pip install 'reader-edge[datastore]'."
-        ) from None
-    return divsufsort

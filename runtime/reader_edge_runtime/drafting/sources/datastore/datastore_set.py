@@ -57,10 +57,9 @@ class DatastoreSet:
         return DatastoreMatch(state)
 
     def successors(self, match: DatastoreMatch, max_children: int) -> list[tuple[int, int]]:
-        """(token id, count) of what followed a match, most frequent first; see `kernels.datastore.successors`.
+        """(token id, count) of what followed a match, most frequent first, within microseconds.
 
-        Takes microseconds: for a match with many occurrences, counts are approximate and rare tokens may be missing.
-        `count_successors` is exact.
+        Approximate for many occurrences, see `kernels.datastore.successors`; `count_successors` is exact.
         """
         token_ids = np.empty(kernels.MAX_GATHERED, np.int32)
         counts = np.empty(kernels.MAX_GATHERED, np.int32)
