@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache
 
 from reader_edge_export.markers import LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.errors import UnsupportedArchitectureError
@@ -58,26 +57,6 @@ class Trace:
 
 
 current_trace: ContextVar[Trace] = ContextVar("current_trace")
-
-
-class PassThroughCache(Cache):
-    """Hands the new tokens' keys and values through: the marker writes the real cache."""
-
-    is_compileable = False
-
-    def __init__(self) -> None:
-        """Without layers of its own."""
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, cache_kwargs: Any = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-    def __len__(self) -> int:
-        return 1  # models take an empty cache for none
 
 
 class _TreeAttention(torch.autograd.Function):

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
-    PassThroughCache,
     Trace,
     current_trace,
     logit_head,
@@ -106,8 +105,7 @@ def _run(forward: Callable[..., Any], trace: Trace, input_ids: torch.Tensor, pos
             input_ids=input_ids,
             position_ids=position_ids,
             attention_mask=trace.tree_mask,
-            past_key_values=PassThroughCache(),
-            use_cache=True,
+            use_cache=False,  # the markers write the cache
             cache_position=torch.arange(input_ids.shape[1]),
             return_dict=True,
         ).logits
