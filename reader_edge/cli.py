@@ -60,8 +60,9 @@ def _errors_told() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:  # which click takes care of
             raise
-        if error.filename is None:
-            _discard_output()
+        if error.filename is None:  # a full device: Python would try the buffer once more as it exits
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
         name = "The output" if error.filename is None else f"'{error.filename}'"
         raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
     except Exception as error:
@@ -86,9 +87,3 @@ def _replace_closed_streams() -> None:
 def _tell_warning(message: Warning | str, *_where: object, **_how: object) -> None:
     """Tell what is wrong, and not where in the program it was noticed."""
     click.echo(f"Warning: {visible(str(message))}", err=True)
-
-
-def _discard_output() -> None:
-    """Send what a full device left in standard output's buffer nowhere: Python would try once more as it exits."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

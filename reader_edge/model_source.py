@@ -47,8 +47,7 @@ def load_engine(
 def find_package(model: str | None) -> Path:
     """The package folder of a model; a Hugging Face one is exported once into the user's cache.
 
-    None: what the environment variable READER_EDGE_MODEL names, else the bundled demo.
-    Raises PackageError, InstallationError or ExportError.
+    None: what $READER_EDGE_MODEL names, else the bundled demo. Raises PackageError, InstallationError or ExportError.
     """
     name = model or os.environ.get(MODEL_VARIABLE)
     if not name:

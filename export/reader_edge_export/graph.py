@@ -30,7 +30,9 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
-    _restore_tree_mask(model)
+    if "tree_mask" not in [value.name for value in model.graph.inputs]:  # where nobody reads it; the contract has it
+        shape = ir.Shape(["B", 1, "N", "M"])
+        model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
     editor = GraphEditor(model)
     fold_sizes(editor)
     FLAT_PRODUCTS.apply_to_model(model)
@@ -51,16 +53,10 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
     _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)
-    _tidy(model)
+    for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
+        tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
-
-
-def _restore_tree_mask(model: ir.Model) -> None:
-    """Where every layer is windowed the trace drops the mask nobody reads; the contract has it all the same."""
-    if "tree_mask" not in [value.name for value in model.graph.inputs]:
-        shape = ir.Shape(["B", 1, "N", "M"])
-        model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
 
 
 def _add_top_logits(editor: GraphEditor) -> None:
@@ -88,8 +84,3 @@ def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) 
 
 def _logits(editor: GraphEditor) -> ir.Value:
     return next(value for value in editor.graph.outputs if value.name == "logits")
-
-
-def _tidy(model: ir.Model) -> None:
-    for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
-        tidy(model)

@@ -15,11 +15,7 @@ _MAX_SHARED_ELEMENTS = 64
 
 
 class GraphEditor:
-    """Collects new nodes and puts them in the place of an old one.
-
-    Nodes made with `op` wait until `replace` inserts them before the node they replace; small constants with the
-    same contents are one initializer.
-    """
+    """Nodes made with `op` wait until they are inserted; small constants with the same contents are one initializer."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model

@@ -100,10 +100,7 @@ def check_tree_against_decoding(target: Target, case: TreeCase) -> Figures:
 
 
 def check_greedy(target: Target, model: PreTrainedModel, prompt: list[int]) -> Figures:
-    """The source's greedy tokens against the package's choices after the same tokens.
-
-    Where the source's two best logits are closer than NEAR_TIE, another choice is counted, not refused.
-    """
+    """The source's greedy tokens against the package's choices after them; near ties are counted, not refused."""
     num_tokens = min(NUM_GREEDY_TOKENS, target.manifest.max_context - len(prompt))
     tokens, margins = _greedy(model, prompt, num_tokens)
     choices = logits_after(target, prompt[:-1], [prompt[-1], *tokens[:-1]], 1).argmax(axis=1).tolist()

@@ -33,9 +33,9 @@ DynamicAxes = dict[str, dict[int, str]]
 
 
 def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[AttentionLayer]:
-    """Write the model with its markers as ONNX (opset 18) to `graph`.
+    """Write the model with its markers to `graph`, and return what each layer asks for.
 
-    Returns what each layer asks for. Raises UnsupportedArchitectureError where the graph would not be the model.
+    Raises UnsupportedArchitectureError where the graph would not be the model.
     """
     layers = survey(model, max_context)
     constructor = TasksManager.get_exporter_config_constructor(
@@ -61,16 +61,6 @@ def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
             f"Only {len(trace.layers)} of the model's {num_layers} layers use the attention interface of transformers."
         )
     layers = [trace.layers[index] for index in range(num_layers)]
-    _check_uniform(layers)
-    return layers
-
-
-def sliding_window_of(layers: list[AttentionLayer]) -> int | None:
-    """The window that the windowed layers share, or None."""
-    return next((layer.sliding_window for layer in layers if layer.sliding_window is not None), None)
-
-
-def _check_uniform(layers: list[AttentionLayer]) -> None:
     sizes = {(layer.num_heads, layer.num_kv_heads, layer.head_dim) for layer in layers}
     windows = {layer.sliding_window for layer in layers} - {None}
     if len(sizes) > 1 or len(windows) > 1:
@@ -78,6 +68,12 @@ def _check_uniform(layers: list[AttentionLayer]) -> None:
             f"The model's attention layers differ in size {sorted(sizes)} or window {sorted(windows)}, "  # type: ignore[type-var]
             "which a package cannot hold."
         )
+    return layers
+
+
+def sliding_window_of(layers: list[AttentionLayer]) -> int | None:
+    """The window that the windowed layers share, or None."""
+    return next((layer.sliding_window for layer in layers if layer.sliding_window is not None), None)
 
 
 @contextmanager

@@ -91,10 +91,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBench:
-    """What was measured, by prompt and overall.
-
-    *_bytes: the package's files, the KV cache, and this process's peak resident memory.
-    """
+    """By prompt and overall. *_bytes: the package's files, the KV cache, and this process's peak resident memory."""
 
     prompts: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
@@ -111,10 +108,9 @@ def compare(
     num_rounds: int = ROUNDS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
-    """Answer a prompt several times plainly and drafted, in alternating order.
+    """Answer a prompt several times plainly and drafted, in alternating order, learning nothing for the next answer.
 
-    Before every answer the engine forgets what it learned, or the answer before would draft it. Waits for the drafter,
-    which a machine that never drafted compiles first. on_progress: told answers done and answers in all.
+    Waits for the drafter, which a machine that never drafted compiles first. on_progress: told answers done and in all.
     """
     if isinstance(engine.decoder.drafter, RetrievalDrafter):
         engine.decoder.drafter.wait()
@@ -134,10 +130,7 @@ def bench_decode(
     num_rounds: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DecodeBench:
-    """Answer every prompt plainly and drafted in turn, learning nothing from one answer for another.
-
-    on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
-    """
+    """`compare` prompts, each from messages where the model is a chat model. Raises PromptError or ConfigError."""
     comparisons = []
     for number, prompt in enumerate(prompts):
 

@@ -45,29 +45,25 @@ def print_compared(engine: Engine, prompt: Prompt, config: GenerationConfig, as_
     """Answer plainly and drafted in turn, and tell both speeds; returns whether the tokens were the same."""
     with count_progress("Preparing, then decoding both ways") as on_progress:
         comparison = compare(engine, prompt, config, on_progress=on_progress)
+    plain, stats = comparison.plain.answers[0], comparison.drafted.answers[-1].stats  # of the last drafted round
     if as_json:
-        click.echo(json.dumps(_fields(engine, comparison)))
+        fields = {
+            **_speed_fields(comparison),
+            "text": plain.text,
+            "token_ids": plain.token_ids,
+            "finish_reason": plain.finish_reason,
+            "rounds": ROUNDS,
+            "stats": stats_fields(engine, stats),
+        }
+        click.echo(json.dumps(fields))
         return comparison.is_identical
-    text = comparison.plain.answers[0].text
+    text = plain.text
     write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
     start_line(text)
     print_table(_table(comparison))
     if shows_stats:
-        print_table(stats_table(engine, comparison.drafted.answers[-1].stats))
+        print_table(stats_table(engine, stats))
     return comparison.is_identical
-
-
-def _fields(engine: Engine, comparison: Comparison) -> dict[str, object]:
-    """A comparison of one prompt, ready for JSON; the statistics are those of the last drafted round."""
-    plain = comparison.plain.answers[0]
-    return {
-        **_speed_fields(comparison),
-        "text": plain.text,
-        "token_ids": plain.token_ids,
-        "finish_reason": plain.finish_reason,
-        "rounds": ROUNDS,
-        "stats": stats_fields(engine, comparison.drafted.answers[-1].stats),
-    }
 
 
 def _table(comparison: Comparison) -> Table:
@@ -94,7 +90,10 @@ def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
         "rounds": len(bench.overall.plain.rounds[0]),
         "plain": _way_fields(bench.overall.plain),
         "drafted": _way_fields(bench.overall.drafted),
-        "prompts": [_prompt_fields(*each) for each in zip(bench.prompts, bench.comparisons, strict=True)],
+        "prompts": [
+            {"prompt": prompt, "tokens": each.plain.num_tokens, **_speed_fields(each)}
+            for prompt, each in zip(bench.prompts, bench.comparisons, strict=True)
+        ],
         "package_bytes": bench.package_bytes,
         "kv_bytes": bench.kv_bytes,
         "peak_bytes": bench.peak_bytes,
@@ -112,10 +111,6 @@ def _way_fields(way: Way) -> dict[str, object]:
         "steps_by_width": dict(sorted(stats.steps_by_width.items())),
         "rested_steps": stats.num_rested_steps,
     }
-
-
-def _prompt_fields(prompt: str, comparison: Comparison) -> dict[str, object]:
-    return {"prompt": prompt, "tokens": comparison.plain.num_tokens, **_speed_fields(comparison)}
 
 
 def print_bench(engine: Engine, bench: DecodeBench) -> None:

@@ -1,8 +1,7 @@
 """Decoding stretches of recorded answers on a model's real passes, plainly and drafted.
 
-Every step is the decoder's own: draft, tree size by measured pass times, pass, verification, commit, guard. Only the
-choice is taken from the recording. So the model's weights, and what it would say itself, play no part; nor do the
-values in the KV cache, so the text before a stretch is not computed.
+Every step is the decoder's own, tree sizes by measured pass times included; only the choice is taken from the
+recording. So neither the model's weights nor the KV cache's values play a part: the text before is not computed.
 """
 
 import time
@@ -34,11 +33,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class StretchTimes:
-    """A stretch, decoded plainly and drafted.
-
-    past: tokens before it. *_s: wall-clock seconds, without the pass that gives the first token. plain, drafted: the
-    statistics of that time; a drafted step may go beyond the stretch.
-    """
+    """past: tokens before the stretch. *_s: wall-clock seconds, without the pass that gives the first token. plain,
+    drafted: the statistics of that time; a drafted step may go beyond the stretch."""
 
     stretch: Stretch
     task: str
@@ -120,11 +116,7 @@ class _Rehearsal(RetrievalRequest):
 
 
 class Rehearser:
-    """Decodes stretches plainly and drafted, and learns nothing from them.
-
-    core: what drafts; callers may teach it between stretches. cost: the model's measured pass times. max_tokens: of a
-    stretch.
-    """
+    """Decodes stretches of max_tokens, and learns nothing from them; callers may teach `core` between them."""
 
     def __init__(self, target: Target, cost: VerifyCost, drafter: RehearsalDrafter, max_tokens: int) -> None:
         self.core = drafter.loaded_core()
@@ -147,11 +139,8 @@ class Rehearser:
         return StretchTimes(stretch, task, past, seconds[False], seconds[True], stats[False], stats[True])
 
     def _decode(self, text: list[int], past: int, is_drafted: bool) -> tuple[float, GenerationStats]:
-        """Decode the stretch behind the first `past` tokens; seconds without the pass that gives its first token.
-
-        The request goes to the text's end, so that the stretch's last drafts are as long as others, and is cancelled
-        when it has come far enough.
-        """
+        """Decode the stretch behind the first `past` tokens; seconds without the pass that gives its first token."""
+        # To the text's end, so that the stretch's last drafts are as long as others; cancelled when it has come far.
         decoder = self._decoder
         decoder.planner = self._planners[is_drafted]
         config = GenerationConfig(max_tokens=len(text) - past, ignores_eos=True, is_drafted=is_drafted)

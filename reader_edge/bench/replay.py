@@ -24,10 +24,7 @@ _LEARNING_NODES = 16
 
 
 def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[tuple[str, Replays]]:
-    """Replay each file with each budget of drafted nodes; the names of files stand beside their replays.
-
-    Raises ConfigError, TokenizerError or DatastoreError.
-    """
+    """Replays of each file, by its name, with each budget. Raises ConfigError, TokenizerError or DatastoreError."""
     tokenizer = load_tokenizer(tokenizer_name)
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
     recordings = [read_recording(path, tokenizer) for path in plan.files]
@@ -46,10 +43,7 @@ def replay(
     parameters: Float32Array | None = None,
     datastores: Sequence[Datastore] = (),
 ) -> Simulator[RequestCore]:
-    """Replay requests in order from an empty history, with trees of up to num_nodes drafted nodes.
-
-    parameters: what the mixture starts from; None takes those that are shipped.
-    """
+    """Replay requests in order from an empty history. num_nodes: drafted ones. parameters: None takes the shipped."""
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
     core = DraftingCore(config, parameters, datastores=datastores)
     simulator = core_simulator(core, num_nodes)

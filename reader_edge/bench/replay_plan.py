@@ -10,8 +10,7 @@ _DATASTORE = "datastore="
 class ReplayPlan:
     """Recordings, and what the drafter knows.
 
-    tokenizer: None takes the model's own.
-    sources: "context", and behind it "history" and up to four "datastore=FILE".
+    tokenizer: None takes the model's own. sources: "context", and behind it "history" and up to four "datastore=FILE".
     priors: what the drafter starts from: "shipped", "others" (learned from the other files) or "none".
     """
 

@@ -29,10 +29,9 @@ Request = TypeVar("Request", bound=SimulatedRequest)
 class Simulator(Generic[Request]):
     """Decodes recorded answers with a target that says what was recorded.
 
-    stats_by_task: steps and drafts by the recording's tasks. Seconds are the drafter's: prefill_s for prompts, draft_s,
-        and learn_s for answers.
-    draft_us, learn_us, prompt_us: microseconds of each draft, of learning each answer token (an equal share of its
-        step's) and each prompt's mean token.
+    stats_by_task: by the recording's tasks; seconds are the drafter's, learn_s for answers and prefill_s for prompts.
+    draft_us, learn_us, prompt_us: microseconds of each draft, each answer token (an equal share of its step's) and each
+        prompt's mean token.
     request: the one decoded last. num_bytes: the most memory the drafter held, where the caller tells it.
     """
 

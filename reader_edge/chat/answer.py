@@ -64,10 +64,7 @@ def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> None
 def print_answer(
     engine: Engine, prompt: Prompt, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
-    """Write an answer as it comes, then what was warned of meanwhile.
-
-    Its text also goes into `pieces`, where it outlives an interruption.
-    """
+    """Write an answer as it comes, then warnings; `pieces` takes its text, which so outlives an interruption."""
     chunks = engine.stream(prompt, config)
     stats = GenerationStats()
     try:

@@ -26,30 +26,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
 
 def stats_table(engine: Engine, stats: GenerationStats) -> Table:
     """The same for eyes."""
-    return pairs_table("Answer", _rows(engine, stats))
-
-
-def num_threads(engine: Engine) -> int:
-    """Threads that the model runs on."""
-    return engine.decoder.config.threads or num_usable_cores()
-
-
-def width_sentence(engine: Engine) -> str:
-    """What the width probe found at load."""
-    report = engine.width_report
-    if report is None or not report.num_rows:
-        return "not run"
-    if report.is_invariant:
-        paired = ", one node getting a second" if engine.decoder.target.min_rows > 1 else ""
-        return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
-    return (
-        f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
-        f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"
-    )
-
-
-def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
-    return [
+    pairs = [
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
         ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),
         ("tokens/s", f"{stats.tokens_per_s:.1f}"),
@@ -69,6 +46,26 @@ def _rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
         ("width probe", width_sentence(engine)),
         ("near-tie guard", _near_tie_guard(engine, stats)),
     ]
+    return pairs_table("Answer", pairs)
+
+
+def num_threads(engine: Engine) -> int:
+    """Threads that the model runs on."""
+    return engine.decoder.config.threads or num_usable_cores()
+
+
+def width_sentence(engine: Engine) -> str:
+    """What the width probe found at load."""
+    report = engine.width_report
+    if report is None or not report.num_rows:
+        return "not run"
+    if report.is_invariant:
+        paired = ", one node getting a second" if engine.decoder.target.min_rows > 1 else ""
+        return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
+    return (
+        f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
+        f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"
+    )
 
 
 def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:

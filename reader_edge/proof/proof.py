@@ -66,10 +66,9 @@ def prove(
 
 
 class AnyWidth(Planner):
-    """Verifies what would not pay, so that a proof sees every width and every source's drafts.
+    """Verifies what would not pay, so that a proof sees every source's drafts; nothing rests, no plain step is due.
 
     Draws the width of each pass at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
-    Nothing rests, and no plain step is put between.
     """
 
     is_plain_due = False

@@ -72,8 +72,8 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
 
 def _run_fields(run: ProofRun) -> dict[str, object]:
     fields = asdict(run)
-    del fields["counts"]
-    return {**fields, **asdict(run.counts), "way": run.way.name}
+    counts = fields.pop("counts")
+    return {**fields, **counts, "way": run.way.name}
 
 
 def _way_sentence(way: Way, counts: Counts) -> str:

@@ -20,9 +20,8 @@ class Way:
 class Divergence:
     """Where one drafted answer first left the plain one.
 
-    prompt: index of the prompt. position: tokens of the answer before it.
-    plain_token_id, drafted_token_id: what each chose; None where an answer had ended already.
-    logit_gap: drafted token's logit minus the plain token's, in the drafted run's row.
+    prompt: its index. position: tokens of the answer before it. *_token_id: what each chose; None where an answer had
+    ended already. logit_gap: drafted token's logit minus the plain token's, in the drafted run's row.
     """
 
     prompt: int
@@ -50,10 +49,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ProofRun:
-    """All prompts under one drafter, way and batch size.
-
-    nodes_by_source: verified nodes beside the pending tokens, by the source that drafted them.
-    """
+    """All prompts under one drafter, way and batch size. nodes_by_source: verified ones but the pending tokens."""
 
     drafter: str
     way: Way
@@ -95,10 +91,8 @@ class ProofReport:
 
     @property
     def is_promise_kept(self) -> bool:
-        """Whether every token is the same, every bit where the attention is "exact", and no foreign id got through.
-
-        The best successors that the graph reports must be those of its logits, too.
-        """
+        """Whether every token is the same, every bit where the attention is "exact", the graph's best successors are
+        those of its logits, and no foreign id got through."""
         counts = self.counts
         is_same = counts.divergences == 0 and (self.logit_rows_bit_equal or self.attention != "exact")
         return is_same and counts.top_rows_agreeing == counts.top_rows and self.refusal is not None

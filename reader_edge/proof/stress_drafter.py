@@ -14,8 +14,7 @@ _MAX_RIGHT = 12
 
 
 class StressDrafter:
-    """Random trees that hold the plain answer's continuation, 0 to 12 tokens of it, scattered among random siblings
-    and dead-end branches.
+    """Random trees that hold 0 to 12 tokens of the plain answer's continuation, among random siblings and dead ends.
 
     So accepted paths are long, their KV rows lie apart and must be moved, and every tree also holds rejections.
     answers: token ids of a prompt -> token ids that plain decoding gives; the same seed gives the same trees.

@@ -92,9 +92,5 @@ def _is_merged(context: Any, merged: ir.Value, heads: ir.Value, sizes: ir.Value,
     return is_turned_back and joined.tolist() in ([0, 0, -1], [0, 0, int(cut[2:].prod())])
 
 
-def _leave_out(op: Any, merged: ir.Value, **_: Any) -> Any:
-    return op.Identity(merged)
-
-
-# Cuts an IntegerAttention's output into heads only to merge them again.
-MERGED_HEADS = RewriteRuleSet([RewriteRule(_cut_and_joined, _leave_out, _is_merged)])
+# What cuts an IntegerAttention's output into heads only to merge them again is left out.
+MERGED_HEADS = RewriteRuleSet([RewriteRule(_cut_and_joined, lambda op, merged, **_: op.Identity(merged), _is_merged)])

@@ -15,10 +15,7 @@ _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions tha
 
 
 def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool) -> None:
-    """Replace every attention marker by the variant `attention`, in place.
-
-    is_quantized: the model's weights are, so that attention may round as they do.
-    """
+    """Replace every attention marker. is_quantized: the weights are, so that attention may round as they do."""
     exact = ExactAttention(editor, is_quantized)
     lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
