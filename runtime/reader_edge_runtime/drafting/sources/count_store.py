@@ -48,7 +48,7 @@ class CountStore:
     def reserve(self, num_tokens: int) -> None:
         """Have room for the text to go on by so many tokens."""
         num_needed = self.end + num_tokens + 1
-        if num_needed > len(self.text):
+        if num_needed > len(self.arrays.text):
             text = _new_text(self.arrays.header, num_needed + num_needed // 2)
             text[: self.end] = self.text[: self.end]
             self.arrays = self.arrays._replace(text=text)
