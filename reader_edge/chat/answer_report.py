@@ -6,7 +6,7 @@ from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
-from reader_edge_runtime.decoding.acceptance.recheck import Recheck
+from reader_edge_runtime.decoding.acceptance import Recheck
 from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 

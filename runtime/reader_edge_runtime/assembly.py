@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
-from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
-from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, accept_exactly
+from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Recheck, accept_exactly, near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter

@@ -171,17 +171,13 @@ class Engine:
         finally:
             self.close(answer.request)
 
-    def step(self) -> None:
-        """Decode one step of all requests."""
-        with self._lock:
-            self._cancel_closed()
-            self.decoder.step()
-
     @contextmanager
     def working(self) -> Iterator[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile."""
         with self._lock:
-            self._cancel_closed()
+            while self._closed:
+                self.decoder.cancel(self._closed[0])
+                self._closed.popleft()
             yield self.decoder
 
     def close(self, *requests: Request) -> None:
@@ -190,11 +186,6 @@ class Engine:
         if not self._lock.locked():
             with self.working():
                 return
-
-    def _cancel_closed(self) -> None:
-        while self._closed:
-            self.decoder.cancel(self._closed[0])
-            self._closed.popleft()
 
     def _calibrate_batches(self) -> None:
         """Measure batched passes when the first batch comes; one size stands for all."""
@@ -229,20 +220,24 @@ class _Answer:
     def next_chunk(self) -> GenerationChunk:
         """What was emitted since the last chunk; decodes until there is something."""
         request = self.request
-        while request.is_running and request.num_output_tokens == self._num_taken:
-            self._engine.step()
-        with self._engine.working():
-            token_ids = tuple(request.token_ids[request.num_prompt_tokens + self._num_taken :])
-            self._num_taken += len(token_ids)
-            if request.is_running:
-                return GenerationChunk(self._stream.take(), token_ids)
-            self._stream.finish()
-            return GenerationChunk(self._stream.take(), token_ids, request.finish_reason, request.stats, request.error)
+        while True:
+            with self._engine.working() as decoder:  # others get their turn after each step
+                if request.is_running and request.num_output_tokens == self._num_taken:
+                    decoder.step()
+                token_ids = tuple(request.token_ids[request.num_prompt_tokens + self._num_taken :])
+                self._num_taken += len(token_ids)
+                if not request.is_running:
+                    self._stream.finish()
+                    end = request.finish_reason, request.stats, request.error
+                    return GenerationChunk(self._stream.take(), token_ids, *end)
+                if token_ids:
+                    return GenerationChunk(self._stream.take(), token_ids)
 
     def result(self) -> GenerationResult:
         """The whole answer, decoded to its end."""
         while self.request.is_running:
-            self._engine.step()
+            with self._engine.working() as decoder:
+                decoder.step()
         chunk = self.next_chunk()
         reason = chunk.finish_reason or "cancelled"
         return GenerationResult(chunk.text, chunk.token_ids, reason, self.request.stats, chunk.error)

@@ -110,9 +110,10 @@ class GenerationStats(StepTimes):
         self.num_drafted_tokens += len(tree) - 1
         self.num_accepted_tokens += len(path) - 1
         for source, value in zip(tree.sources[1:], tree.values[1:], strict=True):
+            tenth = _tenth(value)
             self.drafted_by_source[source] += 1
-            self.drafted_by_tenth[_tenth(value)] += 1
-            self.predicted_by_tenth[_tenth(value)] += round(1000 * value)
+            self.drafted_by_tenth[tenth] += 1
+            self.predicted_by_tenth[tenth] += round(1000 * value)
         for depth, node in enumerate(path[1:], start=1):
             self.accepted_by_source[tree.sources[node]] += 1
             self.accepted_by_depth[depth] += 1

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance.verification import AcceptanceRule, Verification, accept_exactly
+from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
 from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan

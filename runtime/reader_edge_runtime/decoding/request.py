@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -126,9 +125,7 @@ class Request:
         """A block of work for this request, whose error ends this request alone."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if not isinstance(error, Exception):
             return False
         self.fail(error)

@@ -33,7 +33,8 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
     num_rows = max(map(len, wanted.rows))
     input_ids = np.zeros((num_trees, num_nodes), np.int64)
     position_ids = np.zeros((num_trees, num_nodes), np.int64)
-    mask = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
+    mask: Float32Array = np.empty((num_trees, 1, num_nodes, num_visible), np.float32)
+    mask.fill(MASKED)  # sooner than by np.full
     rows = np.zeros((num_trees, num_rows), np.int64)
     for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
         size = len(tree)

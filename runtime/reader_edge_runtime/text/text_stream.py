@@ -65,6 +65,7 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], stop: Sequence[str]) -> None:
         self._decoder = StreamDecoder(tokenizer, prompt_token_ids)
         self._stop = stop
+        self._longest = max(map(len, stop), default=1) - 1  # of what may begin a stop string
         self._held = ""
         self._ready = ""
         self._is_stopped = False
@@ -95,6 +96,5 @@ class TextStream:
 
     def _num_held(self, text: str) -> int:
         """Length of the longest end of the text that begins a stop string."""
-        longest = max((len(stop) - 1 for stop in self._stop), default=0)
-        sizes = range(min(longest, len(text)), 0, -1)
+        sizes = range(min(self._longest, len(text)), 0, -1)
         return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in self._stop)), 0)

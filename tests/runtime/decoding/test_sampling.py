@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.config import SamplingConfig
-from reader_edge_runtime.decoding.acceptance.verification import accept_exactly
+from reader_edge_runtime.decoding.acceptance import accept_exactly
 from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError

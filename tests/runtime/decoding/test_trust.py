@@ -1,6 +1,6 @@
 """Trust: few losing drafts end belief in them, rests grow and end, and the next request knows."""
 
-from reader_edge_runtime.decoding.acceptance.verification import Verification
+from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from reader_edge_runtime.decoding.acceptance.verification import Verification
-from reader_edge_runtime.decoding.planning.overheads import Overheads
-from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.decoding.acceptance import Verification
+from reader_edge_runtime.decoding.planning.step_times import Overheads, PassTimes
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree

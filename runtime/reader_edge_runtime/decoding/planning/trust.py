@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from reader_edge_runtime.decoding.acceptance.verification import Verification
+from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 
 _PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a drafter

@@ -1,6 +1,5 @@
 """Moving KV rows on a device: the package's commit graph, bound in place to the whole slab or to one slot's tensors."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,7 @@ from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_b
 from reader_edge_runtime.target import Int64Array
 
 View = tuple[list[int], int]  # shape and address of a part of a slab
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundMove:
-    """A move of some number of rows: its tensors and their binding."""
-
-    rows: DeviceArray
-    write_pos: DeviceArray
-    binding: ort.IOBinding
+BoundMove = tuple[DeviceArray, DeviceArray, ort.IOBinding]  # rows, write_pos, and what binds them
 
 
 class CommitGraph:
@@ -33,7 +24,7 @@ class CommitGraph:
             raise ProviderError(f"'{graph}' moves no whole cache, as an earlier version made it: export again.")
         self._device = device
         self._options = run_options()
-        self._moves: dict[int, _BoundMove] = {}
+        self._moves: dict[int, BoundMove] = {}
         self._bound_slab: DeviceArray | None = None
 
     def move_rows(self, slab: DeviceArray, slot: int, rows: Int64Array, start: int) -> None:
@@ -48,10 +39,10 @@ class CommitGraph:
         num_tensors, num_slots, _, capacity, _ = slab.shape
         write_pos = np.full((num_tensors, num_slots), capacity - num_rows)
         write_pos[:, slot] = start
-        move = self._bound_move(slab, num_rows)
-        move.rows.write(padded)
-        move.write_pos.write(write_pos.reshape(-1))
-        run_bound(self._session, move.binding, self._options)
+        bound_rows, bound_write_pos, binding = self._bound_move(slab, num_rows)
+        bound_rows.write(padded)
+        bound_write_pos.write(write_pos.reshape(-1))
+        run_bound(self._session, binding, self._options)
 
     def copy_slot(self, source: DeviceArray, slot: int, target: DeviceArray, target_slot: int) -> None:
         """Copy a slot of one slab to a slot of another: unbound from its past, a scatter copies everything."""
@@ -62,7 +53,7 @@ class CommitGraph:
             binding = self._bind(source.data_type, *views, first, first)
             run_bound(self._session, binding, self._options)
 
-    def _bound_move(self, slab: DeviceArray, num_rows: int) -> _BoundMove:
+    def _bound_move(self, slab: DeviceArray, num_rows: int) -> BoundMove:
         """The slab bound in place, kept until it moves."""
         if self._bound_slab is not slab:
             self._moves.clear()
@@ -70,8 +61,7 @@ class CommitGraph:
         if num_rows not in self._moves:
             view = [slab.shape[0] * slab.shape[1], *slab.shape[2:]], slab.address
             rows, write_pos = (DeviceArray(self._device, "int64", (size,)) for size in (num_rows, view[0][0]))
-            binding = self._bind(slab.data_type, view, view, rows, write_pos)
-            self._moves[num_rows] = _BoundMove(rows, write_pos, binding)
+            self._moves[num_rows] = rows, write_pos, self._bind(slab.data_type, view, view, rows, write_pos)
         return self._moves[num_rows]
 
     def _bind(

@@ -7,8 +7,7 @@ import pytest
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.acceptance.recheck import Recheck, near_tie_margin
-from reader_edge_runtime.decoding.acceptance.verification import accept_exactly
+from reader_edge_runtime.decoding.acceptance import Recheck, accept_exactly, near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.measuring.width_probe import WidthReport

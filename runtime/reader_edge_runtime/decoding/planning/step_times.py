@@ -1,6 +1,7 @@
-"""What a pass takes here and now: the measured curve, corrected by what passes really take."""
+"""What steps take here and now: a measured curve of passes, corrected by real ones, and what comes beside them."""
 
 import math
+from dataclasses import dataclass
 
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 
@@ -8,7 +9,7 @@ from reader_edge_runtime.measuring.verify_cost import VerifyCost
 _UNMEASURED_GROWTH = 0.033
 
 _PAST_STEP = 64  # committed rows between which a curve is taken to be the same
-_MEMORY = 0.1  # share of the newest pass in a correction, more while few were seen
+_MEMORY = 0.1  # weight of the newest value in a mean, and in a correction, where it is more while few were seen
 # A busy machine slows all together, so a plain pass moves the whole curve, while a wide one may also tell that the
 # curve's shape is wrong: how much of its correction goes to the one-node pass, and to other widths.
 _SHARE_OF_PLAIN, _SHARE_OF_OTHERS = 0.5, 0.7
@@ -90,3 +91,43 @@ class PassTimes:
         growth = (batch_size / nearest) ** 0.5  # between no growth and one pass a sequence
         times: list[float] = self._costs[nearest].pass_seconds(past)[: self.max_width + 1].tolist()
         return [time * growth for time in times]
+
+
+@dataclass(slots=True)
+class Overheads:
+    """Moving means in seconds for one request. Choosing tokens takes as long with drafts as without, and is left out.
+
+    plain_s: a step beside its pass. draft_s: what drafting, and learning from the draft, add to it.
+    start_s: what a request's first draft takes beyond that, since it learns the prompt.
+    finish_s: learning the answer when the request ends.
+    """
+
+    plain_s: float = 5e-5
+    draft_s: float = 1e-4
+    start_s: float = 3e-4
+    finish_s: float = 1e-4
+
+    @property
+    def first_draft_s(self) -> float:
+        """What a request's first draft takes, and what it takes at the end to have drafted."""
+        return self.start_s + self.draft_s + self.finish_s
+
+    def learn_step(self, seconds: float, batch_size: int, num_drafts: int, num_first_drafts: int) -> None:
+        """Learn from the seconds that a step took beside its pass."""
+        if not num_drafts:
+            self.plain_s = _moved(self.plain_s, seconds / batch_size)
+            return
+        drafting_s = max(0.0, seconds - batch_size * self.plain_s)
+        if num_first_drafts:
+            self.start_s = _moved(self.start_s, max(0.0, drafting_s - num_drafts * self.draft_s) / num_first_drafts)
+        else:
+            self.draft_s = _moved(self.draft_s, drafting_s / num_drafts)
+
+    def learn_finish(self, seconds: float) -> None:
+        """Learn from the seconds that the drafter took when a request ended."""
+        self.finish_s = _moved(self.finish_s, seconds)
+
+
+def _moved(mean: float, value: float) -> float:
+    """A mean that follows its newest values, but no outlier far."""
+    return mean + _MEMORY * (min(value, 2 * mean) - mean)

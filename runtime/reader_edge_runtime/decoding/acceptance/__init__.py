@@ -1,1 +1,0 @@
-"""Which drafted tokens stay."""
