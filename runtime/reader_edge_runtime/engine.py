@@ -145,11 +145,10 @@ class Engine:
             self.close(*[answer.request for answer in answers])
 
     def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generator[GenerationChunk, None, None]:
-        """Answer one prompt piece by piece; the last chunk has the finish reason and the statistics.
+        """Answer one prompt piece by piece; closing the iterator early ends the request and leaves the cache right.
 
-        The prompt is checked at once and the request starts with the first chunk. Closing the iterator early ends the
-        request and leaves the cache right. Several streams may be read in turn, also by several threads. Raises what
-        made the request fail, after the chunks that came before.
+        The prompt is checked at once and the request starts with the first chunk. Several streams may be read in turn,
+        also by several threads. Raises what made the request fail, after the chunks that came before.
         """
         return self._chunks(_Answer(self, prompt, config))
 

@@ -82,9 +82,7 @@ class Planner:
             self.overheads.learn_finish(seconds)
 
     def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
-        """The nodes to report on of a prompt's chunk behind `length` tokens: the last, and for drafting as many of the
-        prompt's last ones as the drafter wants, unless that takes more than it saves.
-        """
+        """Nodes to report on of a prompt's chunk behind `length` tokens: the last, and those that drafting pays for."""
         is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_in_vain
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)

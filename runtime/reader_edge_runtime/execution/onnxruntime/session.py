@@ -25,10 +25,7 @@ _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their resul
 
 
 def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
-    """Load a graph on the CPU provider with `threads` threads (0: the usable cores).
-
-    library: operators whose kernels take the place of the graph's own definitions.
-    """
+    """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions."""
     options = session_options(threads)
     if has_saturating_sums():
         options.add_session_config_entry("session.x64quantprecision", "1")
@@ -71,10 +68,7 @@ def load_session(
 
 
 def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.InferenceSession:
-    """Load a graph that `provider` runs whole, without a copy between host and device.
-
-    Raises ProviderError, with names of the nodes in the way.
-    """
+    """Load a graph that `provider` runs whole. Raises ProviderError, with names of the nodes in the way."""
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = load_session(graph, options, provider, _OPTIONS.get(provider))
@@ -82,24 +76,20 @@ def load_placed(graph: Path, options: ort.SessionOptions, provider: str) -> ort.
         if _REFUSAL not in str(error):
             raise
         uncaptured = load_session(graph, options, provider)
-        check_placement(uncaptured, provider)
-        sizes = [name for _, name in _nodes(uncaptured) if name.startswith(_MAKERS_OF_SIZES)]
+        sizes = [name for name in check_placement(uncaptured, provider) if name.startswith(_MAKERS_OF_SIZES)]
         raise _refusal(f"{provider} would copy between host and device, for what comes of", sizes) from error
     check_placement(session, provider)
     return session
 
 
-def check_placement(session: ort.InferenceSession, provider: str) -> None:
-    """Raise ProviderError, with names, unless `provider` runs every node of a session with recorded placement."""
-    misplaced = [name for ep_name, name in _nodes(session) if ep_name != provider]
+def check_placement(session: ort.InferenceSession, provider: str) -> list[str]:
+    """A session's nodes as "operator name". Raises ProviderError, with names, unless `provider` runs all of them."""
+    subgraphs = session.get_provider_graph_assignment_info()
+    nodes = [(each.ep_name, f"{node.op_type} {node.name}".rstrip()) for each in subgraphs for node in each.get_nodes()]
+    misplaced = [name for ep_name, name in nodes if ep_name != provider]
     if misplaced:
         raise _refusal(f"{provider} does not run", misplaced)
-
-
-def _nodes(session: ort.InferenceSession) -> list[tuple[str, str]]:
-    """The provider of each node, and the node as "operator name"."""
-    subgraphs = session.get_provider_graph_assignment_info()
-    return [(each.ep_name, f"{node.op_type} {node.name}".rstrip()) for each in subgraphs for node in each.get_nodes()]
+    return [name for _, name in nodes]
 
 
 def _refusal(finding: str, nodes: list[str]) -> ProviderError:

@@ -1,15 +1,92 @@
-"""The KV cache on a device: one allocation, moved by the commit graph, grown through the host."""
+"""The KV cache on a device: one allocation, grown through the host, moved by the package's commit graph.
+
+The graph is bound in place to the whole slab, or to one slot's tensors.
+"""
+
+from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 
-from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows
-from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph
-from reader_edge_runtime.execution.onnxruntime.device.device_memory import DeviceArray, host_type
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_rows, tree_bucket
+from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
+from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Cache, Int64Array
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096
+
+View = tuple[list[int], int]  # shape and address of a part of a slab
+BoundMove = tuple[DeviceArray, DeviceArray, ort.IOBinding]  # rows, write_pos, and what binds them
+
+
+class CommitGraph:
+    """Moves rows within a slot, and whole slots, of a slab (2L, slots, H, S, D) that lies on a device."""
+
+    def __init__(self, graph: Path, device: str, provider: str) -> None:
+        self._session = load_placed(graph, session_options(1), provider)
+        if {node.name for node in self._session.get_inputs()} != {"kv", "rows", "write_pos"}:
+            raise ProviderError(f"'{graph}' moves no whole cache, as an earlier version made it: export again.")
+        self._device = device
+        self._options = run_options()
+        self._moves: dict[int, BoundMove] = {}
+        self._bound_slab: DeviceArray | None = None
+
+    def move_rows(self, slab: DeviceArray, slot: int, rows: Int64Array, start: int) -> None:
+        """Copy rows of a slot to `start` and on, in all layers; the ranges may overlap.
+
+        The number of rows is padded with rows that are copied onto themselves, so S must leave room for them. Other
+        slots get theirs behind all that passes may commit, in the rows kept for padding.
+        """
+        num_rows = tree_bucket(len(rows))
+        padded = np.arange(start, start + num_rows)
+        padded[: len(rows)] = rows
+        num_tensors, num_slots, _, capacity, _ = slab.shape
+        write_pos = np.full((num_tensors, num_slots), capacity - num_rows)
+        write_pos[:, slot] = start
+        bound_rows, bound_write_pos, binding = self._bound_move(slab, num_rows)
+        bound_rows.write(padded)
+        bound_write_pos.write(write_pos.reshape(-1))
+        run_bound(self._session, binding, self._options)
+
+    def copy_slot(self, source: DeviceArray, slot: int, target: DeviceArray, target_slot: int) -> None:
+        """Copy a slot of one slab to a slot of another: unbound from its past, a scatter copies everything."""
+        first = DeviceArray(self._device, "int64", (1,))
+        first.write(np.zeros(1))
+        for index in range(source.shape[0]):
+            views = slot_view(source, index, slot, 1), slot_view(target, index, target_slot, 1)
+            binding = self._bind(source.data_type, *views, first, first)
+            run_bound(self._session, binding, self._options)
+
+    def _bound_move(self, slab: DeviceArray, num_rows: int) -> BoundMove:
+        """The slab bound in place, kept until it moves."""
+        if self._bound_slab is not slab:
+            self._moves.clear()
+            self._bound_slab = slab
+        if num_rows not in self._moves:
+            view = [slab.shape[0] * slab.shape[1], *slab.shape[2:]], slab.address
+            rows, write_pos = (DeviceArray(self._device, "int64", (size,)) for size in (num_rows, view[0][0]))
+            self._moves[num_rows] = rows, write_pos, self._bind(slab.data_type, view, view, rows, write_pos)
+        return self._moves[num_rows]
+
+    def _bind(
+        self, data_type: str, source: View, target: View, rows: DeviceArray, write_pos: DeviceArray
+    ) -> ort.IOBinding:
+        binding = self._session.io_binding()
+        binding.bind_input("kv", self._device, 0, ELEMENT_TYPES[data_type], *source)
+        binding.bind_output("moved", self._device, 0, ELEMENT_TYPES[data_type], *target)
+        binding.bind_ortvalue_input("rows", rows.value)
+        binding.bind_ortvalue_input("write_pos", write_pos.value)
+        return binding
+
+
+def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) -> View:
+    """Shape (B, H, S, D) and address of a range of slots of KV tensor `index`."""
+    num_tensors, num_all_slots, *slot_shape = slab.shape
+    slot_bytes = slab.num_bytes // (num_tensors * num_all_slots)
+    return [num_slots, *slot_shape], slab.address + (index * num_all_slots + first_slot) * slot_bytes
 
 
 class DeviceCache(Cache):

@@ -11,9 +11,8 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, padded, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.device.buckets import MAX_CAPTURED, tree_bucket, visible_bucket
-from reader_edge_runtime.execution.onnxruntime.device.commit_graph import CommitGraph, slot_view
 from reader_edge_runtime.execution.onnxruntime.device.cuda import gpu_name
-from reader_edge_runtime.execution.onnxruntime.device.device_cache import DeviceCache
+from reader_edge_runtime.execution.onnxruntime.device.device_cache import CommitGraph, DeviceCache, slot_view
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract, input_tensors, output_tensors
 from reader_edge_runtime.execution.onnxruntime.session import (

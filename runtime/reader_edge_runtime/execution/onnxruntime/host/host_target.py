@@ -88,10 +88,7 @@ class HostTarget:
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":
-        """Load the package's graph on the CPU and check it against the contract.
-
-        uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError.
-        """
+        """uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError."""
         if package.manifest.kv_dtype == "bfloat16":
             raise ProviderError(
                 f"'{package.folder}' is in bf16, which ONNX Runtime does not multiply on a CPU: "
@@ -114,13 +111,8 @@ class HostTarget:
         return HostCache(self.manifest, num_slots, capacity)
 
     def prefill_chunk(self, past: int) -> int:
-        """How many tokens of a prompt to score at once after `past` others, for the memory that passes take.
-
-        Native attention adds up scores as they come; the graph's own definition holds them all.
-        """
-        if self.is_native:
-            return _NATIVE_CHUNK
-        return _CHUNK if past < _LATE else _LATE_CHUNK
+        # Native attention adds up scores as they come; the graph's own definition holds them all.
+        return _NATIVE_CHUNK if self.is_native else _CHUNK if past < _LATE else _LATE_CHUNK
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
         inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
