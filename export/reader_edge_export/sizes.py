@@ -122,7 +122,7 @@ def _numbered(graph: ir.Graph, run: int) -> dict[str | None, ir.Value]:
         for output in node.outputs:
             output.shape = output.type = None
         known.update(zip(node.outputs, _marker_sizes(node), strict=False))
-        outputs.extend(output for output in node.outputs if output not in outputs)  # so that none is folded away
+        outputs.extend(output for output in node.outputs if not output.is_graph_output())  # so that none is folded away
     for value, sizes in known.items():
         value.dtype = value.dtype or ir.DataType.FLOAT
         value.shape = ir.Shape([size if isinstance(size, int) else _FREE_SIZES[str(size)][run] for size in sizes])
