@@ -67,8 +67,8 @@ class DraftTree:
             raise DraftError(f"A draft tree starts with the last token {root_token_id}, got {self!r:.200}.")
         if len(self) > max_nodes:
             raise DraftError(f"A draft tree may have {max_nodes} nodes here, got {len(self)}.")
-        seen = set()
-        for node, (token_id, parent) in enumerate(zip(self.token_ids, self.parents, strict=True)):
+        edges = list(zip(self.parents, self.token_ids, strict=True))
+        for node, (parent, token_id) in enumerate(edges):
             if not 0 <= token_id < vocab_size:
                 raise DraftError(
                     f"Draft node {node} from source {self.sources[node]!r} has token id {token_id}, but the vocabulary "
@@ -76,9 +76,9 @@ class DraftTree:
                 )
             if node and not 0 <= parent < node:
                 raise DraftError(f"Draft node {node} has parent {parent}, which does not come before it.")
-            if (parent, token_id) in seen:
-                raise DraftError(f"Draft node {node} repeats its sibling's token {token_id}.")
-            seen.add((parent, token_id))
+        if len(set(edges)) < len(edges):
+            node = next(node for node, edge in enumerate(edges) if edge in edges[:node])
+            raise DraftError(f"Draft node {node} repeats its sibling's token {self.token_ids[node]}.")
 
     def ancestors_and_depths(self) -> tuple[BoolArray, Int64Array]:
         """Whether node j is node i or above it, bool (N, N), and each node's distance from the root, int64 (N,).

@@ -11,6 +11,7 @@ from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.errors import DraftError
 
 _FIRST_TOKENS = 1 << 10
+_NONE_BEFORE = (-1,) * successors.NUM_BEFORE
 
 
 class SuccessorStore:
@@ -32,9 +33,8 @@ class SuccessorStore:
             return
         token_ids = np.array(scored.tree.token_ids, np.int64)
         parents = np.array(scored.tree.parents, np.int64)
-        before: Int64Array = np.full(successors.NUM_BEFORE, -1, np.int64)
         newest_first = text[max(0, scored.root - successors.NUM_BEFORE) : scored.root][::-1]
-        before[: len(newest_first)] = newest_first
+        before: Int64Array = np.array([*newest_first, *_NONE_BEFORE][: successors.NUM_BEFORE], np.int64)
         learned = 0
         while True:
             scores = (scored.rows.start + learned, scored.top_ids[learned:], scored.top_logits[learned:])
