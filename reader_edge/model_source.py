@@ -1,16 +1,17 @@
-"""Which package MODEL means: a package folder, a Hugging Face folder or id, or the demo; and which tokenizer."""
+"""Which package MODEL means: a package folder, a Hugging Face folder, a name, or the demo; and which tokenizer."""
 
-import hashlib
 import os
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from filelock import FileLock
-from platformdirs import user_cache_path
 
+from reader_edge.catalogue.names import canonical, is_model_name
+from reader_edge.catalogue.pull import pulled
+from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stage_progress
+from reader_edge_export.pipeline import check_installation
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
@@ -18,7 +19,13 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A folder or file that a model is exported from. name: in the catalogue or on the hub, None for any other."""
+
+    path: Path
+    name: str | None = None
 
 
 def load_engine(
@@ -45,24 +52,36 @@ def load_engine(
 
 
 def find_package(model: str | None) -> Path:
-    """The package folder of a model; a Hugging Face one is exported once into the user's cache.
+    """The package folder of a model; what is none yet is fetched and exported once, into the user's cache.
 
-    None: what $READER_EDGE_MODEL names, else the bundled demo. Raises PackageError, InstallationError or ExportError.
+    None: what $READER_EDGE_MODEL names, else the bundled demo.
+    Raises CatalogueError, PackageError, InstallationError or ExportError.
     """
     name = model or os.environ.get(MODEL_VARIABLE)
     if not name:
         return bundled_demo()
-    folder = Path(name)
-    if (folder / "config.json").is_file() and not (folder / MANIFEST_NAME).exists():
-        return _exported(name, _source_key(folder))
-    if _HUB_ID.fullmatch(name) and not folder.parent.exists():  # "models/demo" beside a folder models is a slip
-        return _exported(name, name)
-    return folder
+    source = find_source(name)
+    is_package = (source.path / MANIFEST_NAME).exists() or not (source.path / "config.json").is_file()
+    return source.path if source.name is None and is_package else _exported(source)
+
+
+def find_source(model: str) -> ModelSource:
+    """What a path or a name means; what a name means is fetched where it is not here yet.
+
+    Raises CatalogueError, UnsupportedArchitectureError, or InstallationError where nothing could be exported.
+    """
+    path = Path(model)
+    is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
+    if path.exists() or is_slip or not is_model_name(model):
+        return ModelSource(path)
+    if StoredModel(canonical(model)).source() is None:
+        check_installation()  # before a download that nothing could be made of
+    return ModelSource(pulled(model), canonical(model))
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load the tokenizer of a package or model folder, or from its file. Raises TokenizerError."""
-    path = Path(name)
+    """Load a model's tokenizer, or one from its own file. Raises TokenizerError, and what `find_source` does."""
+    path = find_source(name).path
     if path.is_dir():
         path /= TOKENIZER_NAME
     if not path.is_file():
@@ -80,23 +99,24 @@ def bundled_demo() -> Path:
     return found
 
 
-def _exported(name: str, key: str) -> Path:
-    """The package of a Hugging Face model, in the user's cache; one process exports it while others wait."""
+def _exported(source: ModelSource) -> Path:
+    """The package of a model, in the user's cache; one process exports it while others wait."""
     from reader_edge_export.options import ExportOptions
     from reader_edge_export.pipeline import export_model
 
-    digest = hashlib.sha256(f"{FORMAT_VERSION} {key}".encode()).hexdigest()[:16]
-    out = user_cache_path("reader-edge") / "packages" / f"{Path(name).resolve().name}-int8-{digest}"
+    stored = StoredModel(source.name or str(source.path.resolve()))
+    out = stored.package("int8", f"{FORMAT_VERSION} {_source_key(source.path)}")
     if (out / MANIFEST_NAME).is_file():
         return out
-    with stage_progress(f"Exporting {name} (once)") as on_stage, FileLock(f"{out}.lock"):
+    with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
-            export_model(name, out, ExportOptions(precision="int8", attention="exact"), on_stage=on_stage)
+            options = ExportOptions(precision="int8", attention="exact")
+            export_model(source.path, out, options, on_stage=on_stage, name=source.name)
     return out
 
 
-def _source_key(folder: Path) -> str:
+def _source_key(path: Path) -> str:
     """Changes when a file of the model does. Sizes and times: reading all weights at every start would take seconds."""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return f"{folder.resolve()} {stats}"
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return f"{path.resolve()} {stats}"

@@ -14,6 +14,7 @@ from typing import cast
 import hypothesis
 import pytest
 
+from reader_edge.catalogue.store import StoredModel
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 
@@ -24,6 +25,9 @@ hypothesis.settings.load_profile("no deadline")
 
 # A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What `reader-edge pull smollm2:135m` fetched, looked for in the user's own cache.
+_REAL_MODEL = StoredModel("smollm2:135m").source()
 
 # The user's own cache stays out of the tests, in this process and in those that tests start. Compiled kernels alone are
 # kept for the next run: compiling them takes half a minute, and their folder's name tells their version.
@@ -39,6 +43,7 @@ _SLOW_PLACES = [
     ROOT / "tests" / place
     for place in (
         *("benchmarks", "export", "fuzz", "reader_edge/bench", "reader_edge/proof", "reader_edge/test_run.py"),
+        "reader_edge/catalogue/test_wheel.py",
         *("runtime/test_engine.py", "runtime/text/test_chat_template.py"),
     )
 ]
@@ -55,10 +60,12 @@ def fuzz_seconds(pytestconfig: pytest.Config) -> float:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `pytest -m fast` runs."""
+    """Mark what `pytest -m fast` and `pytest -m real_model` run."""
     imports = {module: _imports(module) for module in {_module(item) for item in items}}
     for item in items:
-        if not _is_in_slow_place(item.path) and not imports[_module(item)] & _SLOW_IMPORTS:
+        if "real_model" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real_model)
+        elif not _is_in_slow_place(item.path) and not imports[_module(item)] & _SLOW_IMPORTS:
             item.add_marker(pytest.mark.fast)
 
 
@@ -80,6 +87,24 @@ def _imports(module: ModuleType) -> set[str]:
     """The packages whose modules, classes and functions a test module names."""
     values = vars(module).values()
     return {str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).split(".")[0] for value in values}
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Path:
+    """SmolLM2-135M-Instruct, as a GGUF file or a folder in Hugging Face format."""
+    if _REAL_MODEL is None:
+        pytest.skip("`reader-edge pull smollm2:135m` fetches it")
+    return _REAL_MODEL
+
+
+@pytest.fixture(scope="session")
+def real_package(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real model's int8 package; exporting it takes half a minute, once for all tests."""
+    from reader_edge_export import export_model
+
+    out = tmp_path_factory.mktemp("real") / "package"
+    export_model(real_model, out)
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
         check_target(out, force)
         _put_in_place(partial, out)
     except Exception as error:
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise ExportError(f"The disk of '{out.parent}' is full: free some space and export again.") from error
         if isinstance(error, OSError):
             raise ExportError(f"The package at '{out}' cannot be written: {error}.") from error
@@ -72,7 +72,8 @@ def _put_in_place(partial: Path, out: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _is_disk_full(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is a full disk."""
     # Libraries in C++ report a full disk as a RuntimeError with the system's words.
     while error is not None:
         if (isinstance(error, OSError) and error.errno in _FULL) or os.strerror(errno.ENOSPC) in str(error):

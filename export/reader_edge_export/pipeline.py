@@ -5,6 +5,7 @@ Nothing heavy is imported before the source and the target have been checked.
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources, util
 from pathlib import Path
 
@@ -23,11 +24,13 @@ def export_model(
     out: str | Path,
     options: ExportOptions | None = None,
     on_stage: Callable[[str], None] | None = None,
+    name: str | None = None,
 ) -> ExportReport:
-    """Export a Hugging Face decoder (a folder, or a hub id like "owner/name") to a model package at `out`.
+    """Export a Hugging Face decoder, a folder, to a model package at `out`.
 
-    on_stage: called with a short description when a stage begins. A failure of any kind leaves nothing behind, and an
-    existing package as it was. Raises InstallationError, ExportError (or a child), TokenizerError.
+    on_stage: called with a short description when a stage begins. name: what the package calls its source; None for the
+    source's own name. A failure of any kind leaves nothing behind, and an existing package as it was.
+    Raises InstallationError, ExportError (or a child), TokenizerError.
     """
     options = options or ExportOptions()
     folder = Path(os.path.abspath(out))  # also gives "." a name
@@ -37,6 +40,7 @@ def export_model(
     with quiet_libraries():
         with stages.enter("checking the source"):
             found = find_source(source, options.max_context)
+            found = replace(found, name=name) if name else found
             text = _calibration_text(options.calibration_text)
         with new_package(folder, options.force) as partial:
             from reader_edge_export.package_export import PackageExport

@@ -3,10 +3,16 @@
 import ctypes
 from pathlib import Path
 
-__all__ = ["library_path"]
+__all__ = ["has_library", "library_path"]
+
+_LIBRARY = Path(__file__).with_name("reader_edge_native.so")
+
+
+def has_library() -> bool:
+    """Whether the library is here: it is not without a C++ compiler, or for another processor than x86-64."""
+    return _LIBRARY.is_file()
 
 
 def library_path() -> Path | None:
-    """The library to register with a session; None where this processor lacks the instructions it is made of."""
-    path = Path(__file__).with_name("reader_edge_native.so")
-    return path if ctypes.CDLL(str(path)).reader_edge_is_supported() else None
+    """The library to register with a session; None without one, or where this processor lacks what it is made of."""
+    return _LIBRARY if has_library() and ctypes.CDLL(str(_LIBRARY)).reader_edge_is_supported() else None

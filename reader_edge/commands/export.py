@@ -34,10 +34,12 @@ def export(
     calibration_text: Path | None,
     force: bool,
 ) -> None:
-    """Export MODEL, a Hugging Face folder or id, to a package at OUT, and print OUT."""
+    """Export MODEL, a Hugging Face folder or a name (`reader-edge pull --help`), to a package at OUT, and print OUT."""
+    from reader_edge.model_source import find_source
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
+    from reader_edge_export.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
     options = ExportOptions(
@@ -47,8 +49,10 @@ def export(
         force=force,
         calibration_text=calibration_text,
     )
+    check_target(out.absolute(), force)  # before a download
+    source = find_source(model)
     with stage_progress(f"Exporting {model}") as on_stage:
-        report = export_model(model, out, options, on_stage=on_stage)
+        report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
     pairs = [
         ("precision", report.precision),
         ("attention", report.attention),

@@ -87,6 +87,14 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
         click.echo(visible(f"{name:<{width}}  {value}"))
 
 
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Rows on standard output, each but the last column as wide as its widest cell."""
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
 @contextmanager
 def byte_progress(label: str) -> Iterator[OnProgress]:
     """A bar for bytes done and bytes in all; gone when it is full, and never there in a pipe."""

@@ -49,6 +49,14 @@ class HistoryError(ReaderEdgeError):
     """A history file cannot be used, or belongs to another tokenizer."""
 
 
+class CatalogueError(ReaderEdgeError):
+    """A name means no model, or what it means cannot be fetched, kept or removed."""
+
+
+class HubUnavailableError(CatalogueError):
+    """The hub does not answer, or what asks it is not installed."""
+
+
 class ExportError(ReaderEdgeError):
     """A model cannot be exported."""
 

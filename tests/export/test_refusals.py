@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
@@ -105,19 +104,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         export_model(tmp_path / "nowhere", tmp_path / "out", FP32)
 
 
-def test_a_model_the_hub_cannot_give_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object, **kwargs: object) -> None:
-        raise LocalEntryNotFoundError("Cannot reach the hub.\nDetails follow.")
-
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
-    with pytest.raises(ExportError, match=r"'nobody/nothing' here, .* Cannot reach the hub\.$"):
-        export_model("nobody/nothing", tmp_path / "out", FP32)
-
-
-def test_a_model_from_the_hub_keeps_its_name(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda name, file: str(source / file))
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, allow_patterns: str(source))
-    export_model("somebody/something", tmp_path / "out", FP32)
+def test_a_model_from_the_hub_keeps_its_name(source: Path, tmp_path: Path) -> None:
+    export_model(source, tmp_path / "out", FP32, name="somebody/something")
     assert ModelPackage.open(tmp_path / "out").manifest.source_name == "somebody/something"
 
 

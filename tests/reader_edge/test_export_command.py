@@ -14,15 +14,24 @@ from reader_edge_export.package_folder import new_package
 from reader_edge_runtime.errors import InstallationError
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path, ExportOptions]]:
-    """Exports that were asked for, none of them done."""
-    calls: list[tuple[str, Path, ExportOptions]] = []
+@pytest.fixture(autouse=True)
+def _fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of the hub are here already, each in a folder that bears its name."""
+    monkeypatch.setattr("reader_edge.model_source.pulled", Path)
 
-    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> ExportReport:
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, ExportOptions]]:
+    """Exports that were asked for, none of them done."""
+    calls: list[tuple[str | None, Path, ExportOptions]] = []
+
+    def export_model(
+        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
+    ) -> ExportReport:
         assert callable(on_stage)
         on_stage("tracing")
-        calls.append((source, out, options))
+        assert source == Path(name or "")
+        calls.append((name, out, options))
         return ExportReport(
             out, 7_900_000, options.precision, options.attention, {"top1_agreement": 0.99}, {"tracing": 2}
         )
@@ -32,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path, ExportOption
 
 
 def test_standard_output_holds_the_path_alone(
-    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
 ) -> None:
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.stdout == f"{tmp_path / 'out'}\n"
@@ -42,7 +51,7 @@ def test_standard_output_holds_the_path_alone(
 
 
 def test_options_reach_the_exporter(
-    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("words")
@@ -52,7 +61,7 @@ def test_options_reach_the_exporter(
 
 
 def test_half_precision_brings_its_attention(
-    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]], tmp_path: Path
+    runner: CliRunner, asked: list[tuple[str | None, Path, ExportOptions]], tmp_path: Path
 ) -> None:
     assert runner.invoke(main, ["export", "some/model", "out", "--precision", "fp16"]).exit_code == 0
     assert asked[0][2] == ExportOptions("fp16", "fast")
@@ -63,13 +72,22 @@ def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     assert (result.exit_code, result.stderr) == (1, "Error: max_context is 2, but must be 16 or more.\n")
 
 
+def test_a_target_in_the_way_is_told_before_anything_is_fetched(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
+    result = runner.invoke(main, ["export", "some/model", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: '{tmp_path}' exists already")
+
+
 def test_without_the_extra_the_remedy_is_one_sentence(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse() -> None:
         raise InstallationError("Exporting needs torch, which is missing: pip install 'reader-edge[export]'.")
 
-    monkeypatch.setattr(pipeline, "check_installation", refuse)
+    monkeypatch.setattr("reader_edge.model_source.check_installation", refuse)
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert result.stderr == "Error: Exporting needs torch, which is missing: pip install 'reader-edge[export]'.\n"
@@ -85,9 +103,9 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
         yield folder
 
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
-    monkeypatch.setattr(pipeline, "find_source", lambda name, max_context: None)
+    monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: None)
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
-    result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
+    result = runner.invoke(main, ["export", str(tmp_path / "model"), str(tmp_path / "out")])
     assert result.exit_code == 130
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []

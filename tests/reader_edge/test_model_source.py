@@ -10,11 +10,13 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
+from reader_edge.catalogue.names import canonical
+from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
-from reader_edge.model_source import bundled_demo, find_package
+from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions
-from reader_edge_runtime.errors import PackageError
+from reader_edge_runtime.errors import InstallationError, PackageError
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -23,9 +25,9 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     """Names that were exported; each became a copy of the demo package."""
     names: list[str] = []
 
-    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> None:
+    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None) -> None:
         assert (options.precision, options.attention) == ("int8", "exact")
-        names.append(source)
+        names.append(name or str(source))
         PackageCopy(demo_folder, out)
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -78,15 +80,27 @@ def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
     assert len(exported) == 2
 
 
-def test_a_hub_id_is_exported_once(exported: list[str]) -> None:
-    assert find_package("owner/name") == find_package("owner/name")
-    assert exported == ["owner/name"]
+@pytest.mark.parametrize("name", ["owner/name", "SmolLM2:135M"])
+def test_a_name_is_fetched_and_exported_once_under_its_name(
+    exported: list[str], source_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("reader_edge.model_source.pulled", {name: source_folder}.__getitem__)
+    assert find_package(name) == find_package(name)
+    assert exported == [canonical(name)]
+    assert find_source(name) == ModelSource(source_folder, canonical(name))
+
+
+def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
+    with pytest.raises(InstallationError, match="Exporting needs torch"):
+        find_package("owner/name")
 
 
 def test_two_cold_starts_at_once_export_once(
     monkeypatch: pytest.MonkeyPatch, demo_folder: Path, source_folder: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("reader_edge.model_source.user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     num_asked = threading.Semaphore(0)
     exported: list[Path] = []
 
@@ -95,12 +109,12 @@ def test_two_cold_starts_at_once_export_once(
             num_asked.release()
             return super().acquire(*args, **options)
 
-    def export_model(source: str, out: Path, options: ExportOptions, on_stage: object) -> None:
+    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: None) -> None:
         exported.append(out)
         assert all(num_asked.acquire(timeout=60) for _ in range(2))
         PackageCopy(demo_folder, out)  # raises where another did so before
 
-    monkeypatch.setattr("reader_edge.model_source.FileLock", Lock)
+    monkeypatch.setattr("reader_edge.catalogue.store.FileLock", Lock)
     monkeypatch.setattr(pipeline, "export_model", export_model)
     with ThreadPoolExecutor(2) as pool:
         packages = set(pool.map(find_package, [str(source_folder)] * 2))
@@ -116,11 +130,14 @@ def test_a_path_below_an_existing_folder_is_no_hub_id(
     assert exported == []
 
 
-def test_exports_land_in_the_user_s_cache(exported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader_edge.model_source.user_cache_path", lambda name: tmp_path / name)
-    package = find_package("owner/name")
-    assert package.parent == tmp_path / "reader-edge" / "packages"
-    assert package.name.startswith("name-int8-")
+def test_exports_land_in_the_user_s_cache(
+    exported: list[str], source_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    package = find_package(str(source_folder))
+    assert package.parent == StoredModel(str(source_folder)).folder
+    assert package.parent.parent == tmp_path / "reader-edge" / "models"
+    assert [part.what for part in StoredModel(str(source_folder)).parts()] == ["package, int8"]
 
 
 def test_an_unknown_architecture_is_one_sentence_and_leaves_nothing(

@@ -1,8 +1,7 @@
-"""A model in Hugging Face format, in a local folder or on the hub: checked before anything heavy is imported."""
+"""A model in Hugging Face format, in a folder: checked before anything heavy is imported."""
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import sha256_of
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model"]
 _UNSAFE_WEIGHTS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -20,7 +17,7 @@ _UNSAFE_WEIGHTS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 class Source:
     """A folder that holds a supported model.
 
-    name: as the user gave it. config: the contents of config.json. max_context: tokens of context to export.
+    name: its path, or that on the hub. config: the contents of config.json. max_context: tokens of context to export.
     """
 
     name: str
@@ -46,15 +43,13 @@ class Source:
 
 
 def find_source(name: str | Path, max_context: int | None) -> Source:
-    """Find and check a model: a local folder, else the id of a model on the hub ("owner/name").
+    """Check a model in a folder.
 
     Raises ExportError, UnsupportedArchitectureError or TokenizerError, with the remedy in one sentence.
     """
     folder = Path(name)
-    if not folder.exists() and _HUB_ID.fullmatch(str(name)):
-        folder = _download(str(name), max_context)
     if not folder.is_dir():
-        raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a hub id like 'owner/name'.")
+        raise ExportError(f"No model at '{name}': give a folder in Hugging Face format.")
     source = _checked(str(name), folder, max_context)
     _check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
@@ -97,17 +92,3 @@ def _check_weights(folder: Path) -> None:
             f"'{folder}' holds its weights as {unsafe[0]}, a pickle that may run code: convert them to safetensors."
         )
     raise ExportError(f"'{folder}' holds no weights (*.safetensors): fetch the model again.")
-
-
-def _download(name: str, max_context: int | None) -> Path:
-    """Fetch a model from the hub; its config comes first, so that an unsupported model costs nothing."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-    from requests import RequestException
-
-    try:
-        _checked(name, Path(hf_hub_download(name, "config.json")).parent, max_context)
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, RequestException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ExportError(f"No folder '{name}' here, and the hub gave no such model: {reason}") from error

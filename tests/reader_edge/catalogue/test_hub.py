@@ -1,0 +1,147 @@
+"""Fetching from the hub: whole or not at all, gone on with after a break, checked, and told in one sentence."""
+
+import errno
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from reader_edge.catalogue import hub as hub_module
+from reader_edge.catalogue.pull import pulled
+from reader_edge.catalogue.store import StoredModel
+from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
+from tests.reader_edge.catalogue.conftest import set_hub
+from tests.reader_edge.catalogue.fake_hub import FakeHub
+
+
+def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None:
+    folder = pulled("owner/model")
+    assert folder.name == "model"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        name: hub.files[name] for name in ("config.json", "model.safetensors")
+    }
+    assert pulled("owner/model") == folder
+    assert [name for name, _ in hub.downloads] == ["config.json", "model.safetensors"]
+
+
+def test_what_is_here_is_found_without_the_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pulled("owner/model")
+    monkeypatch.setattr(hub_module, "fetch", None)  # calling it would fail
+    assert pulled("owner/model") == folder
+
+
+def test_a_single_gguf_file_is_fetched_by_its_name(hub: FakeHub) -> None:
+    path = pulled("owner/model/model.gguf")
+    assert path.read_bytes() == hub.files["model.gguf"]
+    assert [name for name, _ in hub.downloads] == ["model.gguf"]
+
+
+def test_a_missing_file_s_sentence_names_those_there_are(hub: FakeHub) -> None:
+    with pytest.raises(CatalogueError, match=r"holds no file 'other\.gguf'; it has these, .*: model\.gguf\.$"):
+        pulled("owner/model/other.gguf")
+    del hub.files["config.json"]
+    with pytest.raises(CatalogueError, match=r"holds no config\.json, .*: model\.gguf\.$"):
+        pulled("owner/model")
+
+
+def test_a_broken_download_is_gone_on_with(hub: FakeHub) -> None:
+    hub.break_after = 50_000
+    hub.go_on.set()
+    with pytest.raises(CatalogueError, match=r"broke off .*: try again, it goes on from there"):
+        pulled("owner/model")
+    assert StoredModel("owner/model").source() is None
+    assert [part.what for part in StoredModel("owner/model").parts()] == ["unfinished download"]
+    folder = pulled("owner/model")
+    assert (folder / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+    names, begins = zip(*hub.downloads, strict=True)
+    assert names == ("config.json", "model.safetensors", "model.safetensors")
+    assert begins[2] > 0
+    assert [part.what for part in StoredModel("owner/model").parts()] == ["source"]
+
+
+def test_a_wrong_checksum_is_no_model_and_the_next_try_fetches_anew(hub: FakeHub) -> None:
+    hub.promised["model.safetensors"] = b"something else"
+    with pytest.raises(CatalogueError, match=r"'model\.safetensors' was not what the hub promised"):
+        pulled("owner/model")
+    assert StoredModel("owner/model").source() is None
+    hub.promised.clear()
+    assert (pulled("owner/model") / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+def test_two_at_once_fetch_once(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_asked = threading.Semaphore(0)
+
+    class Lock(FileLock):
+        def acquire(self, *args: Any, **options: Any) -> Any:
+            num_asked.release()
+            return super().acquire(*args, **options)
+
+    def fetch(*args: Any) -> None:
+        assert all(num_asked.acquire(timeout=60) for _ in range(2))
+        real_fetch(*args)
+
+    real_fetch = hub_module.fetch
+    monkeypatch.setattr("reader_edge.catalogue.store.FileLock", Lock)
+    monkeypatch.setattr(hub_module, "fetch", fetch)
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(pulled, ["owner/model"] * 2))
+    assert folders[0] == folders[1]
+    assert len(hub.downloads) == 2
+
+
+def test_an_unsupported_model_costs_no_weights_and_leaves_nothing(hub: FakeHub, cache: Path) -> None:
+    hub.files["config.json"] = b'{"model_type": "sphinx"}'
+    with pytest.raises(UnsupportedArchitectureError, match="'sphinx' cannot be exported"):
+        pulled("owner/model")
+    assert [name for name, _ in hub.downloads] == ["config.json"]
+    assert not [path for path in cache.iterdir() if path.is_dir()]
+
+
+def test_a_gated_model_s_sentence_says_where_its_licence_is(hub: FakeHub) -> None:
+    hub.error = (403, "GatedRepo")
+    with pytest.raises(CatalogueError, match=r"'owner/model' is gated: accept its licence at https://\S+/owner/model,"):
+        pulled("owner/model")
+
+
+def test_an_unknown_model_is_named(hub: FakeHub) -> None:
+    with pytest.raises(CatalogueError, match="The hub has no model 'owner/other'"):
+        pulled("owner/other")
+    with pytest.raises(CatalogueError, match=r"'owner/a\.\.b' is no name"):
+        pulled("owner/a..b")
+
+
+def test_a_full_disk_is_one_sentence(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    with pytest.raises(CatalogueError, match=r"^The disk of '.*' is full: free some space"):
+        pulled("owner/model")
+
+
+def test_what_has_no_room_is_not_begun(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1))
+    with pytest.raises(CatalogueError, match=r"102\.4 kB are to come, but the disk of '.*' has 1 bytes left"):
+        pulled("owner/model")
+    assert hub.downloads == []
+
+
+def test_without_an_answer_it_is_said_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        set_hub(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(HubUnavailableError, match=r"The hub does not answer \(\w+\), so 'owner/model' cannot"):
+            pulled("owner/model")
+    with pytest.raises(HubUnavailableError, match=r"does not answer \(ConnectionError\)"):
+        pulled("owner/model")  # nobody listens any more
+
+
+def test_without_huggingface_hub_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge.catalogue.hub.util.find_spec", lambda name: None)
+    with pytest.raises(HubUnavailableError, match=r"pip install 'reader-edge\[export\]'"):
+        pulled("owner/model")

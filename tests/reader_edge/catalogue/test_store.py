@@ -1,0 +1,167 @@
+"""`reader-edge list` and `reader-edge rm`: what is stored is shown and removed, and nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from filelock import FileLock
+
+from reader_edge.catalogue.store import StoredModel, stored_models
+from reader_edge.cli import main
+from reader_edge_runtime.errors import CatalogueError
+from tests.reader_edge.package_copy import PackageCopy
+
+
+@pytest.fixture
+def model(demo_folder: Path) -> StoredModel:
+    """A model that was fetched and exported."""
+    stored = StoredModel("owner/model")
+    with stored.locked():
+        partial = stored.partial("hub")
+        (partial / "model").mkdir(parents=True)
+        (partial / "model" / "config.json").write_bytes(bytes(1500))
+        stored.finish(partial)
+        PackageCopy(demo_folder, stored.package("int8", "key"))
+    return stored
+
+
+def test_sources_and_packages_are_listed_with_their_sizes_and_times(runner: CliRunner, model: StoredModel) -> None:
+    for name in ("source", model.package("int8", "key").name):
+        os.utime(model.folder / name, (1_700_000_000, 1_700_000_000))
+    result = runner.invoke(main, ["list"])
+    assert result.exit_code == 0
+    head, package, source = [line.split("  ") for line in result.stdout.splitlines()]
+    assert head[0] == "NAME"
+    assert [cell.strip() for cell in source if cell][:3] == ["owner/model", "source", "1.5 kB"]
+    assert [cell.strip() for cell in package if cell][:2] == ["owner/model", "package, int8"]
+    assert all(line[-1].strip().startswith("2023-11-1") for line in (source, package))
+
+
+def test_where_nothing_is_stored_it_says_how_to_begin(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["list"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "`reader-edge pull smollm2:135m`" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_a_killed_download_left_is_listed_as_unfinished_and_removed(runner: CliRunner) -> None:
+    stored = StoredModel("owner/model")
+    with stored.locked():
+        stored.partial("hub").mkdir()
+        (stored.partial("hub") / "half").write_bytes(bytes(100_000))
+    assert stored.source() is None
+    assert "unfinished download  100.0 kB" in runner.invoke(main, ["list"]).stdout
+    assert runner.invoke(main, ["rm", "owner/model"]).stdout == "Removed owner/model: unfinished download; 100.0 kB.\n"
+    assert not stored.folder.exists()
+
+
+def test_rm_says_what_it_removed(runner: CliRunner, model: StoredModel) -> None:
+    num_bytes = sum(part.num_bytes for part in model.parts())
+    result = runner.invoke(main, ["rm", "owner/model"])
+    assert result.exit_code == 0
+    assert result.stdout == f"Removed owner/model: package, int8, source; {num_bytes / 1e6:.1f} MB.\n"
+    assert not model.folder.exists()
+    assert stored_models() == []
+    again = runner.invoke(main, ["rm", "owner/model"])
+    assert again.exit_code == 1
+    assert again.stderr == "Error: No model 'owner/model' is stored here: `reader-edge list` names those that are.\n"
+
+
+def test_of_a_model_that_lies_elsewhere_only_the_package_is_removed(
+    runner: CliRunner, demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    stored = StoredModel(str(tmp_path / "model"))
+    with stored.locked():
+        PackageCopy(demo_folder, stored.package("int8", "key"))
+    monkeypatch.chdir(tmp_path)
+    assert runner.invoke(main, ["rm", "model"]).stdout.startswith(f"Removed {tmp_path / 'model'}: package, int8; ")
+    assert (tmp_path / "model" / "config.json").is_file()
+    assert not stored.folder.exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../..", "/", "models", "owner/model/../.."])
+def test_no_name_leads_out_of_the_store(runner: CliRunner, model: StoredModel, tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    result = runner.invoke(main, ["rm", name])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_folders_that_are_not_ours_are_neither_listed_nor_removed(cache: Path, model: StoredModel) -> None:
+    foreign = StoredModel("owner/foreign").folder
+    foreign.mkdir()
+    (foreign / "name").write_text("owner/other")  # not the name that this folder is called by
+    (cache / "thesis").mkdir()
+    (cache / "thesis" / "text").write_text("All is well.")
+    StoredModel("owner/link").folder.symlink_to(model.folder)
+    assert [stored.name for stored in stored_models()] == ["owner/model"]
+    for name in ("owner/foreign", "thesis", "owner/link"):
+        with pytest.raises(CatalogueError, match="is stored here"):
+            StoredModel(name).remove()
+    assert model.source()
+
+
+def test_links_in_a_removed_model_are_not_followed(model: StoredModel, tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "text").write_text("All is well.")
+    (model.folder / "source" / "link").symlink_to(tmp_path / "thesis")
+    model.remove()
+    assert (tmp_path / "thesis" / "text").read_text() == "All is well."
+
+
+def test_a_model_that_is_being_fetched_is_not_removed(model: StoredModel) -> None:
+    with (
+        FileLock(model.folder.with_name(f"{model.folder.name}.lock")),
+        pytest.raises(CatalogueError, match="is being fetched or exported by another process"),
+    ):
+        StoredModel("owner/model").remove()
+    assert model.source()
+
+
+def test_a_broken_off_removal_leaves_nothing_that_looks_whole(
+    model: StoredModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reader_edge.catalogue.store.shutil.rmtree", fail)
+        with pytest.raises(KeyboardInterrupt):
+            model.remove()
+    assert model.source() is None
+    assert stored_models() == []
+    with model.locked():  # who comes next clears the rest
+        pass
+    assert not [path for path in model.folder.parent.iterdir() if path.is_dir()]
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(runner: CliRunner, demo_folder: Path) -> None:
+    stored = StoredModel("/models/\x1b[2Jmodel")
+    with stored.locked():
+        PackageCopy(demo_folder, stored.package("int8", "key"))
+    for arguments in (["list"], ["rm", stored.name], ["rm", stored.name]):
+        result = runner.invoke(main, arguments)
+        assert r"/models/\x1b[2Jmodel" in result.output
+        assert "\x1b" not in result.output
+
+
+def test_list_and_rm_need_no_exporter(model: StoredModel) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(('torch', 'transformers', 'huggingface_hub', 'onnx', 'optimum'))\n"
+        "from reader_edge.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for arguments in (["list"], ["rm", "owner/model"]):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
+        )
+        assert "owner/model" in ran.stdout
+    assert not model.folder.exists()
