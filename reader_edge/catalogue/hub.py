@@ -57,7 +57,6 @@ def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
                 if file.rfilename == "config.json":
                     _check_config(Path(path), folder)
     _check(place, files)
-    shutil.rmtree(place / ".cache", ignore_errors=True)  # huggingface_hub's notes
 
 
 def _ask(hub_id: str) -> "ModelInfo":
@@ -154,10 +153,13 @@ def _check_config(path: Path, folder: Path) -> None:
 
 
 def _check(place: Path, files: "list[RepoSibling]") -> None:
-    """Compare sizes, and checksums where the hub gives them; a file that is wrong is removed."""
+    """Compare sizes, and checksums where the hub gives them; a file that is wrong is removed, and so is any other."""
     for file in files:
         path = place / file.rfilename
         is_right = path.stat().st_size == file.size and (not file.lfs or sha256_of(path) == file.lfs.sha256)
         if not is_right:
             path.unlink()
             raise CatalogueError(f"'{file.rfilename}' was not what the hub promised: fetch the model again.")
+    for path in place.iterdir():  # huggingface_hub's notes, and what an earlier revision had
+        if path.name not in {file.rfilename for file in files}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

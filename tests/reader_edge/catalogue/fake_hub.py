@@ -12,7 +12,8 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 class FakeHub(ThreadingHTTPServer):
     """Serves `files` as the model "owner/model".
 
-    error: (status, code) that every download is answered with. promised: other contents whose checksums it announces.
+    error: (status, code) that every download is answered with. question_error: the same, for questions.
+    promised: other contents whose checksums it announces.
     break_after: bytes of weights after which the first download of them stops, until `go_on` is set, and then fails.
     downloads: (file, first byte) of each, in order.
     """
@@ -24,6 +25,7 @@ class FakeHub(ThreadingHTTPServer):
         self.files = files
         self.promised: dict[str, bytes] = {}
         self.error: tuple[int, str] | None = None
+        self.question_error: tuple[int, str] | None = None
         self.break_after: int | None = None
         self.go_on = threading.Event()
         self.downloads: list[tuple[str, int]] = []
@@ -61,7 +63,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_head(200, len(self.hub.files[self._name()]))
 
     def do_GET(self) -> None:
-        if self.path.startswith("/api/models/owner/model"):
+        if self.path.startswith("/api/") and self.hub.question_error:
+            self._refuse(*self.hub.question_error)
+        elif self.path.startswith("/api/models/owner/model"):
             body = self.hub.description()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from filelock import FileLock
 
 from reader_edge.catalogue import hub as hub_module
 from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel
+from reader_edge.cli import main
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
 from tests.reader_edge.catalogue.conftest import set_hub
 from tests.reader_edge.catalogue.fake_hub import FakeHub
@@ -27,6 +29,12 @@ def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None
     }
     assert pulled("owner/model") == folder
     assert [name for name, _ in hub.downloads] == ["config.json", "model.safetensors"]
+
+
+def test_the_command_prints_where_the_model_lies(hub: FakeHub, runner: CliRunner) -> None:
+    result = runner.invoke(main, ["pull", "owner/model"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{pulled('owner/model')}\n"
 
 
 def test_what_is_here_is_found_without_the_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +64,9 @@ def test_a_broken_download_is_gone_on_with(hub: FakeHub) -> None:
         pulled("owner/model")
     assert StoredModel("owner/model").source() is None
     assert [part.what for part in StoredModel("owner/model").parts()] == ["unfinished download"]
+    (StoredModel("owner/model").partial("hub") / "model" / "old.safetensors").write_bytes(b"of an earlier revision")
     folder = pulled("owner/model")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert (folder / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
     names, begins = zip(*hub.downloads, strict=True)
     assert names == ("config.json", "model.safetensors", "model.safetensors")
@@ -105,6 +115,21 @@ def test_an_unsupported_model_costs_no_weights_and_leaves_nothing(hub: FakeHub, 
 def test_a_gated_model_s_sentence_says_where_its_licence_is(hub: FakeHub) -> None:
     hub.error = (403, "GatedRepo")
     with pytest.raises(CatalogueError, match=r"'owner/model' is gated: accept its licence at https://\S+/owner/model,"):
+        pulled("owner/model")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (403, CatalogueError, r"The hub refuses 'owner/model' \(status 403\): log in again"),
+        (500, HubUnavailableError, r"The hub does not answer \(status 500\)"),
+    ],
+)
+def test_a_hub_that_refuses_or_is_ill_is_told_apart(
+    hub: FakeHub, status: int, error: type[CatalogueError], words: str
+) -> None:
+    hub.question_error = (status, "")
+    with pytest.raises(error, match=words):
         pulled("owner/model")
 
 

