@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay import MAX_DEPTH
+from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime import DraftConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
+from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters
 
 
@@ -48,11 +49,11 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
     times = np.interp(np.arange(1, widths[-1] + 1), widths, [pass_seconds[width] for width in widths])
     core = DraftingCore(DraftConfig(max_nodes=widths[-1], max_depth=MAX_DEPTH), cold_parameters())
 
-    def draft(request: RequestCore, num_left: int) -> DraftTree:
+    def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
         tree = request.draft(widths[-1], min(MAX_DEPTH, max(1, num_left)))
         return tree.best(_best_width(tree.values, times))
 
-    simulator = Simulator(core.begin, draft)
+    simulator = Simulator(partial(ReplayedRequest, core), draft)
     for request in requests:
         simulator.decode(request)
     return simulator.stats

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.runtimes import Lookup
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree
@@ -17,9 +17,14 @@ class Index:
         self._sizes = range(lookup.max_ngram, lookup.min_ngram - 1, -1)
         self._continuations: dict[tuple[int, ...], int] = {}
         self._text: list[int] = []
-        self.extend(token_ids)
+        self.observe(token_ids)
 
-    def extend(self, token_ids: Sequence[int]) -> None:
+    def extend(self, turn: RecordedTurn) -> None:
+        """Learn another turn's prompt."""
+        self.observe(turn.prompt)
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Learn more of the text, prompt or answer."""
         for token_id in token_ids:
             position = len(self._text)
             for size in self._sizes:
@@ -28,10 +33,6 @@ class Index:
                     if self._lookup.takes_last or ngram not in self._continuations:
                         self._continuations[ngram] = position
             self._text.append(token_id)
-
-    def observe(self, token_ids: Sequence[int]) -> None:
-        """Learn an answer's tokens like a prompt's."""
-        self.extend(token_ids)
 
     def finish(self) -> None:
         """Nothing outlives a request."""
@@ -48,7 +49,7 @@ class Index:
 def replay_lookup(requests: Sequence[RecordedRequest], lookup: Lookup) -> GenerationStats:
     """Replay recorded answers; a draft is accepted as far as it agrees, and the pass adds one token of its own."""
     simulator = Simulator(
-        lambda prompt: Index(lookup, prompt),
+        lambda turn: Index(lookup, turn.prompt),
         lambda index, num_left: DraftTree.chain([0, *index.draft()[:num_left]]),
     )
     for request in requests:

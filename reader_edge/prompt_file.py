@@ -1,15 +1,38 @@
-"""Prompts from a file: one a line, or JSON lines with a "prompt"."""
+"""Prompts from a file: one a line, or JSON lines that hold a text, chat messages or the turns of a conversation."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from reader_edge_runtime import Message
+from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
 
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 
+_KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
 
-def read_prompts(path: Path) -> list[str]:
-    """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError."""
+
+@dataclass(frozen=True, slots=True)
+class FilePrompt:
+    """What one line asks.
+
+    turns: what is asked in order, the model's own answers in between: one text as it stands, or for each turn the chat
+    messages that it adds. category: empty where none is given. place: the line and its file, for sentences about it.
+    """
+
+    turns: tuple[Prompt, ...]
+    category: str
+    place: str
+
+
+def read_prompts(path: Path) -> list[FilePrompt]:
+    """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError.
+
+    A JSON object holds a text "prompt"; "messages" with a text "role" and a text "content", the user's at the end; or
+    "turns", what the user says in each of several. It may hold a "category".
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -17,12 +40,9 @@ def read_prompts(path: Path) -> list[str]:
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
     prompts = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        prompt = json_text(line, "prompt") if path.suffix == ".jsonl" else line
-        if not prompt:
-            raise PromptError(f"Line {number} of '{path}' is no JSON object with a text \"prompt\".")
-        prompts.append(prompt)
+        if line.strip():
+            place = f"Line {number} of '{path}'"
+            prompts.append(_parsed(line, place) if path.suffix == ".jsonl" else FilePrompt((line,), "", place))
     if not prompts:
         raise PromptError(f"'{path}' holds no prompt: write one a line.")
     return prompts
@@ -30,9 +50,45 @@ def read_prompts(path: Path) -> list[str]:
 
 def json_text(line: str | bytes, field: str) -> str | None:
     """The text in a field of the JSON object that a line holds; None where there is none."""
+    text = _json_object(line).get(field)
+    return text if isinstance(text, str) else None
+
+
+def _json_object(line: str | bytes) -> dict[str, Any]:
+    """The JSON object that a line holds, empty where it holds none."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    text = fields.get(field) if isinstance(fields, dict) else None
-    return text if isinstance(text, str) else None
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _parsed(line: str, place: str) -> FilePrompt:
+    fields = _json_object(line)
+    category = fields.get("category") or ""
+    if not isinstance(category, str) or not category.isprintable():
+        raise PromptError(f'{place} has the "category" {category!r:.80}: give a text in one line.')
+    match [fields[kind] for kind in ("prompt", "messages", "turns") if kind in fields]:
+        case [str(text)] if text and "prompt" in fields:
+            turns: tuple[Prompt, ...] = (text,)
+        case [[_, *_] as messages] if "messages" in fields:
+            turns = (_messages(messages, place),)
+        case [[_, *_] as texts] if "turns" in fields:
+            turns = tuple(_messages([{"role": "user", "content": text}], place) for text in texts)
+        case _:
+            raise PromptError(f"{place} is no JSON object with one of these: {_KINDS}.")
+    return FilePrompt(turns, category, place)
+
+
+def _messages(given: list[Any], place: str) -> tuple[Message, ...]:
+    """Chat messages that end with the user's."""
+    messages = []
+    for each in given:
+        fields = each if isinstance(each, dict) else {}
+        role, content = fields.get("role"), fields.get("content")
+        if not isinstance(role, str) or not isinstance(content, str) or not content:
+            raise PromptError(f'{place} has the message {each!r:.80}: give a text "role" and a text "content".')
+        messages.append({"role": role, "content": content})
+    if messages[-1]["role"] != "user":
+        raise PromptError(f"{place} ends with a message of {messages[-1]['role']!r:.80}: end it with the user's.")
+    return tuple(messages)

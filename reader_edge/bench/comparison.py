@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from reader_edge.chat.answer import build_prompt
+from reader_edge.question import Question, by_category
 from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -51,6 +51,11 @@ class Way:
         return num_decoded / decode_s if num_decoded else 0.0
 
     @property
+    def answer_s(self) -> list[float]:
+        """Of each prompt, the median of its answers' whole seconds."""
+        return [median(answer.first_token_s + answer.decode_s for answer in rounds) for rounds in self.rounds]
+
+    @property
     def first_token_s(self) -> float:
         """Median over all answers."""
         return median(answer.first_token_s for answer in self.answers)
@@ -88,17 +93,33 @@ class Comparison:
         plain = self.plain.tokens_per_s
         return self.drafted.tokens_per_s / plain if plain else 1.0
 
+    @property
+    def answer_speedup(self) -> float:
+        """The median prompt's seconds from asking to the last token, plain over drafted."""
+        pairs = zip(self.plain.answer_s, self.drafted.answer_s, strict=True)
+        return median(plain / drafted for plain, drafted in pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeBench:
-    """By prompt and overall. *_bytes: the package's files, the KV cache, and this process's peak resident memory."""
+    """By question. *_bytes: the package's files, the KV cache, and this process's peak resident memory."""
 
-    prompts: tuple[str, ...]
+    questions: tuple[Question, ...]
     comparisons: tuple[Comparison, ...]
-    overall: Comparison
     package_bytes: int
     kv_bytes: int
     peak_bytes: int
+
+    @property
+    def overall(self) -> Comparison:
+        """All questions together."""
+        return _together(self.comparisons)
+
+    @property
+    def by_category(self) -> dict[str, Comparison]:
+        """The questions of each category together; empty where there are no categories."""
+        groups = by_category(self.questions, self.comparisons)
+        return {category: _together(comparisons) for category, comparisons in groups.items()}
 
 
 def compare(
@@ -125,29 +146,31 @@ def compare(
 
 def bench_decode(
     engine: Engine,
-    prompts: Sequence[str],
+    questions: Sequence[Question],
     config: GenerationConfig,
     num_rounds: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DecodeBench:
-    """`compare` prompts, each from messages where the model is a chat model. Raises PromptError or ConfigError."""
+    """`compare` on each question. Raises PromptError or ConfigError."""
     comparisons = []
-    for number, prompt in enumerate(prompts):
+    for number, question in enumerate(questions):
 
         def on_rounds(done: int, total: int, number: int = number) -> None:
-            on_progress(number * total + done, len(prompts) * total)
+            on_progress(number * total + done, len(questions) * total)
 
-        built = build_prompt(engine, prompt, None, is_raw=False)
-        comparisons.append(compare(engine, built, config, num_rounds, on_rounds))
-    plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
+        comparisons.append(compare(engine, question.prompt, config, num_rounds, on_rounds))
     return DecodeBench(
-        tuple(prompts),
+        tuple(questions),
         tuple(comparisons),
-        Comparison(Way(plain), Way(drafted)),
         sum(entry.num_bytes for entry in engine.package.manifest.files.values()),
         engine.decoder.cache.num_bytes,
         peak_bytes(),
     )
+
+
+def _together(comparisons: Sequence[Comparison]) -> Comparison:
+    plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
+    return Comparison(Way(plain), Way(drafted))
 
 
 def _answer(engine: Engine, prompt: Prompt, config: GenerationConfig) -> TimedAnswer:

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, Way, compare
+from reader_edge.bench.fixed_budget import BudgetRun
+from reader_edge.bench.fixed_budget_report import budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.chat.answer import start_line, write
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
@@ -76,7 +79,7 @@ def _table(comparison: Comparison) -> Table:
     return table
 
 
-def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
+def bench_fields(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -> dict[str, object]:
     """The measurement and its circumstances, ready for JSON."""
     manifest = engine.package.manifest
     return {
@@ -87,16 +90,27 @@ def bench_fields(engine: Engine, bench: DecodeBench) -> dict[str, object]:
         "threads": num_threads(engine),
         "identical": bench.overall.is_identical,
         "speedup": bench.overall.speedup,
+        "answer_speedup": bench.overall.answer_speedup,
         "rounds": len(bench.overall.plain.rounds[0]),
         "plain": _way_fields(bench.overall.plain),
         "drafted": _way_fields(bench.overall.drafted),
         "prompts": [
-            {"prompt": prompt, "tokens": each.plain.num_tokens, **_speed_fields(each)}
-            for prompt, each in zip(bench.prompts, bench.comparisons, strict=True)
+            {"prompt": question.text, "category": question.category, **_part_fields(each)}
+            for question, each in zip(bench.questions, bench.comparisons, strict=True)
         ],
+        "categories": {category: _part_fields(each) for category, each in bench.by_category.items()},
+        "fixed_nodes": budget_fields(bench.questions, runs),
         "package_bytes": bench.package_bytes,
         "kv_bytes": bench.kv_bytes,
         "peak_bytes": bench.peak_bytes,
+    }
+
+
+def _part_fields(comparison: Comparison) -> dict[str, object]:
+    return {
+        "tokens": comparison.plain.num_tokens,
+        "answer_speedup": comparison.answer_speedup,
+        **_speed_fields(comparison),
     }
 
 
@@ -113,12 +127,13 @@ def _way_fields(way: Way) -> dict[str, object]:
     }
 
 
-def print_bench(engine: Engine, bench: DecodeBench) -> None:
+def print_bench(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -> None:
     """Print the measurement as tables on standard output."""
     rest = bench.peak_bytes - bench.package_bytes - bench.kv_bytes
     print_report(
         _speed_table(bench),
         _parts_table(bench),
+        *([budget_table(bench.questions, runs)] if runs else []),
         f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
         f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
         f"{engine.decoder.target.provider}, {num_threads(engine)} threads; width probe: {width_sentence(engine)}.",
@@ -128,13 +143,24 @@ def print_bench(engine: Engine, bench: DecodeBench) -> None:
 def _speed_table(bench: DecodeBench) -> Table:
     rounds = len(bench.overall.plain.rounds[0])
     title = f"Tokens/s after the first token (median; rounds each way: {rounds})"
-    table = figures_table(title, "prompt", "tokens", "plain", "drafted", "speed-up", "acceptance length")
+    name = "category" if bench.by_category else "prompt"
+    figures = ("prompts", "tokens", "plain", "drafted", "speed-up", "acceptance length")
+    table = figures_table(title, name, *figures)
     table.add_column("tokens are")
-    for prompt, each in zip(bench.prompts, bench.comparisons, strict=True):
-        table.add_row(_excerpt(prompt), str(each.plain.num_tokens), *_speed_cells(each))
-    table.add_section()
-    table.add_row("all", str(bench.overall.plain.num_tokens), *_speed_cells(bench.overall))
+    table.add_column("whole answers", justify="right")
+    parts = _parts(bench)
+    for label, each in [*parts, ("all", bench.overall)]:
+        counts = str(len(each.plain.rounds)), str(each.plain.num_tokens)
+        table.add_row(_excerpt(label), *counts, *_speed_cells(each), f"{each.answer_speedup:.2f}x")
+        if len(table.rows) == len(parts):
+            table.add_section()
     return table
+
+
+def _parts(bench: DecodeBench) -> list[tuple[str, Comparison]]:
+    """What is told apart: categories, or where there are none, prompts."""
+    texts = [question.text for question in bench.questions]
+    return list(bench.by_category.items() or zip(texts, bench.comparisons, strict=True))
 
 
 def _excerpt(prompt: str) -> str:
@@ -159,15 +185,16 @@ def _parts_table(bench: DecodeBench) -> Table:
 
 
 def draw_bench(bench: DecodeBench, path: Path) -> None:
-    """Draw each prompt's speeds, and how a token's time divides into parts, plain and drafted."""
-    figure = new_figure(11, 1.6 + 0.3 * len(bench.prompts))
+    """Draw the speeds of each category or prompt, and how a token's time divides into parts, plain and drafted."""
+    labels, comparisons = zip(*_parts(bench), strict=True)
+    figure = new_figure(11, 1.6 + 0.3 * len(labels))
     speeds, times = figure.subplots(1, 2)
-    places = range(len(bench.prompts))
-    plain = [each.plain.tokens_per_s for each in bench.comparisons]
-    drafted = [each.drafted.tokens_per_s for each in bench.comparisons]
+    places = range(len(labels))
+    plain = [each.plain.tokens_per_s for each in comparisons]
+    drafted = [each.drafted.tokens_per_s for each in comparisons]
     speeds.barh([place - 0.2 for place in places], plain, 0.4, label="plain")
     speeds.barh([place + 0.2 for place in places], drafted, 0.4, label="drafted")
-    speeds.set_yticks(list(places), [_label(prompt) for prompt in bench.prompts])
+    speeds.set_yticks(list(places), [_label(each) for each in labels])
     speeds.invert_yaxis()
     speeds.set_xlabel("tokens/s after the first token")
     speeds.set_title(f"{bench.overall.speedup:.2f} times as fast over all")

@@ -132,7 +132,8 @@ def _tokenizer(package: ModelPackage, name: str | None) -> tuple[Tokenizer, int]
 
 
 def _check_vocabulary(path: Path, requests: Sequence[RecordedRequest], vocab_size: int) -> None:
-    highest = max((max(part, default=0) for each in requests for turn in each.turns for part in turn), default=0)
+    turns = [turn for request in requests for turn in request.turns]
+    highest = max((max(part, default=0) for turn in turns for part in (turn.prompt, turn.output)), default=0)
     if highest >= vocab_size:
         raise ConfigError(
             f"'{path}' holds token id {highest} with this tokenizer, but the model's vocabulary has {vocab_size}: "

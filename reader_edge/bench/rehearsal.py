@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay import MAX_DEPTH, Float32Array
+from reader_edge.bench.replay import Float32Array
+from reader_edge.bench.replayed_request import MAX_DEPTH
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
@@ -55,13 +56,13 @@ def choose_stretches(
     stretches, num_left_out = [], 0
     for r, request in enumerate(requests):
         past = 0
-        for t, (prompt, output) in enumerate(request.turns):
-            past += len(prompt)
-            starts = range(0, max(1, len(output) - 1), max_tokens)  # the prefill gives a stretch's first token
+        for t, turn in enumerate(request.turns):
+            past += len(turn.prompt)
+            starts = range(0, max(1, len(turn.output) - 1), max_tokens)  # the prefill gives a stretch's first token
             held = [start for start in starts if past + start + max_tokens + MAX_WIDTH <= max_context]
             stretches += [Stretch(r, t, start) for start in held]
             num_left_out += len(starts) - len(held)
-            past += len(output)
+            past += len(turn.output)
     count = min(num_stretches, len(stretches))
     return [stretches[(2 * i + 1) * len(stretches) // (2 * count)] for i in range(count)], num_left_out
 

@@ -1,24 +1,27 @@
 """Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay_plan import ReplayPlan
+from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
+from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
+from reader_edge_runtime.errors import ConfigError
 
 Float32Array = npt.NDArray[np.float32]
 
-Replays = dict[int, Simulator[RequestCore]]  # by node budget
+Replays = dict[int, Simulator[ReplayedRequest]]  # by node budget
 
-MAX_DEPTH = 32
 # Drafted nodes where an answer is only learned from: about what measured pass times choose.
 _LEARNING_NODES = 16
 
@@ -28,25 +31,28 @@ def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) 
     tokenizer = load_tokenizer(tokenizer_name)
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
     recordings = [read_recording(path, tokenizer) for path in plan.files]
+    if plan.is_logits_used:
+        _check_successors(plan.files, recordings)
     files = []
     for which, (path, requests) in enumerate(zip(plan.files, recordings, strict=True)):
         parameters = first_parameters(plan.priors, recordings, which)
-        replays = {n: replay(requests, n, plan.is_history_used, parameters, datastores) for n in budgets}
+        replays = {n: replay(requests, _config(plan, n), parameters, datastores) for n in budgets}
         files.append((path.stem, replays))
     return files
 
 
 def replay(
     requests: Sequence[RecordedRequest],
-    num_nodes: int,
-    is_history_used: bool = True,
+    config: DraftConfig,
     parameters: Float32Array | None = None,
     datastores: Sequence[Datastore] = (),
-) -> Simulator[RequestCore]:
-    """Replay requests in order from an empty history. num_nodes: drafted ones. parameters: None takes the shipped."""
-    config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_history_used=is_history_used)
+) -> Simulator[ReplayedRequest]:
+    """Replay requests in order from an empty history, each step with as many nodes as the config allows.
+
+    parameters: None takes the shipped.
+    """
     core = DraftingCore(config, parameters, datastores=datastores)
-    simulator = core_simulator(core, num_nodes)
+    simulator = core_simulator(core, config.max_nodes - 1)
     for request in requests:
         simulator.decode(request)
         if simulator.request is not None:
@@ -55,9 +61,27 @@ def replay(
     return simulator
 
 
-def core_simulator(core: DraftingCore, num_nodes: int = _LEARNING_NODES) -> Simulator[RequestCore]:
+def _config(plan: ReplayPlan, num_nodes: int) -> DraftConfig:
+    return DraftConfig(
+        max_nodes=num_nodes + 1,
+        max_depth=MAX_DEPTH,
+        is_history_used=plan.is_history_used,
+        is_logits_used=plan.is_logits_used,
+    )
+
+
+def _check_successors(files: Sequence[Path], recordings: Sequence[Sequence[RecordedRequest]]) -> None:
+    for path, requests in zip(files, recordings, strict=True):
+        if any(turn.successors is None for request in requests for turn in request.turns):
+            raise ConfigError(
+                f"'{path}' does not say what its model thought likely, or was recorded with another tokenizer: leave "
+                "logits out of --sources, or record answers with `reader-edge bench record`."
+            )
+
+
+def core_simulator(core: DraftingCore, num_nodes: int = _LEARNING_NODES) -> Simulator[ReplayedRequest]:
     """Simulates decoding with trees of up to num_nodes drafted nodes, which may foretell more than the answer has."""
-    return Simulator(core.begin, lambda request, num_left: request.draft(num_nodes + 1, MAX_DEPTH))
+    return Simulator(partial(ReplayedRequest, core), lambda request, num_left: request.draft(num_nodes + 1))
 
 
 def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:

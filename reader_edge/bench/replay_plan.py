@@ -10,7 +10,8 @@ _DATASTORE = "datastore="
 class ReplayPlan:
     """Recordings, and what the drafter knows.
 
-    tokenizer: None takes the model's own. sources: "context", and behind it "history" and up to four "datastore=FILE".
+    tokenizer: None takes the model's own. sources: "context", and behind it "history", "logits" and up to four
+    "datastore=FILE".
     priors: what the drafter starts from: "shipped", "others" (learned from the other files) or "none".
     """
 
@@ -22,6 +23,10 @@ class ReplayPlan:
     @property
     def is_history_used(self) -> bool:
         return "history" in self.sources
+
+    @property
+    def is_logits_used(self) -> bool:
+        return "logits" in self.sources
 
     @property
     def datastores(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.stats import GenerationStats
 
@@ -13,7 +13,7 @@ from reader_edge_runtime.stats import GenerationStats
 class SimulatedRequest(Protocol):
     """What a drafter knows of one request, all its turns in one text."""
 
-    def extend(self, token_ids: Sequence[int], /) -> None:
+    def extend(self, turn: RecordedTurn, /) -> None:
         """The text goes on with another turn's prompt."""
 
     def observe(self, token_ids: Sequence[int], /) -> None:
@@ -35,9 +35,9 @@ class Simulator(Generic[Request]):
     request: the one decoded last. num_bytes: the most memory the drafter held, where the caller tells it.
     """
 
-    def __init__(self, begin: Callable[[Sequence[int]], Request], draft: Callable[[Request, int], DraftTree]) -> None:
-        """begin: starts a request with its first prompt. draft: proposes a tree; its number is how many of the answer's
-        tokens a draft may still foretell, the last one being the target's own."""
+    def __init__(self, begin: Callable[[RecordedTurn], Request], draft: Callable[[Request, int], DraftTree]) -> None:
+        """begin: starts a request with its first turn's prompt. draft: proposes a tree; its number is how many of the
+        answer's tokens a draft may still foretell, the last one being the target's own."""
         self._begin = begin
         self._draft = draft
         self.request: Request | None = None
@@ -61,27 +61,31 @@ class Simulator(Generic[Request]):
         """Yield the text before each answer, and the answer, which is decoded when the iteration goes on."""
         stats, self.request = self.stats_by_task[request.task], None
         context: list[int] = []
-        for prompt, output in request.turns:
-            context += prompt
+        for turn in request.turns:
+            output = turn.output
+            context += turn.prompt
             yield context, output
             context += output
-            current = self._take_prompt(prompt, stats)
+            current = self._take_prompt(turn, stats)
             position = 0
+            if turn.successors is not None:  # as it was decoded: the pass over the prompt gave the first token
+                current.observe(output[:1])
+                position = 1
             while position < len(output):
                 position += self._step(current, output[position:], stats)
             finishing = time.perf_counter()
             current.finish()
             stats.learn_s += time.perf_counter() - finishing
 
-    def _take_prompt(self, prompt: list[int], stats: GenerationStats) -> Request:
+    def _take_prompt(self, turn: RecordedTurn, stats: GenerationStats) -> Request:
         start = time.perf_counter()
         if self.request is None:
-            self.request = self._begin(prompt)
+            self.request = self._begin(turn)
         else:
-            self.request.extend(prompt)
+            self.request.extend(turn)
         seconds = time.perf_counter() - start
         stats.prefill_s += seconds
-        self.prompt_us.append(1e6 * seconds / max(1, len(prompt)))
+        self.prompt_us.append(1e6 * seconds / max(1, len(turn.prompt)))
         return self.request
 
     def _step(self, request: Request, output: list[int], stats: GenerationStats) -> int:

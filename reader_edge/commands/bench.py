@@ -8,6 +8,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.commands.bench_decode import decode
+from reader_edge.commands.bench_record import record
 from reader_edge.commands.bench_replay import replay_command
 
 
@@ -17,6 +18,7 @@ def bench() -> None:
 
 
 bench.add_command(decode)
+bench.add_command(record)
 bench.add_command(replay_command)
 
 

@@ -14,6 +14,11 @@ from reader_edge.commands import options
 @options.prompts
 @click.option("-n", "--max-tokens", default=128, show_default=True, help="New tokens of each answer at most.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 1000), help="Answers each way.")
+@click.option(
+    "--nodes",
+    callback=options.node_budgets,
+    help="Also tell the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
+)
 @options.temperature
 @options.top_p
 @options.seed
@@ -29,6 +34,7 @@ def decode(
     prompts: Path | None,
     config: "reader_edge.GenerationConfig",
     rounds: int,
+    nodes: tuple[int, ...] | None,
     datastores: tuple[str, ...],
     engine_config: "reader_edge.EngineConfig",
     plot: Path | None,
@@ -36,26 +42,35 @@ def decode(
 ) -> None:
     """Decode prompts plainly and drafted in turn; tell both speeds and where the time goes.
 
-    Every answer starts with nothing learned from another, by the clock on the wall. Exit code 1 when the tokens differ.
-    MODEL is what `run` takes.
+    Every answer starts with nothing learned from another, by the clock on the wall. With --nodes, acceptance lengths
+    are told that no clock decides, of drafters that start afresh for each prompt and of ones that remember those
+    before. Exit code 1 when the tokens differ. MODEL is what `run` takes.
     """
     from reader_edge.bench.comparison import bench_decode
     from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.fixed_budget import bench_budgets
     from reader_edge.bench.plot import check_plot
     from reader_edge.model_source import load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
 
     check_plot(plot)
-    texts = read_prompts(prompts or VERIFY_PROMPTS)
+    file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     engine = load_engine(model, engine_config, None, datastores)
+    questions = play_out(engine, file_prompts, config, is_raw=False)
     with count_progress("Answers") as on_progress:
-        bench = bench_decode(engine, texts, config, rounds, on_progress)
+        bench = bench_decode(engine, questions, config, rounds, on_progress)
+    runs = []
+    if nodes:
+        with count_progress("Answers at fixed numbers of nodes") as on_progress:
+            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress)
     if as_json:
-        click.echo(json.dumps(bench_fields(engine, bench)))
+        click.echo(json.dumps(bench_fields(engine, bench, runs)))
     else:
-        print_bench(engine, bench)
+        print_bench(engine, bench, runs)
     if plot is not None:
         draw_bench(bench, plot)
-    if not bench.overall.is_identical:
+    answers = tuple(rounds[0].token_ids for rounds in bench.overall.plain.rounds)
+    if not bench.overall.is_identical or any(run.answers != answers for run in runs):
         raise click.ClickException(options.DIFFERENT_TOKENS)

@@ -9,24 +9,12 @@ from reader_edge.bench.replay_plan import ReplayPlan, datastore_path
 from reader_edge.commands import options
 
 
-def _node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    try:
-        budgets = tuple(int(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 8,16,64.") from None
-    if not all(1 <= budget <= 255 for budget in budgets):
-        raise click.BadParameter(f"{value!r} must hold numbers from 1 to 255.")
-    return budgets
-
-
 def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history") and not datastore_path(name)]
+    unknown = [name for name in names if name not in ("context", "history", "logits") and not datastore_path(name)]
     if unknown or "context" not in names:
         raise click.BadParameter(
-            f"{value!r} must be context or context,history, each with ,datastore=FILE behind it if wanted."
+            f"{value!r} must be context, and behind it what is wanted of history,logits,datastore=FILE."
         )
     return names
 
@@ -38,13 +26,15 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
     "--tokenizer",
     help="A package, a Hugging Face folder or a tokenizer.json. Needed without --model; with it, its own by default.",
 )
-@click.option("--nodes", callback=_node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]")
+@click.option(
+    "--nodes", callback=options.node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]"
+)
 @click.option(
     "--sources",
     default="context,history",
     show_default=True,
     callback=_source_names,
-    help="context, and behind it, with commas: history, datastore=FILE (up to 4).",
+    help="context, and behind it, with commas: history, logits (of `bench record`), datastore=FILE (up to 4).",
 )
 @click.option(
     "--priors",
@@ -80,6 +70,8 @@ def replay_command(
     if model is not None:
         if nodes:
             raise click.UsageError("With --model the measured pass times choose the nodes: leave --nodes out.")
+        if plan.is_logits_used:
+            raise click.UsageError("With --model another model's passes are timed: leave logits out of --sources.")
         _replay_on_model(model, plan, config, stretches or 24, max_tokens or 64, as_json)
     elif plan.tokenizer is None:
         raise click.UsageError("Without --model, --tokenizer is needed.")

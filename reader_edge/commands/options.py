@@ -76,9 +76,23 @@ datastores = click.option(
 prompts = click.option(
     "--prompts",
     type=FILE,
-    help='Prompts to use: one a line, or a .jsonl file with a "prompt" a line. Default: a bundled set.',
+    help="Prompts to use: one a line, or a .jsonl file with a text, chat messages or turns a line. Default: a bundled "
+    "set.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Numbers of drafted nodes, as click's callback of an option that lists them."""
+    if value is None:
+        return None
+    try:
+        budgets = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 8,16,64.") from None
+    if not all(1 <= budget <= 255 for budget in budgets):
+        raise click.BadParameter(f"{value!r} must hold numbers from 1 to 255.")
+    return budgets
 
 
 def engine(command: Callable[..., T]) -> Callable[..., T]:

@@ -33,18 +33,21 @@ def verify(
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import prove
     from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
+    from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress, print_table
+    from reader_edge_runtime import GenerationConfig
 
-    texts = read_prompts(prompts or VERIFY_PROMPTS)
+    file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
+    questions = play_out(engine, file_prompts, GenerationConfig(max_tokens=max_tokens), is_raw=True)
     with count_progress("Answers compared") as on_progress:
-        report = prove(engine, texts, max_tokens, on_progress)
+        report = prove(engine, questions, max_tokens, on_progress)
     if as_json:
         click.echo(json.dumps(proof_fields(engine, report)))
     else:
         print_table(proof_table(report))
-        for line in proof_verdict(engine, report, texts):
+        for line in proof_verdict(engine, report):
             click.echo(line)
     if not report.is_promise_kept:
         raise click.exceptions.Exit(1)

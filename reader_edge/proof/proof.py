@@ -18,6 +18,7 @@ from reader_edge.proof.hostile_source import HostileSource
 from reader_edge.proof.result import ProofReport, ProofRun, Way
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge.proof.witness import PlainAnswer, WatchedTarget, Witness, digest, run_of
+from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -50,7 +51,7 @@ _REFUSED_TOKENS = 8
 
 def prove(
     engine: Engine,
-    prompts: Sequence[str],
+    questions: Sequence[Question],
     max_tokens: int = 144,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ProofReport:
@@ -58,11 +59,12 @@ def prove(
 
     on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
     """
-    encoded = [tuple(engine.encode_prompt(prompt)) for prompt in prompts]
+    encoded = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
     prover = _Prover(engine, encoded, max_tokens, on_progress)
     runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
-    return ProofReport(runs, prover.refusal(), engine.decoder.target.provider, manifest.attention, manifest.precision)
+    provider = engine.decoder.target.provider
+    return ProofReport(tuple(questions), runs, prover.refusal(), provider, manifest.attention, manifest.precision)
 
 
 class AnyWidth(Planner):

@@ -1,11 +1,11 @@
 """What `verify` tells."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.table import Table
 
 from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun, Way
+from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine
 
 
@@ -15,6 +15,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
         **asdict(report.counts),
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
         "ways": [{"way": way.name, **asdict(part.counts)} for way, part in report.by_way().items()],
+        "categories": {category: _answer_fields(counts) for category, counts in report.by_category().items()},
         "refusal": report.refusal,
         "is_promise_kept": report.is_promise_kept,
         "provider": report.provider,
@@ -44,13 +45,14 @@ def proof_table(report: ProofReport) -> Table:
     return table
 
 
-def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -> list[str]:
+def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     """The result in sentences."""
     counts = report.counts
     lines = [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
     lines += [_way_sentence(way, part.counts) for way, part in report.by_way().items()]
+    lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]
     for run, divergence in report.first_divergences():
-        lines.append(_divergence_sentence(engine, run, divergence, prompts[divergence.prompt]))
+        lines.append(_divergence_sentence(engine, run, divergence, report.questions[divergence.prompt].text))
     if counts.divergences:
         lines.append("Drafting changes this model's output here.")
     elif report.logit_rows_bit_equal:
@@ -73,6 +75,7 @@ def proof_verdict(engine: Engine, report: ProofReport, prompts: Sequence[str]) -
 def _run_fields(run: ProofRun) -> dict[str, object]:
     fields = asdict(run)
     counts = fields.pop("counts")
+    del fields["answers"]
     return {**fields, **counts, "way": run.way.name}
 
 
@@ -84,6 +87,16 @@ def _way_sentence(way: Way, counts: Counts) -> str:
             f"best ids those of the logits in {counts.top_rows_agreeing} of {counts.top_rows} rows read"
         )
     return f"- {way.name}: {counts.tokens_compared} tokens, {rows}."
+
+
+def _answer_fields(counts: Counts) -> dict[str, int]:
+    """Without what is counted by passes, in which answers of several categories may have been."""
+    return {name: count for name, count in asdict(counts).items() if not name.startswith("top_rows")}
+
+
+def _category_sentence(category: str, counts: Counts) -> str:
+    rows = f"{counts.logit_rows_equal} of {counts.logit_rows} logit rows bit-equal"
+    return visible(f"- {category}: {counts.tokens_compared} tokens, {counts.divergences} divergences, {rows}.")
 
 
 def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) -> dict[str, object]:

@@ -1,6 +1,9 @@
 """What a proof found: divergences, runs, and the report of all."""
 
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
+
+from reader_edge.question import Question, by_category
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +39,34 @@ class Counts:
     """What was compared, and with what result. An answer is compared up to its first divergence.
 
     logit_rows: rows whose bits were compared with plain decoding's; 0 where the way reads none.
-    top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read.
+    top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read, and for a single answer.
     """
 
-    tokens_compared: int
-    divergences: int
-    logit_rows: int
-    logit_rows_equal: int
-    top_rows: int
-    top_rows_agreeing: int
+    tokens_compared: int = 0
+    divergences: int = 0
+    logit_rows: int = 0
+    logit_rows_equal: int = 0
+    top_rows: int = 0
+    top_rows_agreeing: int = 0
+
+    @classmethod
+    def total(cls, several: Iterable["Counts"]) -> "Counts":
+        """Of several together."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRun:
-    """All prompts under one drafter, way and batch size. nodes_by_source: verified ones but the pending tokens."""
+    """All questions under one drafter, way and batch size. answers: what was compared of each question's.
+
+    nodes_by_source: verified ones but the pending tokens.
+    """
 
     drafter: str
     way: Way
     batch_size: int
     counts: Counts
+    answers: tuple[Counts, ...]
     acceptance_length: float
     nodes_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
@@ -68,6 +80,7 @@ class ProofReport:
     where nothing stopped it, or another token than the plain one had come before.
     """
 
+    questions: tuple[Question, ...]
     runs: tuple[ProofRun, ...]
     refusal: str | None
     provider: str
@@ -77,7 +90,12 @@ class ProofReport:
     @property
     def counts(self) -> Counts:
         """Of all runs."""
-        return Counts(*map(sum, zip(*(astuple(run.counts) for run in self.runs), strict=True)))
+        return Counts.total(run.counts for run in self.runs)
+
+    def by_category(self) -> dict[str, Counts]:
+        """Of the answers to each category's questions; empty where there are no categories."""
+        answers = [Counts.total(of_all_runs) for of_all_runs in zip(*(run.answers for run in self.runs), strict=True)]
+        return {name: Counts.total(several) for name, several in by_category(self.questions, answers).items()}
 
     def by_way(self) -> dict[Way, "ProofReport"]:
         """The part of this report that belongs to each way."""

@@ -52,6 +52,11 @@ class Witness:
         if self.divergence is None and position < len(self._plain.token_ids):
             self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
 
+    @property
+    def counts(self) -> Counts:
+        """What was compared of this answer."""
+        return Counts(self.num_tokens, int(self.divergence is not None), self.num_rows, self.num_rows_equal)
+
     def _see_tokens(self, request: Request) -> None:
         """Compare the tokens emitted since the last call, up to the first divergence."""
         plain_token_ids, drafted_token_ids = self._plain.token_ids, request.output_token_ids
@@ -94,16 +99,11 @@ def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witnes
     """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats.total(request.stats for request in witnesses)
     watched = witnesses.values()
+    answers = tuple(each.counts for each in watched)
     divergences = tuple(each.divergence for each in watched if each.divergence is not None)
-    counts = Counts(
-        tokens_compared=sum(each.num_tokens for each in watched),
-        divergences=len(divergences),
-        logit_rows=sum(each.num_rows for each in watched),
-        logit_rows_equal=sum(each.num_rows_equal for each in watched),
-        top_rows=target.num_rows,
-        top_rows_agreeing=target.num_rows_agreeing,
-    )
-    return ProofRun(name, way, batch_size, counts, stats.acceptance_length, dict(stats.drafted_by_source), divergences)
+    top_rows = Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)
+    counts, drafted = Counts.total([*answers, top_rows]), dict(stats.drafted_by_source)
+    return ProofRun(name, way, batch_size, counts, answers, stats.acceptance_length, drafted, divergences)
 
 
 def digest(row: Float32Array) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.modelling import modelled, replay_reader_edge
 from benchmarks.prompt_lookup import Index, replay_lookup
 from benchmarks.runtimes import Lookup
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge_runtime import GenerationStats
 
 LOOKUP = Lookup(max_ngram=2, min_ngram=1, num_tokens=3, takes_last=False)
@@ -22,27 +22,27 @@ def passes(by_width: dict[int, int], num_tokens: int) -> GenerationStats:
 
 def test_lookup_proposes_what_followed_the_longest_known_end() -> None:
     index = Index(LOOKUP)
-    index.extend([1, 2, 3, 4, 9, 2, 7, 1, 2])
+    index.observe([1, 2, 3, 4, 9, 2, 7, 1, 2])
     assert index.draft() == [3, 4, 9]  # behind 1 2, not the later 2
 
 
 def test_lookup_takes_the_first_or_the_last_occurrence() -> None:
     text = [1, 2, 5, 1, 2, 6, 1, 2]
     first, last = Index(LOOKUP), Index(Lookup(max_ngram=2, min_ngram=2, num_tokens=1, takes_last=True))
-    first.extend(text)
-    last.extend(text)
+    first.observe(text)
+    last.observe(text)
     assert first.draft() == [5, 1, 2]
     assert last.draft() == [6]
 
 
 def test_an_end_that_occurred_nowhere_else_drafts_nothing() -> None:
     index = Index(LOOKUP)
-    index.extend([1, 2, 3])
+    index.observe([1, 2, 3])
     assert index.draft() == []
 
 
 def test_replayed_passes_emit_what_they_accept_and_one_token_more() -> None:
-    request = RecordedRequest("copy", [([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 9])])
+    request = RecordedRequest("copy", [RecordedTurn([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 9])])
     replay = replay_lookup([request], LOOKUP)
     # 6 is new: a plain pass emits 2; 3 4 5 are drafted behind it and accepted, and the pass adds 9.
     assert replay.steps_by_width == Counter({1: 1, 4: 1})
@@ -51,7 +51,7 @@ def test_replayed_passes_emit_what_they_accept_and_one_token_more() -> None:
 
 
 def test_a_rejected_draft_still_costs_its_width() -> None:
-    request = RecordedRequest("other", [([1, 2, 3, 4, 1], [8, 7])])
+    request = RecordedRequest("other", [RecordedTurn([1, 2, 3, 4, 1], [8, 7])])
     assert replay_lookup([request], LOOKUP).steps_by_width == Counter({2: 1, 1: 1})
 
 
@@ -75,7 +75,7 @@ def test_widths_beyond_the_measured_ones_are_no_guess() -> None:
 
 def test_reader_edge_drafts_wide_only_where_width_is_cheap() -> None:
     text = list(range(10, 60))
-    request = RecordedRequest("copy", [(text + text, [*text, 5])])
+    request = RecordedRequest("copy", [RecordedTurn(text + text, [*text, 5])])
     cheap = replay_reader_edge([request], {1: 1.0, 16: 1.0})
     dear = replay_reader_edge([request], {1: 1.0, 16: 100.0})
     assert cheap.num_decoded_tokens == dear.num_decoded_tokens == 51

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.fuzz.subjects import DEMO, SUBJECTS
+from tests.fuzz.subjects import DEMO, SUBJECTS, recording
 
 _MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())
 
@@ -60,6 +60,26 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a lone surrogate": b'{"prompt": "\\ud800"}\n',
         "endless nesting": b"[" * 100_000,
         "4,500 digits": b'{"prompt": ' + b"9" * 4500 + b"}",
+        "two kinds": b'{"prompt": "a", "turns": ["a"]}',
+        "no messages": b'{"messages": []}',
+        "a category of control characters": b'{"prompt": "a", "category": "\\u001b[2J"}',
+        "a category that is a lone surrogate": b'{"prompt": "a", "category": "\\ud800"}',
+    },
+    "recording.jsonl": {
+        "not UTF-8": b"\xff\n",
+        "a list": b"[]",
+        "endless nesting": b"[" * 100_000,
+        "an id beyond the vocabulary": recording(output_ids=[4, 257]),
+        "a negative id": recording(top_ids=[[1, 2], [3, 1], [2, -3]]),
+        "400 digits": recording(input_ids=[10**400]),
+        "rows of several lengths": recording(top_ids=[[1, 2], [3], [2, 3]]),
+        "rows of rows": recording(top_ids=[[[1, 2]]]),
+        "no successors": recording(top_ids=[[], [], []], top_logits=[[], [], []]),
+        "a position beyond the text": recording(positions=[0, 2, 5]),
+        "positions that go back": recording(positions=[2, 0, 3]),
+        "logits beyond any float32": recording(top_logits=[[1e300, 1.0]] * 3),
+        "no numbers": recording(top_logits=[["a", "b"]] * 3),
+        "no answer": recording(output_ids=[]),
     },
     "cost": {
         "400 digits": json.dumps({**_COST, "seconds": [[10**400, 1]]}).encode(),

@@ -10,7 +10,10 @@ from unittest.mock import patch
 
 import numpy as np
 
+from reader_edge.bench.recording import read_recording
+from reader_edge.bench.replay import replay
 from reader_edge.prompt_file import read_prompts
+from reader_edge_runtime import DraftConfig
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
@@ -73,7 +76,32 @@ def _render_template(path: Path) -> None:
 
 def _encode_prompts(path: Path) -> None:
     for prompt in read_prompts(path):
-        BYTE_LEVEL.encode(prompt)
+        for turn in prompt.turns:
+            BYTE_LEVEL.encode(turn if isinstance(turn, str) else turn[-1]["content"])
+
+
+def _prompts_samples(folder: Path) -> list[bytes]:
+    lines = (
+        {"prompt": "# tar"},
+        {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]},
+        {"turns": ["Hello", "And then?"], "category": "chat"},
+    )
+    return ["".join(json.dumps(line) + "\n" for line in lines).encode()]
+
+
+def recording(**changes: object) -> bytes:
+    """A recorded request of BYTE_LEVEL's tokens."""
+    said = {"positions": [0, 2, 3], "top_ids": [[1, 2], [3, 1], [2, 3]], "top_logits": [[2.5, 1.0]] * 3}
+    turn = {"input": "a b", "output": "c", "input_ids": [1, 2, 3], "output_ids": [4, 5], **said, **changes}
+    return json.dumps({"id": "1", "task": "chat", "tokenizer": BYTE_LEVEL.fingerprint(), "turns": [turn]}).encode()
+
+
+def _recording_samples(folder: Path) -> list[bytes]:
+    return [recording()]
+
+
+def _replay_recording(path: Path) -> None:
+    replay(read_recording(path, BYTE_LEVEL), DraftConfig(max_nodes=5))
 
 
 def _read_cost(path: Path) -> None:
@@ -127,7 +155,8 @@ SUBJECTS = {
     ),
     "template": Subject(lambda _: [CHAT_TEMPLATE.encode()], mutated, _render_template),
     "prompts.txt": Subject(lambda _: ["# tar\n\nZürich\n".encode()], mutated, _encode_prompts),
-    "prompts.jsonl": Subject(lambda _: [b'{"prompt": "# tar"}\n{"prompt": "a\\u0041"}\n'], mutated, _encode_prompts),
+    "prompts.jsonl": Subject(_prompts_samples, mutated, _encode_prompts),
+    "recording.jsonl": Subject(_recording_samples, mutated_json, _replay_recording),
     "cost": Subject(
         lambda _: [json.dumps({"pasts": [64, 512], "widths": [1, 2], "seconds": [[1, 1.5]] * 2, "row_s": 0}).encode()],
         mutated_json,

@@ -19,8 +19,8 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path, line_end: str, mark: str) 
     text.write_text(mark + line_end.join([INSIDE, "", "two"]), encoding="utf-8", newline="")
     lines = [json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in (INSIDE, "two\n")]
     jsonl.write_text(mark + line_end.join([*lines, ""]), encoding="utf-8", newline="")
-    assert read_prompts(text) == [INSIDE, "two"]
-    assert read_prompts(jsonl) == [INSIDE, "two\n"]
+    assert [prompt.turns for prompt in read_prompts(text)] == [(INSIDE,), ("two",)]
+    assert [prompt.turns for prompt in read_prompts(jsonl)] == [(INSIDE,), ("two\n",)]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,15 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path, line_end: str, mark: str) 
         ("a.txt", b"\xef\xbb\xbf\n \n", "holds no prompt"),
         ("a.jsonl", b'{"prompt": "a"}\n{"prompt": 5}', "Line 2 .* is no JSON object"),
         ("a.jsonl", b"[" * 100_000, "Line 1 .* is no JSON object"),
+        ("a.jsonl", b'{"prompt": "a", "turns": ["a"]}', "Line 1 .* is no JSON object"),
+        ("a.jsonl", b'\n{"messages": []}', "Line 2 .* is no JSON object"),
+        ("a.jsonl", b'{"turns": "Hello"}', "Line 1 .* is no JSON object"),
+        ("a.jsonl", b'{"turns": ["Hello", ""]}', 'Line 1 .* has the message .* a text "content"'),
+        ("a.jsonl", b'{"messages": ["Hello"]}', "Line 1 .* has the message 'Hello'"),
+        ("a.jsonl", b'{"messages": [{"content": "a"}]}', 'Line 1 .* a text "role"'),
+        ("a.jsonl", b'{"messages": [{"role": "system", "content": "a"}]}', "Line 1 .* a message of 'system'"),
+        ("a.jsonl", b'{"prompt": "a", "category": ["b"]}', 'Line 1 .* has the "category"'),
+        ("a.jsonl", b'{"prompt": "a", "category": "\\u001b[2J"}', "Line 1 .* a text in one line"),
     ],
 )
 def test_a_file_without_prompts_is_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -37,3 +46,21 @@ def test_a_file_without_prompts_is_one_sentence(tmp_path: Path, name: str, conte
     path.write_bytes(content)
     with pytest.raises(PromptError, match=words):
         read_prompts(path)
+
+
+def test_a_line_may_hold_messages_or_turns_and_a_category(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}
+    lines = [
+        {"messages": [system, user], "category": "chat"},
+        {"question_id": 81, "category": "writing", "turns": ["Hello", "Shorter."], "reference": ["?"]},
+        {"prompt": "# tar", "category": "pages"},
+        {"prompt": "# git"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    prompts = read_prompts(path)
+    assert [prompt.category for prompt in prompts] == ["chat", "writing", "pages", ""]
+    assert prompts[0].turns == (({**system}, {**user}),)
+    assert prompts[1].turns == ((user,), ({"role": "user", "content": "Shorter."},))
+    assert prompts[2].turns == ("# tar",)
+    assert prompts[1].place == f"Line 2 of '{path}'"

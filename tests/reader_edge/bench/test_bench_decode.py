@@ -3,12 +3,14 @@
 import importlib.util
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
 
 from reader_edge.bench.comparison import Comparison, bench_decode
 from reader_edge.cli import main
+from reader_edge.question import Question
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime import Engine, GenerationConfig
 
@@ -25,7 +27,9 @@ def prompts(tmp_path: Path) -> Path:
 def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
     config = GenerationConfig(max_tokens=24, ignores_eos=True)
-    bench = bench_decode(engine, PROMPTS, config, 2, lambda done, total: told.append((done, total)))
+    bench = bench_decode(
+        engine, list(map(Question, PROMPTS)), config, 2, lambda done, total: told.append((done, total))
+    )
     assert told == [(done, 8) for done in range(1, 9)]
     overall = bench.overall
     assert overall.is_identical
@@ -36,6 +40,10 @@ def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) ->
         assert sum(way.parts_s.values()) * way.stats.num_steps == pytest.approx(wall_s)
     assert [c.plain.rounds[0] for c in bench.comparisons] == list(overall.plain.rounds)
     assert overall.speedup == pytest.approx(overall.drafted.tokens_per_s / overall.plain.tokens_per_s)
+    first = bench.comparisons[0]
+    whole_s = [median(a.first_token_s + a.decode_s for a in way.rounds[0]) for way in (first.plain, first.drafted)]
+    assert first.answer_speedup == pytest.approx(whole_s[0] / whole_s[1])
+    assert overall.answer_speedup == pytest.approx(median(each.answer_speedup for each in bench.comparisons))
     assert bench.peak_bytes > bench.package_bytes > 8e6
     assert bench.kv_bytes == engine.decoder.cache.num_bytes
 

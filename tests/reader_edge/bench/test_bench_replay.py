@@ -9,10 +9,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replay import replay
 from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
+from reader_edge_runtime import DraftConfig
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -70,9 +71,9 @@ def test_table_tells_what_each_file_reached(tokenizer_path: Path, recording: Pat
     [
         (["--nodes", "0"], "from 1 to 255"),
         (["--nodes", "many"], "list of numbers"),
-        (["--sources", "history"], "context,history"),
-        (["--sources", "oracle"], "context,history"),
-        (["--sources", "context,datastore="], "context,history"),
+        (["--sources", "history"], "must be context"),
+        (["--sources", "oracle"], "must be context"),
+        (["--sources", "context,datastore="], "must be context"),
         (["--priors", "others"], "name at least two"),
     ],
 )
@@ -111,8 +112,8 @@ def test_the_name_of_a_task_does_not_control_the_terminal(tokenizer_path: Path, 
 
 
 def test_acceptance_never_counts_past_the_end_token() -> None:
-    request = RecordedRequest("copy", [([1, 2, 3, 4, 1, 2, 3], [4, 32000])] * 3)
-    stats = replay([request], 8).stats_by_task["copy"]
+    request = RecordedRequest("copy", [RecordedTurn([1, 2, 3, 4, 1, 2, 3], [4, 32000])] * 3)
+    stats = replay([request], DraftConfig(max_nodes=9)).stats_by_task["copy"]
     # The end token is emitted by the target: never by the draft alone, so each answer takes two tokens in one step.
     assert stats.num_decoded_tokens == 6
     assert stats.acceptance_length <= 2

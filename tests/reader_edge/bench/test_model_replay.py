@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.bench.model_replay import time_stretches
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
@@ -33,13 +33,17 @@ def replay(requests: list[RecordedRequest], stretches: list[Stretch], max_tokens
     return list(time_stretches(rehearser, requests, stretches))
 
 
+def recorded(task: str, *turns: tuple[list[int], list[int]]) -> RecordedRequest:
+    return RecordedRequest(task, [RecordedTurn(prompt, output) for prompt, output in turns])
+
+
 def repeating(num_tokens: int, period: int = 9) -> list[int]:
     return [1 + i % period for i in range(num_tokens)]
 
 
 def test_the_recording_decides_what_is_accepted() -> None:
     varied = np.random.default_rng(1).integers(0, 64, 100).tolist()
-    requests = [RecordedRequest("copy", [([0, 1, 2], repeating(100))]), RecordedRequest("new", [([3], varied)])]
+    requests = [recorded("copy", ([0, 1, 2], repeating(100))), recorded("new", ([3], varied))]
     copied, new = replay(requests, [Stretch(0, 0, 48), Stretch(1, 0, 48)])
     assert (copied.task, copied.past, new.past) == ("copy", 51, 49)
     assert copied.plain.num_decoded_tokens == new.plain.num_decoded_tokens == 16
@@ -52,7 +56,7 @@ def test_the_recording_decides_what_is_accepted() -> None:
 
 def test_the_history_learns_what_comes_before_but_nothing_of_the_stretch_itself() -> None:
     answer = np.random.default_rng(2).permutation(60).tolist()
-    requests = [RecordedRequest("same", [([61], answer)]), RecordedRequest("same", [([62], answer)])]
+    requests = [recorded("same", ([61], answer)), recorded("same", ([62], answer))]
     first, again = replay(requests, [Stretch(0, 0, 16), Stretch(1, 0, 16)])
     assert first.drafted.num_accepted_tokens < 3  # were it learned from the plain way, all would be accepted
     assert again.drafted.accepted_by_source["history"] > 10
@@ -60,13 +64,13 @@ def test_the_history_learns_what_comes_before_but_nothing_of_the_stretch_itself(
 
 def test_an_earlier_turn_is_context_and_history() -> None:
     answer = np.random.default_rng(3).permutation(60).tolist()
-    (again,) = replay([RecordedRequest("chat", [([61], answer), ([62], answer)])], [Stretch(0, 1, 0)])
+    (again,) = replay([recorded("chat", ([61], answer), ([62], answer))], [Stretch(0, 1, 0)])
     assert again.past == 1 + 60 + 1
     assert again.drafted.num_accepted_tokens > 10
 
 
 def test_stretches_spread_evenly_and_keep_to_the_context() -> None:
-    requests = [RecordedRequest("", [([1] * 10, [2] * 100)]) for _ in range(10)]
+    requests = [recorded("", ([1] * 10, [2] * 100)) for _ in range(10)]
     stretches, num_left_out = choose_stretches(requests, 5, 25, max_context=1000)
     assert num_left_out == 0
     assert [stretch.request for stretch in stretches] == [1, 3, 5, 7, 9]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime.draft_tree import DraftTree
 
@@ -10,11 +10,11 @@ from reader_edge_runtime.draft_tree import DraftTree
 class Notebook:
     """A drafter's request that writes down what it is told."""
 
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self.told: list[tuple[str, list[int]]] = [("begin", list(token_ids))]
+    def __init__(self, turn: RecordedTurn) -> None:
+        self.told: list[tuple[str, list[int]]] = [("begin", turn.prompt)]
 
-    def extend(self, token_ids: Sequence[int]) -> None:
-        self.told.append(("extend", list(token_ids)))
+    def extend(self, turn: RecordedTurn) -> None:
+        self.told.append(("extend", turn.prompt))
 
     def observe(self, token_ids: Sequence[int]) -> None:
         self.told.append(("observe", list(token_ids)))
@@ -30,7 +30,7 @@ def fork(request: Notebook, num_left: int) -> DraftTree:
     return tree
 
 
-REQUEST = RecordedRequest("task", [([1, 2], [5, 8, 4, 9]), ([3], [6, 5])])
+REQUEST = RecordedRequest("task", [RecordedTurn([1, 2], [5, 8, 4, 9]), RecordedTurn([3], [6, 5])])
 
 
 def test_a_draft_is_accepted_as_far_as_the_recording_says_it_and_one_token_more() -> None:

@@ -8,6 +8,7 @@ import pytest
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge.proof.proof import BATCH_SIZES, DRAFTERS, SOURCE_SETS, WAYS, prove
 from reader_edge.proof.result import ProofReport
+from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -18,16 +19,17 @@ from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.reader_edge.package_copy import PackageCopy
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
+QUESTIONS = list(map(Question, PROMPTS))
 MAX_TOKENS = 16
 
 
 @pytest.fixture(scope="module")
 def report(shared_engine: Engine) -> ProofReport:
-    return prove(shared_engine, PROMPTS, MAX_TOKENS)
+    return prove(shared_engine, QUESTIONS, MAX_TOKENS)
 
 
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
-    num_tokens = len(PROMPTS) * MAX_TOKENS
+    num_tokens = len(QUESTIONS) * MAX_TOKENS
     assert [(run.way, run.drafter, run.batch_size) for run in report.runs] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
     assert all(run.counts.tokens_compared == num_tokens for run in report.runs)
     assert all(run.counts.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
@@ -61,7 +63,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
 
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
-    report = prove(engine, PROMPTS[:1], 2)
+    report = prove(engine, QUESTIONS[:1], 2)
     assert report.refusal is None
     assert report.counts.divergences == 0
     assert not report.is_promise_kept
@@ -70,15 +72,15 @@ def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypa
 def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
     drafter = engine.decoder.drafter
     engine.generate(PROMPTS[0])
-    prove(engine, PROMPTS[:1], 4)
+    prove(engine, QUESTIONS[:1], 4)
     assert engine.decoder.drafter is drafter
     assert engine.generate(PROMPTS[0]).stats.num_reused_tokens > 0
 
 
 def test_progress_counts_every_answer(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
-    prove(engine, PROMPTS, 2, lambda done, total: told.append((done, total)))
-    num_answers = len(PROMPTS) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+    prove(engine, QUESTIONS, 2, lambda done, total: told.append((done, total)))
+    num_answers = len(QUESTIONS) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
     assert told == [(done, num_answers) for done in range(1, num_answers + 1)]
 
 
@@ -87,7 +89,7 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
     monkeypatch.setattr(
         DraftTree, "ancestors_and_depths", lambda tree: (np.tri(len(tree), dtype=np.bool_), right(tree)[1])
     )
-    report = prove(engine, PROMPTS[:1], MAX_TOKENS)
+    report = prove(engine, QUESTIONS[:1], MAX_TOKENS)
     assert report.counts.divergences > 0
     assert not report.logit_rows_bit_equal
     for run, divergence in report.first_divergences():
@@ -103,7 +105,7 @@ def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: 
         cache.lengths[slot] += len(path)
 
     monkeypatch.setattr(HostCache, "commit", commit)
-    assert prove(engine, PROMPTS[:1], MAX_TOKENS).counts.divergences > 0
+    assert prove(engine, QUESTIONS[:1], MAX_TOKENS).counts.divergences > 0
 
 
 def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +128,7 @@ def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _noisy(1e-5, monkeypatch)
-    report = prove(engine, PROMPTS[:1], 8)
+    report = prove(engine, QUESTIONS[:1], 8)
     assert not report.logit_rows_bit_equal
     assert report.counts.divergences == 0
     assert not report.is_promise_kept
@@ -148,7 +150,7 @@ def _swapped(column: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy answers are made of these ids, and no logits are read."""
     _swapped(0, monkeypatch)
-    report = prove(engine, PROMPTS[:1], 4)
+    report = prove(engine, QUESTIONS[:1], 4)
     by_top_ids, *others = report.by_way().values()
     assert by_top_ids.counts.divergences > 0
     assert all(part.counts.divergences == 0 and part.logit_rows_bit_equal for part in others)
@@ -160,7 +162,7 @@ def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
 ) -> None:
     """Drafts are made of them."""
     _swapped(1, monkeypatch)
-    report = prove(engine, PROMPTS[:1], 3)
+    report = prove(engine, QUESTIONS[:1], 3)
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert 0 < report.counts.top_rows_agreeing < report.counts.top_rows
@@ -169,7 +171,7 @@ def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
 
 def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     _noisy(20, monkeypatch)
-    report = prove(engine, PROMPTS[:2], 6)
+    report = prove(engine, QUESTIONS[:2], 6)
     for run in report.runs:
         firsts = [divergence.position + 1 for divergence in run.divergences]
         assert run.counts.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
@@ -190,14 +192,14 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
         return advanced
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
-    report = prove(engine, PROMPTS[:1], max_tokens=40)
+    report = prove(engine, QUESTIONS[:1], max_tokens=40)
     assert report.counts.divergences == sum(run.drafter != "none" for run in report.runs)
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 
 def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
     package.change_manifest(max_context=24)
-    report = prove(Engine.load(package.folder), ["1 2 3 4 5 6 7 8"], 100)
+    report = prove(Engine.load(package.folder), [Question("1 2 3 4 5 6 7 8")], 100)
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.runs[0].counts.tokens_compared < 24

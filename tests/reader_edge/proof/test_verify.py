@@ -41,6 +41,23 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     assert "'hostile'" in fields["refusal"]
 
 
+def test_conversations_are_played_out_and_counted_by_category(
+    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "chats.jsonl"
+    lines = [{"turns": ["# tar", "More."], "category": "pages"}, {"prompt": "1 2 3", "category": "numbers"}]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["verify", str(chat_package.folder), "-n", "3", "--prompts", str(prompts)]
+    fields = json.loads(runner.invoke(main, [*arguments, "--json"]).stdout)
+    num_runs = len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    pages, numbers = fields["categories"]["pages"], fields["categories"]["numbers"]
+    assert (pages["tokens_compared"], numbers["tokens_compared"]) == (2 * 3 * num_runs, 3 * num_runs)
+    assert pages["logit_rows_equal"] == pages["logit_rows"] == 2 * 3 * num_runs * 2 // 3
+    for name in ("tokens_compared", "divergences", "logit_rows", "logit_rows_equal"):
+        assert pages[name] + numbers[name] == fields[name]
+    assert f"- pages: {pages['tokens_compared']} tokens, 0 divergences" in runner.invoke(main, arguments).stdout
+
+
 def test_the_default_compares_20_000_tokens() -> None:
     option = next(each for each in main.commands["verify"].params if each.name == "max_tokens")
     num_answers = len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)

@@ -1,0 +1,69 @@
+"""Answers of a model, written down so that a drafter can be replayed on them: texts, token ids, likely successors."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from reader_edge.bench.fixed_budget import answer_at
+from reader_edge.question import Question
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+
+
+def record_answers(engine: Engine, questions: Sequence[Question], config: GenerationConfig) -> Iterator[str]:
+    """A line of JSON for each question, with its plain answer; `read_recording` reads it."""
+    fingerprint = engine.tokenizer.fingerprint()
+    for number, question in enumerate(questions, start=1):
+        listener = Listener()
+        request = answer_at(engine, question, config, listener, num_nodes=1)
+        prompt, output = request.token_ids[: request.num_prompt_tokens], request.output_token_ids
+        turn = {
+            "input": engine.tokenizer.decode(prompt),
+            "output": engine.tokenizer.decode(output),
+            "input_ids": prompt,
+            "output_ids": output,
+            "positions": listener.positions,
+            "top_ids": listener.top_ids,
+            "top_logits": listener.top_logits,
+        }
+        model = engine.package.manifest.source_name
+        facts = {"id": str(number), "task": question.category, "model": model, "tokenizer": fingerprint}
+        yield json.dumps({**facts, "turns": [turn]}, ensure_ascii=False)
+
+
+class Listener:
+    """A drafter of one request that drafts nothing and keeps what the target says.
+
+    positions, top_ids, top_logits: see `recording.Successors`.
+    """
+
+    is_ready = True
+    num_harvested_rows = DraftConfig().max_harvested_tokens
+    wants_hidden_states = False
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.top_ids: list[list[int]] = []
+        self.top_logits: list[list[float]] = []
+        self._token_ids: Sequence[int] = ()
+
+    def begin(self, token_ids: Sequence[int]) -> "Listener":
+        """Itself, for the only request there is."""
+        self._token_ids = token_ids
+        return self
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        return [DraftTree.root(self._token_ids[-1]) for _ in wishes]
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        if scored is not None:
+            self.positions += [scored.root + row for row in scored.rows]
+            self.top_ids += scored.top_ids.tolist()
+            # As few digits as tell a float32 apart.
+            self.top_logits += [[float(str(logit)) for logit in row] for row in scored.top_logits]
+
+    def finish(self) -> None:
+        """Nothing is kept for later requests."""
+
+    def forget(self) -> None:
+        """Nothing was learned."""

@@ -1,0 +1,116 @@
+"""Acceptance at fixed numbers of drafted nodes: what drafting foretells, whatever a pass takes on this machine."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.question import Question
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
+from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRun:
+    """All questions, answered with one set of sources and up to num_nodes drafted nodes a step.
+
+    is_warm: whether the drafter kept what the questions before had taught it. answers, stats: by question.
+    """
+
+    sources: str
+    is_warm: bool
+    num_nodes: int
+    answers: tuple[tuple[int, ...], ...]
+    stats: tuple[GenerationStats, ...]
+
+
+class FixedBudget(Planner):
+    """Drafts up to num_nodes nodes in every step, and verifies all of them whether they pay or not."""
+
+    is_plain_due = False
+
+    def __init__(self, num_nodes: int) -> None:
+        super().__init__()
+        self.max_drafted = num_nodes + 1
+
+    def choose(
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+    ) -> tuple[int, list[bool]]:
+        """The width N of the next pass: the widest draft's."""
+        return max(len(draft) for draft in drafts if draft is not None), [True] * len(drafts)
+
+
+def bench_budgets(
+    engine: Engine,
+    questions: Sequence[Question],
+    config: GenerationConfig,
+    budgets: Sequence[int],
+    datastores: Sequence[str],
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[BudgetRun]:
+    """Answer every question with each set of sources and each budget, from an empty KV cache.
+
+    Fresh drafters know nothing but what ships with them, and so have no history. datastores: files, which are used in
+    sets of their own. on_progress: told answers done and answers in all.
+    """
+    opened = open_datastores(datastores, engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
+    sets = list(_source_sets(bool(datastores)))
+    num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
+    runs = []
+    for (is_warm, names), num_nodes in itertools.product(sets, budgets):
+        drafter = _drafter(names, num_nodes, opened if "datastore" in names else ())
+        requests = []
+        for question in questions:
+            if not is_warm:
+                drafter.forget()
+            requests.append(answer_at(engine, question, config, drafter, num_nodes))
+            on_progress(next(num_done), num_all)
+        answers = tuple(tuple(request.output_token_ids) for request in requests)
+        stats = tuple(request.stats for request in requests)
+        runs.append(BudgetRun(" + ".join(names), is_warm, num_nodes, answers, stats))
+    return runs
+
+
+def answer_at(
+    engine: Engine, question: Question, config: GenerationConfig, drafter: Drafter, num_nodes: int
+) -> Request:
+    """The request that answered a question on the engine's model, with so many drafted nodes in every step.
+
+    Drafts may foretell more than the answer has room for, so that its last steps are drafted like all others.
+    """
+    own = replace(engine.decoder.config, max_batch=1)
+    decoder = make_decoder(
+        engine.decoder.target, drafter, own, report=engine.width_report, planner=FixedBudget(num_nodes)
+    )
+    decoder.is_drafting = True  # where an engine leaves drafts out, this tells what they would be
+    num_emitted = itertools.count(1)
+    endless = replace(config, max_tokens=engine.package.manifest.max_context)
+    request = decoder.submit(
+        engine.encode_prompt(question.prompt), endless, is_stop=lambda _: next(num_emitted) >= config.max_tokens
+    )
+    decoder.finish(request)
+    return request
+
+
+def _source_sets(has_datastores: bool) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    """What is drafted from, fresh and warm."""
+    for is_warm, uses_logits, uses_datastores in itertools.product((False, True), repeat=3):
+        if uses_datastores <= has_datastores:
+            uses = {"context": True, "history": is_warm, "logits": uses_logits, "datastore": uses_datastores}
+            yield is_warm, tuple(name for name, is_used in uses.items() if is_used)
+
+
+def _drafter(names: Sequence[str], num_nodes: int, datastores: Sequence[Datastore]) -> RetrievalDrafter:
+    config = DraftConfig(
+        max_nodes=num_nodes + 1,
+        max_depth=MAX_DEPTH,
+        is_history_used="history" in names,
+        is_logits_used="logits" in names,
+    )
+    return RetrievalDrafter(config, datastores=datastores).wait()

@@ -1,0 +1,48 @@
+"""`reader-edge bench record`: a model's answers, written down for replays."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+
+
+@click.command("record")
+@click.argument("model", required=False)
+@options.prompts
+@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl file.")
+@click.option("-n", "--max-tokens", default=256, show_default=True, help="Tokens of each answer at most.")
+@options.temperature
+@options.top_p
+@options.seed
+@options.engine
+@options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
+def record(
+    model: str | None,
+    prompts: Path | None,
+    out: Path,
+    config: "reader_edge.GenerationConfig",
+    engine_config: "reader_edge.EngineConfig",
+) -> None:
+    """Answer prompts plainly and write the answers down, for `bench replay`.
+
+    A line of the file is a recorded request as `bench replay` reads it, with token ids beside the texts and what the
+    model thought likely after each token, so that --sources may name logits too. MODEL is what `run` takes.
+    """
+    from reader_edge.bench.answer_recorder import record_answers
+    from reader_edge.model_source import load_engine
+    from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+    from reader_edge.question import play_out
+    from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.atomic_file import new_file
+
+    file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
+    engine = load_engine(model, replace(engine_config, is_calibrated=False))
+    questions = play_out(engine, file_prompts, config, is_raw=False)
+    with count_progress("Answers recorded") as on_progress, new_file(out) as file:
+        for number, line in enumerate(record_answers(engine, questions, config), start=1):
+            file.write(f"{line}\n".encode())
+            on_progress(number, len(questions))
+    click.echo(f"{len(questions)} answers in '{out}'.")

@@ -1,0 +1,195 @@
+"""Acceptance at fixed numbers of drafted nodes, and that a replay of recorded answers tells the same."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.bench.answer_recorder import record_answers
+from reader_edge.bench.fixed_budget import BudgetRun, answer_at, bench_budgets
+from reader_edge.bench.recording import read_recording
+from reader_edge.bench.replay import replay
+from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.cli import main
+from reader_edge.question import Question
+from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
+from tests.reader_edge.package_copy import PackageCopy
+
+BUDGETS = (1, 4, 16)
+CONFIG = GenerationConfig(max_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def questions(held_out_texts: list[str]) -> list[Question]:
+    texts = [text[:300] for text in held_out_texts[:3]]
+    return [Question(text, category) for text, category in zip([*texts, texts[0]], "abab", strict=True)]
+
+
+@pytest.fixture
+def recording(engine: Engine, questions: list[Question], tmp_path: Path) -> Path:
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(record_answers(engine, questions, CONFIG)), encoding="utf-8")
+    return path
+
+
+def run_of(runs: Sequence[BudgetRun], sources: str, num_nodes: int) -> BudgetRun:
+    (run,) = (each for each in runs if (each.sources, each.num_nodes) == (sources, num_nodes))
+    return run
+
+
+def counts(stats: GenerationStats) -> tuple[int, int, int]:
+    return stats.num_steps, stats.num_accepted_tokens, stats.num_drafted_tokens
+
+
+def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
+    engine: Engine, questions: list[Question]
+) -> None:
+    told: list[tuple[int, int]] = []
+    runs = bench_budgets(engine, questions, CONFIG, BUDGETS, [], lambda done, total: told.append((done, total)))
+    assert told == [(done, 48) for done in range(1, 49)]
+    plain = tuple(engine.generate(each.prompt, CONFIG).token_ids for each in questions)
+    assert [run.answers for run in runs] == [plain] * 12
+    assert [(run.sources, run.is_warm) for run in runs[::3]] == [
+        ("context", False),
+        ("context + logits", False),
+        ("context + history", True),
+        ("context + history + logits", True),
+    ]
+    for run in runs:
+        total = GenerationStats.total(run.stats)
+        assert total.num_rested_steps == total.num_vain_drafts == 0
+        assert max(total.steps_by_width) == run.num_nodes + 1
+        assert set(total.drafted_by_source) <= set(run.sources.split(" + "))
+    # The last question repeats the first: who remembers knows its answer.
+    again, fresh = run_of(runs, "context + history", 16).stats[-1], run_of(runs, "context", 16).stats[-1]
+    assert again.acceptance_length > 2 * fresh.acceptance_length
+    first, last = run_of(runs, "context + logits", 4).stats[0], run_of(runs, "context + logits", 4).stats[-1]
+    assert counts(first) == counts(last)
+
+
+@pytest.mark.parametrize("num_nodes", BUDGETS)
+def test_a_replay_tells_what_decoding_told(
+    engine: Engine, questions: list[Question], recording: Path, num_nodes: int
+) -> None:
+    runs = bench_budgets(engine, questions, CONFIG, [num_nodes], [])
+    requests = read_recording(recording, engine.tokenizer)
+    config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_logits_used=False)
+    warm = run_of(runs, "context + history", num_nodes)
+    assert counts(replay(requests, config).stats) == counts(GenerationStats.total(warm.stats))
+    for request, stats in zip(requests, run_of(runs, "context", num_nodes).stats, strict=True):
+        assert counts(replay([request], config).stats) == counts(stats)
+
+
+class PathDrafter(RetrievalDrafter):
+    """Hears of accepted drafts only, as a recording does."""
+
+    def begin(self, token_ids: Sequence[int]) -> RetrievalRequest:
+        return PathRequest(self, token_ids)
+
+
+class PathRequest(RetrievalRequest):
+    def observe(self, scored: ScoredTree | None) -> None:
+        if scored is None or scored.root < self._num_prompt_tokens:  # the prompt's
+            super().observe(scored)
+            return
+        path, text = [0], self.token_ids[scored.root + 1 : -1]  # without the pending token
+        while len(path) <= len(text) and (child := scored.tree.child(path[-1], text[len(path) - 1])) >= 0:
+            path.append(child)
+        assert len(path) == len(text) + 1
+        chain = DraftTree.chain([scored.tree.token_ids[node] for node in path])
+        said = scored.top_ids[path], scored.top_logits[path]
+        super().observe(ScoredTree(chain, range(len(path)), scored.root, *said, vocab_size=1 << 31))
+
+
+def test_a_replay_with_logits_is_decoding_that_hears_of_accepted_drafts_only(
+    engine: Engine, questions: list[Question], recording: Path
+) -> None:
+    requests = read_recording(recording, engine.tokenizer)
+    for num_nodes in BUDGETS:
+        config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH)
+        drafter = PathDrafter(config).wait()
+        decoded = [answer_at(engine, question, CONFIG, drafter, num_nodes).stats for question in questions]
+        replayed = replay(requests, config).stats
+        assert counts(replayed) == counts(GenerationStats.total(decoded))
+        assert replayed.drafted_by_source["logits"] > 0
+
+
+def test_a_recording_is_the_answer_and_what_was_likely_after_each_token(
+    engine: Engine, questions: list[Question], recording: Path
+) -> None:
+    requests = read_recording(recording, engine.tokenizer)
+    assert [request.task for request in requests] == list("abab")
+    for request, question in zip(requests, questions, strict=True):
+        (turn,) = request.turns
+        assert turn.prompt == engine.encode_prompt(question.prompt)
+        assert tuple(turn.output) == engine.generate(question.prompt, CONFIG).token_ids
+        assert turn.successors is not None
+        first = len(turn.prompt) - 1  # after which the first token of the answer was chosen
+        is_answer = turn.successors.positions >= first
+        assert turn.successors.positions[is_answer].tolist() == list(range(first, first + len(turn.output)))
+        assert turn.successors.top_ids[is_answer, 0].tolist() == turn.output
+        assert not is_answer[0]
+    texts = [json.loads(line)["turns"][0] for line in recording.read_text(encoding="utf-8").split("\n")]
+    assert [text["input"] for text in texts] == [question.text for question in questions]
+    assert texts[0]["output"] == engine.tokenizer.decode(requests[0].turns[0].output)
+
+
+def test_with_another_tokenizer_a_recording_is_its_texts(engine: Engine, recording: Path) -> None:
+    record = json.loads(recording.read_text(encoding="utf-8").split("\n")[0])
+    recording.write_text(json.dumps({**record, "tokenizer": "another"}))
+    (request,) = read_recording(recording, engine.tokenizer)
+    assert request.turns[0].successors is None
+    assert request.turns[0].output[-1] == 32000
+
+
+def test_commands_record_replay_and_tell_by_category(
+    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
+) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    lines = [
+        {"turns": ["# tar", "# tar"], "category": "pages"},
+        {"messages": [{"role": "user", "content": "1 2 3 1 2 3 1 2"}], "category": "numbers"},
+    ]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    common = [str(chat_package.folder), "--prompts", str(prompts), "-n", "24"]
+    result = runner.invoke(main, ["bench", "record", *common, "-o", str(answers)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"3 answers in '{answers}'.\n"
+
+    measured = ["bench", "decode", *common, "--rounds", "1", "--nodes", "4,8"]
+    result = runner.invoke(main, [*measured, "--json"])
+    assert result.exit_code == 0, result.output
+    fields = json.loads(result.stdout)
+    assert [each["category"] for each in fields["prompts"]] == ["pages", "pages", "numbers"]
+    assert fields["categories"]["pages"]["tokens"] == sum(each["tokens"] for each in fields["prompts"][:2])
+    assert len(fields["fixed_nodes"]) == 8
+    decoded = {(each["sources"], each["nodes"]): each for each in fields["fixed_nodes"]}
+
+    replayed = ["bench", "replay", str(answers), "--tokenizer", str(chat_package.folder), "--nodes", "4,8", "--json"]
+    (file,) = json.loads(runner.invoke(main, replayed).stdout)["files"]
+    warm = decoded["context + history", 8]
+    assert file["acceptance_length"]["8"] == warm["acceptance_length"]
+    assert file["acceptance_length_by_task"]["numbers"]["8"] == warm["categories"]["numbers"]["acceptance_length"]
+    result = runner.invoke(main, [*replayed, "--sources", "context,history,logits"])
+    assert json.loads(result.stdout)["files"][0]["drafted_by_source"]["logits"] > 0
+
+    result = runner.invoke(main, measured)
+    for text in ("pages", "numbers", "Acceptance length by drafted nodes", "context + history + logits", "warm"):
+        assert text in result.stdout
+    assert "# tar" not in result.stdout
+
+
+def test_logits_that_were_not_recorded_are_one_sentence(runner: CliRunner, demo_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"turns": [{"input": "# tar", "output": "# git"}]}))
+    arguments = ["bench", "replay", str(path), "--sources", "context,logits"]
+    result = runner.invoke(main, [*arguments, "--tokenizer", str(demo_folder)])
+    assert result.exit_code == 1
+    assert "does not say what its model thought likely" in result.stderr
+    result = runner.invoke(main, [*arguments, "--model", str(demo_folder)])
+    assert result.exit_code == 2
+    assert "leave logits out" in result.stderr
