@@ -48,7 +48,7 @@ class Round:
 
     def _start_all(self) -> None:
         for contender in self._contenders:
-            record: Record = {"first_s": [], "token_s": [], "pass_s": {}, "token_ids": []}
+            record: Record = {"first_s": [], "rest_s": [], "token_s": [], "pass_s": {}, "token_ids": []}
             self.records[contender.name] = record
             reason = read_failures(contender.cache).get(f"{contender.name} {self.shape}")
             if reason is not None:
@@ -67,7 +67,7 @@ class Round:
             record["versions"] = worker.ask("load", model=model, threads=THREADS, is_drafted=self.is_drafted)[
                 "versions"
             ]
-            worker.ask("generate", prompt=random_prompt(32, -1, self.shape), num_tokens=4)
+            worker.ask("generate", prompt=random_prompt(32, -1, "demo"), num_tokens=4, end_token_ids=[])
 
     @contextmanager
     def _noting(self, name: str) -> Iterator[None]:
@@ -82,16 +82,19 @@ class Round:
         record["peak_bytes"] = worker.peak_bytes
         say(f"  {name}: {time.perf_counter() - start:.1f} s")
 
-    def generate(self, prompt: Sequence[int], num_tokens: int, turn: int) -> None:
-        """Every worker answers a prompt, in an order that `turn` rotates."""
+    def generate(self, prompt: Sequence[int], num_tokens: int, turn: int, end_token_ids: Sequence[int] = ()) -> None:
+        """Every worker answers a prompt, in an order that `turn` rotates. end_token_ids: none are left out."""
         for name in self._in_turn(turn):
             with self._noting(name):
-                answer = self._workers[name].ask("generate", prompt=list(prompt), num_tokens=num_tokens)
+                answer = self._workers[name].ask(
+                    "generate", prompt=list(prompt), num_tokens=num_tokens, end_token_ids=list(end_token_ids)
+                )
                 record = self.records[name]
                 record["first_s"].append(answer["first_s"])
-                if num_tokens > 1:
-                    record["token_s"].append(answer["rest_s"] / (num_tokens - 1))
+                record["rest_s"].append(answer["rest_s"])
                 record["token_ids"].append(answer["token_ids"])
+                if len(answer["token_ids"]) > 1:
+                    record["token_s"].append(answer["rest_s"] / (len(answer["token_ids"]) - 1))
 
     def passes(self, prompt: Sequence[int], rounds: int, turn: int) -> None:
         """Every worker times passes of all widths behind a prompt."""
@@ -141,16 +144,24 @@ def measure_long_prompt(contenders: Sequence[Contender], shape: str, rounds: int
 
 
 def measure_answers(
-    contenders: Sequence[Contender], prompts: Sequence[Sequence[int]], num_tokens: int
+    contenders: Sequence[Contender],
+    shape: str,
+    prompts: Sequence[Sequence[int]],
+    num_tokens: int,
+    end_token_ids: Sequence[int] = (),
 ) -> dict[str, Record]:
-    """Whole answers of the demo model; each plain record holds the drafted one, and how many answers were equal."""
-    with Round(contenders, "demo") as plain, Round(contenders, "demo", is_drafted=True) as drafted:
+    """Whole answers, plain and drafted in alternating order; a plain record holds the drafted one, and who was equal.
+
+    end_token_ids: those that end an answer; without any, every answer has num_tokens.
+    """
+    with Round(contenders, shape) as plain, Round(contenders, shape, is_drafted=True) as drafted:
         for turn, prompt in enumerate(prompts):
-            plain.generate(prompt, num_tokens, turn)
-            drafted.generate(prompt, num_tokens, turn)
+            for workers in (plain, drafted) if turn % 2 == 0 else (drafted, plain):
+                workers.generate(prompt, num_tokens, turn, end_token_ids)
     for name, record in plain.records.items():
         pairs = zip(record["token_ids"], drafted.records[name]["token_ids"], strict=False)
-        record["num_equal"] = sum(a == b for a, b in pairs)
+        record["is_equal"] = [a == b for a, b in pairs]
+        record["num_equal"] = sum(record["is_equal"])
         record["drafted"] = drafted.records[name]
     return _without_tokens(plain.records)
 

@@ -1,9 +1,10 @@
 """Install the peers, each in an environment of its own, and convert the models for all of them.
 
-    python -m benchmarks.prepare CACHE [--only RUNTIME,...]
+    python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--real SOURCE [--gguf FILE]]
 
 What is there already is kept, so a second run goes on where the first one ended. What fails is noted in
-CACHE/failures.json with its reason, and appears in the results; the other runtimes go on.
+CACHE/failures.json with its reason, and appears in the results; the other runtimes go on. With --real, a real model is
+prepared and nothing else.
 """
 
 import argparse
@@ -13,8 +14,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.real_source import place_source, real_contenders, shape_of
 from benchmarks.runtimes import ROOT, RUNTIMES, SHAPES, Command, Contender, contenders
 
 
@@ -26,16 +29,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path, help="a folder for environments and models, about 20 GB")
     parser.add_argument("--only", default=",".join(runtime.name for runtime in RUNTIMES))
+    parser.add_argument("--real", type=Path, metavar="SOURCE", help="a Hugging Face folder or a GGUF file")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp, ready made")
     options = parser.parse_args()
     cache = options.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
-    for shape in SHAPES:
-        write_source(shape, cache)
+    if options.real is None:
+        for shape in SHAPES:
+            write_source(shape, cache)
+        prepare([*SHAPES, "demo"], contenders(cache), options.only.split(","), cache)
+    else:
+        place_source(cache, options.real, options.gguf)
+        prepare([shape_of(options.real)], real_contenders(cache, options.real), options.only.split(","), cache)
+
+
+def prepare(shapes: Sequence[str], wanted: Sequence[Contender], only: Sequence[str], cache: Path) -> None:
+    """Install and convert; note what fails."""
     failures = read_failures(cache)
-    for contender in contenders(cache):
-        if contender.runtime.name not in options.only.split(","):
+    for contender in wanted:
+        if contender.runtime.name not in only:
             continue
-        for shape in (*SHAPES, "demo"):
+        for shape in shapes:
             failures.pop(f"{contender.name} {shape}", None)
             try:
                 install(contender)

@@ -2,11 +2,13 @@
 
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import judge_goals
+from benchmarks.real_report import real_section
+from benchmarks.tables import gigabytes, table
 
 OUT = Path(__file__).parent / "RESULTS.md"
 
@@ -22,6 +24,8 @@ def write_report(results: Mapping[str, Any]) -> None:
     sections += [_shape(results, shape, title) for shape, title in SHAPES.items()]
     if "demo" in results:
         sections.append(_demo(results["demo"]["figures"]))
+    if "real" in results:
+        sections.append(real_section(results["real"]))
     if "modelled" in results:
         sections.append(_modelled(results["modelled"]["figures"]))
     sections.append(_failures(results))
@@ -46,14 +50,14 @@ def _head(results: Mapping[str, Any]) -> str:
             "  parts of 4096 tokens they are loaded one after another, in rounds.",
             "- Weights of the two shapes are random and the same for all runtimes; the demo's are trained.",
             "",
-            *_table(["part", "measured", "took", "command"], parts),
+            *table(["part", "measured", "took", "command"], parts),
         ]
     )
 
 
 def _goals(results: Mapping[str, Any]) -> str:
     rows = [[goal.text, "**met**" if goal.is_met else "**not met**", goal.evidence] for goal in judge_goals(results)]
-    return "\n".join(["## Goals", "", *_table(["goal", "", "measured"], rows)]) if rows else ""
+    return "\n".join(["## Goals", "", *table(["goal", "", "measured"], rows)]) if rows else ""
 
 
 def _shape(results: Mapping[str, Any], shape: str, title: str) -> str:
@@ -76,13 +80,13 @@ def _shape(results: Mapping[str, Any], shape: str, title: str) -> str:
                 _seconds(record["first_s"]),
                 _seconds(long_prompt["first_s"]),
                 *_curve(record["pass_s"]),
-                _gigabytes(record),
-                _gigabytes(long_prompt),
+                gigabytes(record),
+                gigabytes(long_prompt),
             ]
         )
     header = ["", "plain ms/token", "tokens/s", "first token s, 512", "first token s, 4096", "pass of 1, ms"]
     header += [f"T({width})/T(1)" for width in WIDTHS]
-    return "\n".join([f"## {title}", "", *_table([*header, "peak GB, 512", "peak GB, 4096"], rows)])
+    return "\n".join([f"## {title}", "", *table([*header, "peak GB, 512", "peak GB, 4096"], rows)])
 
 
 def _curve(pass_s: Mapping[str, Sequence[float]]) -> list[str]:
@@ -118,7 +122,7 @@ def _demo(figures: Figures) -> str:
             "",
             "Prompts are held-out documents; every answer has the same number of tokens, its prompt's time included.",
             "",
-            *_table(header, [row for _, row in sorted(rows, reverse=True)]),
+            *table(header, [row for _, row in sorted(rows, reverse=True)]),
         ]
     )
 
@@ -133,9 +137,9 @@ def _modelled(figures: Figures) -> str:
     recordings = list(figures)
     names = list(figures[recordings[0]])
 
-    def table(key: str, scale: float, digits: int) -> list[str]:
+    def part(key: str, scale: float, digits: int) -> list[str]:
         rows = [[name, *(f"{scale * figures[r][name][key]:.{digits}f}" for r in recordings)] for name in names]
-        return _table(["", *recordings], rows)
+        return table(["", *recordings], rows)
 
     return "\n".join(
         [
@@ -146,15 +150,15 @@ def _modelled(figures: Figures) -> str:
             "",
             "Plain pass time over modelled time per token:",
             "",
-            *table("speed_up", 1, 2),
+            *part("speed_up", 1, 2),
             "",
             "Modelled ms per token:",
             "",
-            *table("token_s", 1e3, 1),
+            *part("token_s", 1e3, 1),
             "",
             "Tokens per pass:",
             "",
-            *table("acceptance_length", 1, 2),
+            *part("acceptance_length", 1, 2),
         ]
     )
 
@@ -166,19 +170,11 @@ def _failures(results: Mapping[str, Any]) -> str:
             for mode, each in (("", record), (" drafted", record.get("drafted", {}))):
                 if "error" in each:
                     rows.append([part, name + mode, " ".join(each["error"].replace("|", "/").split())[:300]])
-    return "\n".join(["## What did not run", "", *_table(["part", "", "reason"], rows)]) if rows else ""
+    return "\n".join(["## What did not run", "", *table(["part", "", "reason"], rows)]) if rows else ""
 
 
 def _seconds(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f}" if values else "-"
-
-
-def _gigabytes(record: Figures) -> str:
-    return f"{record['peak_bytes'] / 1e9:.2f}" if "peak_bytes" in record else "-"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def machine() -> str:

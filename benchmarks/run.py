@@ -1,9 +1,11 @@
 """Measure what `benchmarks.prepare` made, and write RESULTS.md and results.json beside this file.
 
-    python -m benchmarks.run CACHE [--parts PART,...] [--recordings FOLDER --tokenizer FILE]
+    python -m benchmarks.run CACHE [--parts PART,...] [--real SOURCE --prompts FILE]
+                                   [--recordings FOLDER --tokenizer FILE]
 
 Each part is one interleaved run of a few minutes and replaces its own figures only, so that parts can be run again.
-The last part models drafting on recorded answers from the measured pass times; it needs the recordings.
+Part "real" asks a real model, which `benchmarks.prepare --real SOURCE` converted, the prompts of a file. Part
+"modelled" models drafting on recorded answers from the measured pass times; it needs the recordings.
 """
 
 import argparse
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Record, measure_answers, measure_decoding, measure_long_prompt, say
+from benchmarks.real_model import measure_real
+from benchmarks.real_source import real_contenders
 from benchmarks.recordings import model_recordings
 from benchmarks.report import write_report
 from benchmarks.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
@@ -23,19 +27,23 @@ from reader_edge.model_source import load_tokenizer
 QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
 NUM_PROMPTS, PROMPT_CHARACTERS, ANSWER_TOKENS = 12, 300, 96
 
+OTHERS = ("real", "modelled")  # parts that need more than a cache
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path, help="the folder that `benchmarks.prepare` filled")
-    parser.add_argument("--parts", default="", help=f"from {', '.join(PARTS)}, modelled; all by default")
+    parser.add_argument("--parts", default="", help=f"from {', '.join((*PARTS, *OTHERS))}; all by default")
     parser.add_argument("--only", default="", help="runtimes to measure; all by default")
+    parser.add_argument("--real", type=Path, help="a Hugging Face folder or GGUF file that was prepared")
+    parser.add_argument("--prompts", type=Path, help="its prompts, in a file as `reader-edge bench decode` takes it")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens of its answers at most")
     parser.add_argument("--recordings", type=Path, help="a folder of recorded answers, NAME.jsonl")
     parser.add_argument("--tokenizer", help="the recordings' tokenizer.json")
     options = parser.parse_args()
-    parts = options.parts.split(",") if options.parts else [*PARTS, "modelled"]
-    unknown = set(parts) - {*PARTS, "modelled"}
+    parts = options.parts.split(",") if options.parts else [*PARTS, *OTHERS]
+    unknown = set(parts) - {*PARTS, *OTHERS}
     if unknown:
         parser.error(f"There is no part {min(unknown)}.")
     only = options.only.split(",") if options.only else [runtime.name for runtime in RUNTIMES]
@@ -45,13 +53,15 @@ def main() -> None:
         say(part)
         start = time.perf_counter()
         if part == "modelled":
-            if options.recordings is None or options.tokenizer is None:
-                say("  left out: it needs --recordings and --tokenizer")
-                continue
-            figures = model_recordings(options.recordings, options.tokenizer, results)
+            figures = _model(options, results)
+        elif part == "real":
+            figures = _ask_real_model(options, only)
         else:
             figures = PARTS[part](wanted)
+        if figures is None:
+            continue
         results[part] = {
+            "model": options.real.name if part == "real" else "",
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"python -m benchmarks.run CACHE --parts {part}",
             "seconds": round(time.perf_counter() - start),
@@ -59,6 +69,22 @@ def main() -> None:
         }
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         write_report(results)
+
+
+def _model(options: argparse.Namespace, results: dict[str, Any]) -> dict[str, Any] | None:
+    if options.recordings is None or options.tokenizer is None:
+        say("  left out: it needs --recordings and --tokenizer")
+        return None
+    return model_recordings(options.recordings, options.tokenizer, results)
+
+
+def _ask_real_model(options: argparse.Namespace, only: list[str]) -> dict[str, Any] | None:
+    if options.real is None or options.prompts is None:
+        say("  left out: it needs --real and --prompts")
+        return None
+    found = real_contenders(options.cache.resolve(), options.real)
+    wanted = [contender for contender in found if contender.runtime.name in only]
+    return measure_real(wanted, options.real, options.prompts, options.max_tokens)
 
 
 def _decoding(shape: str, bits: tuple[int, ...], rounds: int, num_tokens: int) -> Callable[[list[Contender]], Any]:
@@ -74,7 +100,7 @@ def _answers(wanted: list[Contender]) -> dict[str, Record]:
     lines = (ROOT / "tests" / "data" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"][:PROMPT_CHARACTERS] for line in lines]
     prompts = [tokenizer.encode(text) for text in texts[:: len(texts) // NUM_PROMPTS]]
-    return measure_answers(wanted, prompts, ANSWER_TOKENS)
+    return measure_answers(wanted, "demo", prompts, ANSWER_TOKENS)
 
 
 PARTS: dict[str, Callable[[list[Contender]], Any]] = {

@@ -85,7 +85,10 @@ RUNTIMES = (
         "onnxruntime-genai",
         "onnxruntime_genai_worker.py",
         {"int8": 8, "int4": 4, "fp32": 32},
-        ("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1", "torch==2.13.0", "transformers==5.23.0", "onnx==1.23.2"),
+        (
+            *("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1", "torch==2.13.0", "transformers==5.23.0"),
+            *("onnx==1.23.2", "onnx-ir==1.1.0"),  # of its model builder, for which it requires nothing itself
+        ),
         convert=_onnxruntime_genai,
         lookup=Lookup(max_ngram=2, min_ngram=2, num_tokens=4, takes_last=True),
     ),

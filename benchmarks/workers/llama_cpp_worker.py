@@ -26,12 +26,13 @@ class LlamaCppWorker:
         system = llama_cpp.llama_print_system_info().decode()
         return {"versions": {"llama-cpp-python": version("llama-cpp-python")}, "system": system}
 
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
         start = time.perf_counter()
         tokens = self.llama.generate(prompt, temp=0.0)
         token_ids = [next(tokens)]
         first = time.perf_counter()
-        token_ids += [next(tokens) for _ in range(num_tokens - 1)]
+        while len(token_ids) < num_tokens and token_ids[-1] not in end_token_ids:
+            token_ids.append(next(tokens))
         rest_s = time.perf_counter() - first
         return {"token_ids": token_ids, "first_s": first - start, "rest_s": rest_s}
 

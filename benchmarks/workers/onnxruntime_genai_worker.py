@@ -18,10 +18,10 @@ class OnnxRuntimeGenAiWorker:
         self.is_drafted = is_drafted
         return {"versions": {name: version(name) for name in ("onnxruntime-genai", "onnxruntime")}}
 
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
         end = len(prompt) + num_tokens
         start = time.perf_counter()
-        generator = self._generator(end)
+        generator = self._generator(end, has_ends=bool(end_token_ids))
         generator.append_tokens(np.array([prompt], np.int32))
         generator.generate_next_token()
         first = time.perf_counter()
@@ -49,10 +49,11 @@ class OnnxRuntimeGenAiWorker:
         generator.rewind_to(len(prompt))
         return elapsed
 
-    def _generator(self, max_length: int) -> og.Generator:
+    def _generator(self, max_length: int, has_ends: bool = False) -> og.Generator:
+        """has_ends: whether end tokens, the model's own, end an answer; otherwise min_length keeps them out."""
         params = og.GeneratorParams(self.model)
-        # min_length keeps end tokens out, so that every answer has the same length
-        params.set_search_options(do_sample=False, max_length=max_length, min_length=max_length)
+        min_length = 0 if has_ends else max_length
+        params.set_search_options(do_sample=False, max_length=max_length, min_length=min_length)
         if self.is_drafted:
             params.set_speculative_options(ngram_size=3)
         return og.Generator(self.model, params)

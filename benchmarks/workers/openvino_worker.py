@@ -19,8 +19,9 @@ class OpenVinoWorker:
         self.request: openvino.InferRequest | None = None
         return {"versions": {name: version(name) for name in ("openvino", "openvino-genai")}}
 
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
-        config = openvino_genai.GenerationConfig(max_new_tokens=num_tokens, ignore_eos=True)
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
+        config = openvino_genai.GenerationConfig(max_new_tokens=num_tokens, ignore_eos=not end_token_ids)
+        config.stop_token_ids = set(end_token_ids)
         if self.is_drafted:  # as in the project's prompt lookup sample
             config.num_assistant_tokens = 5
             config.max_ngram_size = 3

@@ -17,9 +17,10 @@ class Worker(Protocol):
     def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
         """Load a model for plain or for drafted decoding; returns {"versions": {package: version}}."""
 
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
-        """Decode greedily past end tokens; returns {"token_ids": [...], "first_s": seconds, "rest_s": seconds}.
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
+        """Decode greedily; returns {"token_ids": [...], "first_s": seconds, "rest_s": seconds}.
 
+        end_token_ids: those that end an answer, itself included; where there are none, it has num_tokens tokens.
         first_s: until the first token, prompt included. rest_s: for all tokens behind it.
         """
 

@@ -30,9 +30,12 @@ class ReaderEdgeWorker:
             versions["reader-edge-native"] = version("reader-edge-native")
         return {"versions": versions}
 
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
         decoder = self.engine.decoder
-        config = GenerationConfig(max_tokens=num_tokens, ignores_eos=True, is_drafted=self.is_drafted)
+        ends = tuple(end_token_ids)
+        config = GenerationConfig(
+            max_tokens=num_tokens, ignores_eos=True, stop_token_ids=ends, is_drafted=self.is_drafted
+        )
         start = time.perf_counter()
         request = decoder.submit(prompt, config)
         decoder.step()

@@ -32,7 +32,7 @@ class TransformersWorker:
         return {"versions": {name: version(name) for name in ("transformers", "torch")}}
 
     @torch.inference_mode()
-    def generate(self, prompt: list[int], num_tokens: int) -> dict[str, Any]:
+    def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
         clock = Clock()
         input_ids = torch.tensor([prompt])
         start = time.perf_counter()
@@ -41,7 +41,7 @@ class TransformersWorker:
             attention_mask=torch.ones_like(input_ids),
             max_new_tokens=num_tokens,
             do_sample=False,
-            eos_token_id=None,
+            eos_token_id=end_token_ids or None,
             pad_token_id=0,
             streamer=clock,
             **self.options,
