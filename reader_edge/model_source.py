@@ -111,7 +111,9 @@ def _exported(source: ModelSource) -> Path:
     with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
             options = ExportOptions(precision="int8", attention="exact")
-            export_model(source.path, out, options, on_stage=on_stage, name=source.name)
+            report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
+            if report.warning is not None:
+                click.echo(f"Warning: {report.warning}", err=True)
     return out
 
 

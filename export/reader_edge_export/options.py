@@ -15,7 +15,7 @@ class ExportOptions:
     precision: one of PRECISIONS. attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
-    calibration_text: a text file to measure the quality of int8 and int4 on; None takes the bundled one.
+    calibration_text: a text file that rounding to int8 and int4 may learn from; None takes the bundled texts.
     """
 
     precision: str = "int8"
@@ -49,7 +49,10 @@ def default_attention(precision: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was written: the package's folder and size, the figures of its checks, the seconds of each stage."""
+    """What was written: the package's folder and size, the figures of its checks, the seconds of each stage.
+
+    warning: one sentence where the package strays further from its source than its precision should.
+    """
 
     out: Path
     num_bytes: int
@@ -57,3 +60,4 @@ class ExportReport:
     attention: str
     checks: Mapping[str, float]
     stage_seconds: Mapping[str, float]
+    warning: str | None = None

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -11,12 +12,18 @@ from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
-from reader_edge_export.quality import check_quality
+from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sources.hugging_face import Source
 from reader_edge_export.sources.module import load_model, vocab_size_of
-from reader_edge_export.sources.tokenizer import load_tokenizer, special_token_ids, write_tokenizer
+from reader_edge_export.sources.tokenizer import (
+    load_tokenizer,
+    special_token_ids,
+    text_tokenizer,
+    write_tokenizer,
+)
 from reader_edge_export.stages import Stages
+from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -34,12 +41,14 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 
 
 class PackageExport:
-    """One export of a checked source into an empty folder; text: what the cost of rounding is measured on."""
+    """One export of a checked source into an empty folder; calibration: what rounding may learn from."""
 
-    def __init__(self, source: Source, options: ExportOptions, text: str, folder: Path, stages: Stages) -> None:
+    def __init__(
+        self, source: Source, options: ExportOptions, calibration: TextSet, folder: Path, stages: Stages
+    ) -> None:
         self._source = source
         self._options = options
-        self._text = text
+        self._calibration = calibration
         self._folder = folder
         self._stages = stages
         self._kv_dtype = HALF_PRECISIONS.get(options.precision, "float32")
@@ -101,16 +110,20 @@ class PackageExport:
         self, package: ModelPackage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, float]:
         target = self._checked_target(package)
-        text_ids = tokenizer.encode(self._text, add_special_tokens=False)
-        case = TreeCase.draw(package, text_ids)
+        sequences = TextSet.bundled("held_out").token_sequences(
+            text_tokenizer(self._source, tokenizer),
+            min(MAX_SEQUENCE, package.manifest.max_context),
+            max_quality_tokens(model.num_parameters()),
+        )
+        case = TreeCase.draw(package, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)
-        if self._options.precision == "fp32":
+        if self._options.precision in ("fp32", *HALF_PRECISIONS):
             checks |= check_tree_logits(target, model, case)
+        if self._options.precision == "fp32":
             checks |= check_greedy(target, model, case.prompts[0])
         else:
-            if self._options.precision in HALF_PRECISIONS:
-                checks |= check_tree_logits(target, model, case)
-            checks |= check_quality(target, model, text_ids)
+            checks |= check_quality(target, model, sequences)
+            checks |= source_figures(getattr(self._source, "weight_types", ()))
         return checks
 
     def _checked_target(self, package: ModelPackage) -> HostTarget:

@@ -131,17 +131,22 @@ def tree_pass(target: Target, case: TreeCase, cache: Cache) -> ForwardResult:
 
 def logits_after(target: Target, prompt: list[int], token_ids: list[int], num_a_pass: int) -> Float32Array:
     """Logits (N, V) after each of N tokens that follow a prompt, so many tokens a pass."""
+    return np.concatenate([logits.copy() for _, logits in passes_after(target, prompt, token_ids, num_a_pass)])
+
+
+def passes_after(
+    target: Target, prompt: list[int], token_ids: list[int], num_a_pass: int
+) -> Iterator[tuple[int, Float32Array]]:
+    """(first token's index, logits (n, V) after each of n tokens) of each pass; the logits are valid until the next."""
     cache = target.new_cache(1, len(prompt) + len(token_ids))
     if prompt:
         _prefill(target, cache, 0, prompt)
-    logits = np.empty((len(token_ids), target.manifest.vocab_size), np.float32)
     for start in range(0, len(token_ids), num_a_pass):
         chunk = token_ids[start : start + num_a_pass]
         rows = list(range(len(chunk)))
         wanted = Pass(0, [DraftTree.chain(chunk)], [rows], wants_logits=True)
-        logits[start : start + len(chunk)] = target.forward(cache, wanted).wanted_logits[0]
+        yield start, target.forward(cache, wanted).wanted_logits[0]
         cache.commit(0, rows)
-    return logits
 
 
 def _prefill(target: Target, cache: Cache, slot: int, prompt: list[int]) -> None:

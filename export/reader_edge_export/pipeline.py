@@ -6,15 +6,17 @@ Nothing heavy is imported before the source and the target have been checked.
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import resources, util
+from importlib import util
 from pathlib import Path
 
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
+from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.hugging_face import find_source
 from reader_edge_export.stages import Stages
-from reader_edge_runtime.errors import ExportError, InstallationError
+from reader_edge_export.texts.text_set import TextSet
+from reader_edge_runtime.errors import InstallationError
 
 _NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime")
 
@@ -41,26 +43,22 @@ def export_model(
         with stages.enter("checking the source"):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
-            text = _calibration_text(options.calibration_text)
+            path = options.calibration_text
+            calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
         with new_package(folder, options.force) as partial:
             from reader_edge_export.package_export import PackageExport
 
-            manifest = PackageExport(found, options, text, partial, stages).run()
+            manifest = PackageExport(found, options, calibration, partial, stages).run()
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    return ExportReport(Path(out), num_bytes, options.precision, options.attention, manifest.checks, stages.seconds)
-
-
-def _calibration_text(path: Path | None) -> str:
-    """The text that the cost of rounding is measured on: the user's, or the bundled one. Raises ExportError."""
-    if path is None:
-        return resources.files("reader_edge_export").joinpath("calibration.txt").read_text(encoding="utf-8")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"The calibration text '{path}' cannot be read: {error}.") from error
-    if not text.strip():
-        raise ExportError(f"The calibration text '{path}' is empty: give some paragraphs of plain text.")
-    return text
+    return ExportReport(
+        Path(out),
+        num_bytes,
+        options.precision,
+        options.attention,
+        manifest.checks,
+        stages.seconds,
+        quality_warning(options.precision, manifest.checks),
+    )
 
 
 def check_installation() -> None:

@@ -22,7 +22,7 @@ from reader_edge.commands import options
 @click.option(
     "--calibration-text",
     type=options.FILE,
-    help="Text to measure the quality of int8 and int4 on. Default: a bundled one.",
+    help="Text that int8 and int4 may learn from what to keep. Default: bundled ones.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
@@ -36,6 +36,7 @@ def export(
 ) -> None:
     """Export MODEL, a Hugging Face folder or a name (`reader-edge pull --help`), to a package at OUT, and print OUT."""
     from reader_edge.model_source import find_source
+    from reader_edge.terminal.checks import check_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
@@ -57,8 +58,10 @@ def export(
         ("precision", report.precision),
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),
-        *((name.replace("_", " "), f"{value:.4g}") for name, value in report.checks.items()),
+        *check_pairs(report.checks),
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Exported", pairs))
+    if report.warning is not None:
+        click.echo(f"Warning: {report.warning}", err=True)
     click.echo(report.out)

@@ -37,10 +37,11 @@ def info(model: str | None, as_json: bool) -> None:
 
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
+    from reader_edge.terminal.checks import check_pairs
     from reader_edge.terminal.sizes import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
-    checks = [(f"  {name}", f"{value:.4g}") for name, value in manifest.checks.items()]
+    checks = [(f"  {name}", value) for name, value in check_pairs(manifest.checks)]
     return [
         ("source", manifest.source_name),
         ("fingerprint", manifest.source_fingerprint),

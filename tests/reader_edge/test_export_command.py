@@ -33,7 +33,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
         assert source == Path(name or "")
         calls.append((name, out, options))
         return ExportReport(
-            out, 7_900_000, options.precision, options.attention, {"top1_agreement": 0.99}, {"tracing": 2}
+            out,
+            7_900_000,
+            options.precision,
+            options.attention,
+            {"mean_kl_nats": 0.0123, "top1_agreement": 0.987, "source_weight_bits": 4, "another_check": 5},
+            {"tracing": 2},
+            warning="it strays" if options.precision == "int4" else None,
         )
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -45,9 +51,28 @@ def test_standard_output_holds_the_path_alone(
 ) -> None:
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.stdout == f"{tmp_path / 'out'}\n"
-    for words in ("Exporting some/model: tracing", "7.9 MB", "top1 agreement", "0.99", "2.0 s"):
+    for words in ("Exporting some/model: tracing", "7.9 MB", "2.0 s"):
         assert words in result.stderr
+    assert "Warning" not in result.stderr
     assert asked == [("some/model", tmp_path / "out", ExportOptions())]
+
+
+def test_figures_of_the_checks_are_told_in_words(
+    runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]
+) -> None:
+    told = runner.invoke(main, ["export", "some/model", "out"]).stderr
+    rows = dict(line.strip("│ ").split("│") for line in told.splitlines() if line.count("│") == 3)
+    figures = {name.strip(): value.strip() for name, value in rows.items()}
+    assert figures["KL divergence, mean"] == "0.012 nats a token"
+    assert figures["top-1 agreement"] == "98.7 % of the tokens"
+    assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
+    assert figures["another check"] == "5"
+
+
+def test_a_warning_goes_to_standard_error(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:
+    result = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"])
+    assert (result.exit_code, result.stdout) == (0, "out\n")
+    assert result.stderr.endswith("Warning: it strays\n")
 
 
 def test_options_reach_the_exporter(

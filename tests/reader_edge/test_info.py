@@ -18,6 +18,7 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     assert lines["max context"].strip() == f"{manifest['max_context']} tokens"
     assert lines["files"].strip() == "checksums verified"
     assert set(manifest["files"]) <= set(lines)
+    assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
 
 
 def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRunner, package: PackageCopy) -> None:

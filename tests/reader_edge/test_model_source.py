@@ -15,7 +15,7 @@ from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
 from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source
 from reader_edge_export import pipeline
-from reader_edge_export.options import ExportOptions
+from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_runtime.errors import InstallationError, PackageError
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -25,10 +25,13 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     """Names that were exported; each became a copy of the demo package."""
     names: list[str] = []
 
-    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None) -> None:
+    def export_model(
+        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
+    ) -> ExportReport:
         assert (options.precision, options.attention) == ("int8", "exact")
         names.append(name or str(source))
         PackageCopy(demo_folder, out)
+        return ExportReport(out, 1, options.precision, options.attention, {}, {}, warning="it strays")
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
     return names
@@ -97,6 +100,14 @@ def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.
         find_package("owner/name")
 
 
+def test_what_an_export_warns_of_is_told_once(
+    exported: list[str], source_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        find_package(str(source_folder))
+    assert capsys.readouterr().err.count("Warning: it strays\n") == 1
+
+
 def test_two_cold_starts_at_once_export_once(
     monkeypatch: pytest.MonkeyPatch, demo_folder: Path, source_folder: Path, tmp_path: Path
 ) -> None:
@@ -109,10 +120,11 @@ def test_two_cold_starts_at_once_export_once(
             num_asked.release()
             return super().acquire(*args, **options)
 
-    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: None) -> None:
+    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: None) -> ExportReport:
         exported.append(out)
         assert all(num_asked.acquire(timeout=60) for _ in range(2))
         PackageCopy(demo_folder, out)  # raises where another did so before
+        return ExportReport(out, 1, options.precision, options.attention, {}, {})
 
     monkeypatch.setattr("reader_edge.catalogue.store.FileLock", Lock)
     monkeypatch.setattr(pipeline, "export_model", export_model)

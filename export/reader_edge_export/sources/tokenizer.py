@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reader_edge_export.sources.hugging_face import Source, read_json
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
 def load_tokenizer(source: Source, vocab_size: int) -> PreTrainedTokenizerFast:
@@ -35,11 +38,19 @@ def load_tokenizer(source: Source, vocab_size: int) -> PreTrainedTokenizerFast:
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write tokenizer.json and, where the tokenizer has one, chat_template.jinja."""
     tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_NAME))
-    template = tokenizer.chat_template
-    if isinstance(template, dict):
-        template = template.get("default")
+    template = _chat_template(tokenizer)
     if template:
         (folder / CHAT_TEMPLATE_NAME).write_text(template, encoding="utf-8")
+
+
+def text_tokenizer(source: Source, tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    """The tokenizer as a package's prompts go through it, before there is a package: its chat template included."""
+    eos_token_ids, bos_token_id = special_token_ids(source, tokenizer)
+    fast = FastTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    ids = {"bos_token": bos_token_id, "eos_token": next(iter(eos_token_ids), None)}
+    special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
+    template = _chat_template(tokenizer)
+    return Tokenizer(fast, ChatTemplate(template, special) if template else None)
 
 
 def special_token_ids(source: Source, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[int, ...], int | None]:
@@ -49,6 +60,11 @@ def special_token_ids(source: Source, tokenizer: PreTrainedTokenizerFast) -> tup
     eos = _first_ids("eos_token_id", generation, source.config) or _ids(tokenizer.eos_token_id)
     bos = _first_ids("bos_token_id", generation, source.config) or _ids(tokenizer.bos_token_id)
     return eos, bos[0] if bos else None
+
+
+def _chat_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
+    template = tokenizer.chat_template
+    return template.get("default") if isinstance(template, dict) else template
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, source: Source) -> None:

@@ -1,0 +1,20 @@
+"""The figures of an export's checks, in words."""
+
+from collections.abc import Callable, Mapping
+
+_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "mean_kl_nats": ("KL divergence, mean", lambda value: f"{value:.2g} nats a token"),
+    "p99_kl_nats": ("KL divergence, 99th percentile", lambda value: f"{value:.2g} nats"),
+    "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.1f} % of the tokens"),
+    "held_out_tokens": ("measured on", lambda value: f"{value:.0f} held-out tokens"),
+    "source_weight_bits": ("measured against", lambda value: f"the source's own {value:.0f}-bit weights, in fp32"),
+}
+
+
+def check_pairs(checks: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Names and values for a table; figures without words of their own as they are called."""
+    pairs = []
+    for name, value in checks.items():
+        words, shown = _WORDS.get(name, (name.replace("_", " "), lambda value: f"{value:.4g}"))
+        pairs.append((words, shown(value)))
+    return pairs
