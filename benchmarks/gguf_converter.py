@@ -1,6 +1,7 @@
 """Hugging Face checkpoint of a Llama or Qwen2 shape -> GGUF, and llama.cpp's own quantisation of it.
 
     python gguf_converter.py CHECKPOINT OUT.gguf f32|q8_0|q4_0
+    python gguf_converter.py FILE.gguf OUT.gguf f32|q8_0|q4_0     (f32 widens a file of any type)
 
 Runs in llama.cpp's environment. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -15,7 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-FILE_TYPES = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}
+FILE_TYPES = {
+    "f32": llama_cpp.LLAMA_FTYPE_ALL_F32,
+    "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+}
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2}
 
 FloatArray = npt.NDArray[np.float32]
@@ -23,7 +28,9 @@ FloatArray = npt.NDArray[np.float32]
 
 def main() -> None:
     checkpoint, out, kind = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    if kind == "f32":
+    if checkpoint.is_file():
+        quantise(checkpoint, out, FILE_TYPES[kind])
+    elif kind == "f32":
         write_gguf(checkpoint, out)
     else:
         unquantised = out.with_name(f"{out.name}.f32")
@@ -77,6 +84,7 @@ def interleave_rotary(name: str, array: FloatArray, config: dict[str, int]) -> F
 def quantise(source: Path, out: Path, file_type: int) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = file_type
+    params.allow_requantize = True  # of a file that came quantised only its fp32 form is ever asked for
     status = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), params)
     if status != 0:
         raise SystemExit(f"llama_model_quantize returned {status}")

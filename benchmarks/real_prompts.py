@@ -21,17 +21,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded_chats import Message, recorded_messages
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.atomic_file import new_file
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-MESSAGE = re.compile(r"<\|(system|user|assistant|tool)\|>\n(.*?)<\|end\|>\n", re.DOTALL)
 QUESTION = re.compile(r"\n\nQuestion: (.+)\Z", re.DOTALL)
 SHORT = range(10, 61)
 TEMPLATE_TOKENS = 8  # what a chat template adds to a message, about
 
 Record = dict[str, Any]
-Message = dict[str, str]
 
 
 class Converter:
@@ -68,7 +67,7 @@ class Converter:
         messages: list[Message] = []
         longest: list[Message] = []
         for turn in record["turns"]:
-            messages += _messages(turn["input"])
+            messages += recorded_messages(turn["input"])
             if not self._fits(messages):
                 break
             longest = list(messages)
@@ -76,17 +75,17 @@ class Converter:
         return {"messages": longest} if longest else None
 
     def _turns(self, record: Record) -> Record | None:
-        said = [_messages(turn["input"])[-1]["content"] for turn in record["turns"]]
+        said = [recorded_messages(turn["input"])[-1]["content"] for turn in record["turns"]]
         answers = [turn["output"] for turn in record["turns"][:-1]]
         is_fitting = self._fits([{"role": "", "content": text} for text in (*said, *answers)])
         return {"turns": said} if is_fitting else None
 
     def _first(self, record: Record) -> Record | None:
-        messages = _messages(record["turns"][0]["input"])
+        messages = recorded_messages(record["turns"][0]["input"])
         return {"messages": messages} if self._fits(messages) else None
 
     def _question(self, record: Record) -> Record | None:
-        found = QUESTION.search(_messages(record["turns"][0]["input"])[-1]["content"])
+        found = QUESTION.search(recorded_messages(record["turns"][0]["input"])[-1]["content"])
         return {"messages": [{"role": "user", "content": found[1]}]} if found else None
 
     def _short(self, record: Record) -> Record | None:
@@ -96,12 +95,6 @@ class Converter:
     def _fits(self, messages: list[Message]) -> bool:
         texts = [message["content"] for message in messages]
         return sum(map(len, self._tokenizer.encode_batch(texts))) + TEMPLATE_TOKENS * len(texts) <= self._most
-
-
-def _messages(text: str) -> list[Message]:
-    """The messages of a recorded input, in its markup."""
-    roles = {"tool": "user"}
-    return [{"role": roles.get(role, role), "content": content} for role, content in MESSAGE.findall(text)]
 
 
 def main() -> None:

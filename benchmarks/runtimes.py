@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "models" / "demo" / "checkpoint"
 SHAPES = ("qwen2.5-0.5b", "smollm2-135m")
 THREADS = 2
+OUR_PATH = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))  # this checkout's packages
 
 Command = list[str | Path]
 
@@ -139,7 +140,7 @@ class Contender:
         """Variables for its processes: threads bounded, no network, and this checkout's packages for reader-edge."""
         variables = {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
         if self.runtime.lookup is None:
-            variables["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))
+            variables["PYTHONPATH"] = OUR_PATH
         return variables
 
     def source(self, shape: str) -> Path:

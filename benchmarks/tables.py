@@ -1,4 +1,4 @@
-"""Tables of RESULTS.md."""
+"""Tables of the pages of results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -31,7 +31,17 @@ class Worker(Protocol):
         """
 
 
-def serve(worker: Worker) -> None:
+class LogitsWorker(Protocol):
+    """One loaded model that is compared with another, not timed."""
+
+    def load(self, model: str, threads: int, max_length: int) -> dict[str, Any]:
+        """Load a model for texts of up to `max_length` tokens; returns {}."""
+
+    def logits(self, token_ids: list[int], out: str) -> dict[str, Any]:
+        """Write the logits after each token of a text to `out`, float32 (N, V) in NumPy's format; returns {}."""
+
+
+def serve(worker: Worker | LogitsWorker) -> None:
     """Answer requests until stdin ends. Whatever libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -1,0 +1,163 @@
+"""Fidelity: conversations out of recordings, what is measured again and what is kept, and the page."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from benchmarks import fidelity_report
+from benchmarks.divergence_store import DivergenceStore
+from benchmarks.fidelity import Opener, measure
+from benchmarks.fidelity_report import Row, write_rows
+from benchmarks.recorded_chats import mixed, read_conversations
+from benchmarks.scorers import Scorer
+from reader_edge_export.divergence import Divergence
+from reader_edge_export.sources.hugging_face import Source
+
+VOCAB_SIZE = 20
+TEXTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
+TURN = "<|user|>\n{}<|end|>\n<|assistant|>\n"
+
+
+def recording(path: Path, *requests: list[tuple[str, str]]) -> Path:
+    rows = [{"task": "chat", "turns": [{"input": i, "output": o} for i, o in turns]} for turns in requests]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def logits_of(name: str, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    """What a made-up model says of a text."""
+    seed = [*name.encode(), *token_ids]
+    return np.random.default_rng(seed).normal(size=(len(token_ids), VOCAB_SIZE)).astype(np.float32)
+
+
+class Asked:
+    """Openers of made-up models, and which texts each was asked for."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, list[list[int]]] = {}
+
+    def opener(self, name: str) -> Opener:
+        @contextmanager
+        def opened() -> Iterator[Scorer]:
+            self.texts.setdefault(name, [])
+
+            def score(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+                self.texts[name].append(list(token_ids))
+                return logits_of(name, token_ids)
+
+            yield score
+
+        return opened
+
+
+def expected_figures(name: str) -> dict[str, float]:
+    divergence = Divergence()
+    for token_ids in TEXTS:
+        divergence.add(logits_of("reference", token_ids), logits_of(name, token_ids))
+    return divergence.figures()
+
+
+def test_a_recorded_request_becomes_a_conversation_of_all_its_turns(tmp_path: Path) -> None:
+    system = "<|system|>\nBe kind.<|end|>\n"
+    request = [(system + TURN.format("Two\nlines\u2028here"), "Yes. "), (TURN.format("And?"), "No.")]
+    assert read_conversations(recording(tmp_path / "chat.jsonl", request)) == [
+        [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Two\nlines\u2028here"},
+            {"role": "assistant", "content": "Yes."},
+            {"role": "user", "content": "And?"},
+            {"role": "assistant", "content": "No."},
+        ]
+    ]
+
+
+def test_files_take_turns_and_their_order_is_always_the_same(tmp_path: Path) -> None:
+    long = recording(tmp_path / "long.jsonl", *([(TURN.format("q"), f"long {n}")] for n in range(9)))
+    short = recording(tmp_path / "short.jsonl", *([(TURN.format("q"), f"short {n}")] for n in range(2)))
+    answers = [conversation[-1]["content"] for conversation in mixed([long, short])]
+    assert [answer.split()[0] for answer in answers] == ["long", "short"] * 2 + ["long"] * 7
+    assert sorted(answers[4:]) != answers[4:]
+    assert [conversation[-1]["content"] for conversation in mixed([long, short])] == answers
+
+
+def test_figures_are_those_of_all_tokens_of_all_texts(tmp_path: Path) -> None:
+    asked = Asked()
+    models = {tmp_path / name: asked.opener(name) for name in ("a", "b")}
+    measure(asked.opener("reference"), models, TEXTS)
+    for path in models:
+        assert DivergenceStore(path).figures(TEXTS) == expected_figures(path.name)
+    assert asked.texts["reference"] == TEXTS  # once for both
+
+
+def test_what_was_measured_is_kept_and_only_the_rest_is_measured(tmp_path: Path) -> None:
+    measure(Asked().opener("reference"), {tmp_path / "a": Asked().opener("a")}, TEXTS[:2])
+    asked = Asked()
+    models = {tmp_path / name: asked.opener(name) for name in ("a", "b")}
+    measure(asked.opener("reference"), models, TEXTS)
+    assert asked.texts == {"reference": TEXTS, "a": TEXTS[2:], "b": TEXTS}
+    again = Asked()
+    measure(again.opener("reference"), {path: again.opener(path.name) for path in models}, TEXTS)
+    assert again.texts == {}  # not even loaded
+    assert DivergenceStore(tmp_path / "a").figures(TEXTS) == expected_figures("a")
+
+
+def test_a_model_that_fails_leaves_what_was_measured(tmp_path: Path) -> None:
+    @contextmanager
+    def failing() -> Iterator[Scorer]:
+        def score(token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+            if len(token_ids) > 3:
+                raise RuntimeError("out of luck")
+            return logits_of("a", token_ids)
+
+        yield score
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        measure(Asked().opener("reference"), {tmp_path / "a": failing}, TEXTS)
+    assert DivergenceStore(tmp_path / "a").missing(TEXTS) == TEXTS[1:]
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """What the page says; written to a folder of its own."""
+    monkeypatch.setattr(fidelity_report, "ROWS", tmp_path / "fidelity.json")
+    monkeypatch.setattr(fidelity_report, "OUT", tmp_path / "FIDELITY.md")
+    return (tmp_path / "FIDELITY.md").read_text
+
+
+def figures(kl: float) -> Mapping[str, float]:
+    return {"mean_kl_nats": kl, "p99_kl_nats": 10 * kl, "top1_agreement": 1 - kl, "held_out_tokens": 9}
+
+
+def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callable[[], str]) -> None:
+    source = Source("model", Path("model"), {"model_type": "llama"}, 128)
+    files = [Path("rag.jsonl"), Path("chat.jsonl")]
+    rows = [Row("ours before", "fp32", 139_000_000, figures(0.045)), Row("theirs", "f32", 9_000_000, figures(0.0046))]
+    write_rows("Model", source, files, TEXTS, rows)
+    write_rows("Model", source, files, TEXTS, [Row("ours", "fp32", 140_000_000, figures(0.002))])
+    lines = [line for line in page().splitlines() if line.startswith("| ours") or line.startswith("| theirs")]
+    assert lines == [
+        "| ours | fp32 | 140 MB | 0.002 | 0.02 | 0.998 |",
+        "| theirs | f32 | 9 MB | 0.0046 | 0.046 | 0.995 |",
+        "| ours before | fp32 | 139 MB | 0.045 | 0.45 | 0.955 |",
+    ]
+    assert "9 tokens of 3 conversations (chat, rag)" in page()
+    write_rows("Other", source, files, TEXTS, rows)
+    write_rows("Model", source, files, TEXTS[:1], rows[:1])
+    assert page().count("| theirs") == 1  # of the other model: Model's was measured on other tokens
+
+
+def test_the_page_says_where_the_source_itself_came_in_few_bits(
+    page: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source("model", Path("model"), {"model_type": "llama"}, 128)
+    row = Row("ours", "fp32", 1, figures(0.1))
+    write_rows("Model", source, [], TEXTS, [row])
+    assert "came in" not in page()
+    monkeypatch.setattr(Source, "weight_types", ("Q4_1", "F32"), raising=False)
+    write_rows("Model", source, [], TEXTS, [row])
+    assert "The source itself came in Q4_1; all figures are against that source in fp32." in page()
