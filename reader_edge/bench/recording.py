@@ -94,8 +94,10 @@ def _decoded_turn(turn: Any, vocab_size: int) -> RecordedTurn:
     prompt, output = (_whole_numbers(turn[name], 1, vocab_size) for name in ("input_ids", "output_ids"))
     positions = _whole_numbers(turn["positions"], 1, len(prompt) + len(output))
     top_ids, logits = _whole_numbers(turn["top_ids"], 2, vocab_size), np.array(turn["top_logits"])
-    if len(positions) != len(top_ids) or top_ids.shape != logits.shape or (np.diff(positions) <= 0).any():
+    if len(positions) != len(top_ids) or top_ids.shape != logits.shape or logits.dtype.kind not in "fi":
         raise ValueError("rows do not belong together")
+    if (np.diff(positions) <= 0).any():
+        raise ValueError("positions do not ascend")
     with np.errstate(over="ignore"):
         top_logits = logits.astype(np.float32)
     return RecordedTurn(prompt.tolist(), output.tolist(), Successors(positions, top_ids, top_logits))

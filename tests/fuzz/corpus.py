@@ -77,6 +77,7 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "no successors": recording(top_ids=[[], [], []], top_logits=[[], [], []]),
         "a position beyond the text": recording(positions=[0, 2, 5]),
         "positions that go back": recording(positions=[2, 0, 3]),
+        "a logit of 400 digits": recording(top_logits=[[10**400, 1.0]] * 3),
         "logits beyond any float32": recording(top_logits=[[1e300, 1.0]] * 3),
         "no numbers": recording(top_logits=[["a", "b"]] * 3),
         "no answer": recording(output_ids=[]),
