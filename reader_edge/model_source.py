@@ -13,6 +13,7 @@ from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_export.pipeline import check_installation
 from reader_edge_runtime import Engine, EngineConfig
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -108,6 +109,7 @@ def _exported(source: ModelSource) -> Path:
     out = stored.package("int8", f"{FORMAT_VERSION} {_source_key(source.path)}")
     if (out / MANIFEST_NAME).is_file():
         return out
+    KernelLoader.shared()  # has the drafter compiled meanwhile, where it is not yet
     with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
             options = ExportOptions(precision="int8", attention="exact")
