@@ -65,5 +65,9 @@ class UnsupportedArchitectureError(ExportError):
     """The model's architecture is not one of the supported ones."""
 
 
+class GgufError(ExportError):
+    """A GGUF file is broken, or holds what cannot be mapped exactly."""
+
+
 class ParityError(ExportError):
     """The exported graph does not compute what the source module computes."""

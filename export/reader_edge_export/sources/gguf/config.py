@@ -1,0 +1,217 @@
+"""What config.json would hold for the model in a GGUF file.
+
+llama.cpp's converters (`conversion/`) and loaders (`src/models/`) are the reference: what they leave out of a file is
+here as llama.cpp fills it in. What a file says beyond what is mapped here is refused by name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of
+from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+
+Config = dict[str, Any]
+
+_IGNORED = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")  # say nothing about the mathematics
+_MAX_LAYERS = 1 << 10
+_MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
+# Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
+_GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+
+
+def config_of(file: GgufFile) -> Config:
+    """The config of a file's model, of a supported model type.
+
+    Raises UnsupportedArchitectureError, or GgufError for what cannot be mapped exactly.
+    """
+    _check_is_model(file)
+    architecture = architecture_of(file)
+    if architecture not in _MODELS:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' holds a model of the architecture {architecture!r:.80}, which cannot be exported from GGUF; "
+            f"supported are: {', '.join(_MODELS)}."
+        )
+    values = Metadata(file, architecture)
+    model_type, build = _MODELS[architecture]
+    config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
+    values.check_all_asked(_IGNORED)
+    return config
+
+
+def architecture_of(file: GgufFile) -> str:
+    """llama.cpp's name of the architecture, which is also the prefix of its metadata."""
+    return Metadata(file, "general").text("architecture")
+
+
+def _check_is_model(file: GgufFile) -> None:
+    kind = Metadata(file, "general").text("type", "model")
+    if kind != "model":
+        raise GgufError(f"'{file.path}' holds no model but {kind!r:.80}: give the file of the model.")
+    num_parts = Metadata(file, "split").size("count", 1, least=0)
+    if num_parts > 1:
+        raise GgufError(f"'{file.path}' is one of {num_parts} parts: join them with 'llama-gguf-split --merge'.")
+
+
+def _shared(file: GgufFile, values: Metadata) -> Config:
+    """What every architecture has. Token ids stay out of it: they come from the vocabulary."""
+    if values.size("expert_count", 0, least=0) or values.size("expert_used_count", 0, least=0):
+        raise UnsupportedArchitectureError(f"'{file.path}' is a mixture of experts, which cannot be exported.")
+    if not values.flag("attention.causal", True):
+        raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise GgufError(f"'{file.path}' lacks the tensor token_embd.weight: give the file of a whole model.")
+    num_layers = values.size("block_count")
+    if num_layers > min(_MAX_LAYERS, len(file.tensors)):
+        raise GgufError(f"'{file.path}' counts {num_layers} layers in {len(file.tensors)} tensors: fetch it again.")
+    return {
+        "vocab_size": embedding.shape[0],
+        "hidden_size": values.size("embedding_length"),
+        "intermediate_size": values.size("feed_forward_length"),
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": (num_heads := values.size("attention.head_count")),
+        "num_key_value_heads": values.size("attention.head_count_kv", num_heads),
+        "max_position_embeddings": values.size("context_length"),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def _heads(file: GgufFile, values: Metadata) -> Config:
+    """Head size and rotary embedding, where all of a head rotates; scaling as the file has it."""
+    head_dim = _head_dim(file, values)
+    if rotary_share(file, values, head_dim) != 1:
+        raise GgufError(f"'{file.path}' rotates a part of its heads, which this architecture does not: convert it anew.")
+    return {
+        "head_dim": head_dim,
+        "rms_norm_eps": values.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "rope_scaling": scaling_of(file, values),
+    }
+
+
+def _head_dim(file: GgufFile, values: Metadata) -> int:
+    usual = values.size("embedding_length") // values.size("attention.head_count")
+    head_dim = values.size("attention.key_length", usual)
+    if values.size("attention.value_length", usual) != head_dim:
+        raise UnsupportedArchitectureError(f"'{file.path}' has heads whose keys and values differ in size.")
+    return head_dim
+
+
+def _llama(file: GgufFile, values: Metadata) -> Config:
+    biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_gate.bias"}
+    return {**_heads(file, values), **{name: tensor in file.tensors for name, tensor in biases.items()}}
+
+
+def _granite(file: GgufFile, values: Metadata) -> Config:
+    """Converters leave factors out that are nought or of no effect."""
+    if not values.flag("rope.scaling.finetuned", True):
+        raise UnsupportedArchitectureError(f"'{file.path}' has no position embedding, which cannot be exported.")
+    config = _llama(file, values)
+    return {
+        **config,
+        "attention_multiplier": values.number("attention.scale", 0.0) or config["head_dim"] ** -0.5,
+        "embedding_multiplier": values.number("embedding_scale", 0.0) or 1.0,
+        "residual_multiplier": values.number("residual_scale", 0.0) or 1.0,
+        "logits_scaling": values.number("logit_scale", 0.0) or 1.0,
+    }
+
+
+def _gemma2(file: GgufFile, values: Metadata) -> Config:
+    config = _heads(file, values)
+    return {
+        **config,
+        "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA2_27B_LAYERS),
+        "attn_logit_softcapping": values.number("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": values.number("final_logit_softcapping", 30.0),
+        "sliding_window": values.size("attention.sliding_window", 4096),
+        "layer_types": _layer_types(file, values, 2),
+    }
+
+
+def _gemma3(file: GgufFile, values: Metadata) -> Config:
+    config = _heads(file, values)
+    window = values.size("attention.sliding_window", 0, least=0)
+    return {
+        **config,
+        "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA3_27B_LAYERS),
+        "final_logit_softcapping": values.number("final_logit_softcapping", 0.0) or None,
+        "rope_local_base_freq": values.number("rope.freq_base_swa", 10000.0),
+        "sliding_window": window or values.size("context_length"),
+        "layer_types": _layer_types(file, values, 6) if window else ["full_attention"] * values.size("block_count"),
+    }
+
+
+def _query_scalar(values: Metadata, head_dim: int, num_layers_of_27b: int) -> int:
+    is_27b = values.size("block_count") == num_layers_of_27b
+    return values.size("embedding_length") // values.size("attention.head_count") if is_27b else head_dim
+
+
+def _layer_types(file: GgufFile, values: Metadata, usual_period: int) -> list[str]:
+    """Which layers see a window: given one by one, or all but the last of each period."""
+    key, num_layers = "attention.sliding_window_pattern", values.size("block_count")
+    if isinstance(file.metadata.get(f"{architecture_of(file)}.{key}"), list):
+        windowed = values.flags(key)
+    else:
+        period = values.size(key, usual_period)
+        windowed = [(layer + 1) % period != 0 for layer in range(num_layers)]
+    if len(windowed) != num_layers:
+        raise GgufError(f"'{file.path}' gives a {key} of {len(windowed)} for {num_layers} layers: convert it anew.")
+    return ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed]
+
+
+def _phi2(file: GgufFile, values: Metadata) -> Config:
+    return {
+        "layer_norm_eps": values.number("attention.layer_norm_epsilon"),
+        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "rope_scaling": scaling_of(file, values),
+        "partial_rotary_factor": rotary_share(file, values, _head_dim(file, values)),
+    }
+
+
+def _phi3(file: GgufFile, values: Metadata) -> Config:
+    window = values.size("attention.sliding_window", 0, least=0)
+    original = values.size("rope.scaling.original_context_length", values.size("context_length"))
+    return {
+        "rms_norm_eps": values.number("attention.layer_norm_rms_epsilon"),
+        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "partial_rotary_factor": rotary_share(file, values, _head_dim(file, values)),
+        "original_max_position_embeddings": original,
+        "rope_scaling": longrope_of(file, values, original),
+        "sliding_window": window or None,
+    }
+
+
+def _gpt2(file: GgufFile, values: Metadata) -> Config:
+    num_positions = values.size("context_length")
+    if num_positions > _MAX_LEARNED_POSITIONS:
+        raise GgufError(f"'{file.path}' has {num_positions} learned positions, more than {_MAX_LEARNED_POSITIONS}.")
+    return {
+        "n_positions": num_positions,
+        "n_embd": values.size("embedding_length"),
+        "n_layer": values.size("block_count"),
+        "n_head": values.size("attention.head_count"),
+        "n_inner": values.size("feed_forward_length"),
+        "layer_norm_epsilon": values.number("attention.layer_norm_epsilon"),
+    }
+
+
+_MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by architecture: model_type, what it adds
+    "llama": ("llama", _llama),
+    "qwen2": ("qwen2", _heads),
+    "qwen3": ("qwen3", _heads),
+    "gemma": ("gemma", _heads),
+    "gemma2": ("gemma2", _gemma2),
+    "gemma3": ("gemma3_text", _gemma3),
+    "phi2": ("phi", _phi2),
+    "phi3": ("phi3", _phi3),
+    "smollm3": ("smollm3", _heads),
+    "gpt2": ("gpt2", _gpt2),
+    "granite": ("granite", _granite),
+    "olmo2": ("olmo2", _heads),
+}
+ARCHITECTURES = tuple(_MODELS)

@@ -1,0 +1,244 @@
+"""A GGUF file: its metadata, where its tensors lie, and their values. The file is believed in nothing.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Every count, length
+and offset is compared with what the file has left before anything is allocated by it.
+"""
+
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.errors import GgufError
+
+Scalar = str | int | float | bool
+Value = Scalar | list[Scalar]
+Float32Array = npt.NDArray[np.float32]
+
+MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_ARRAY, _STRING = 9, 8
+_SCALARS = {  # value type -> struct format
+    **{0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?"},
+    **{10: "Q", 11: "q", 12: "d"},
+}
+_MAX_VALUES = _MAX_TENSORS = 1 << 16
+_MAX_TEXT_BYTES = 1 << 25
+_MAX_ELEMENTS = 1 << 22  # of all arrays: a quarter of a million tokens, their types, scores and merges come to 1.3 M
+_MAX_HEADER_BYTES = 1 << 27
+_MAX_DIMENSIONS = 4
+_CHUNK_BYTES = 1 << 22  # of a tensor, read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies. shape: as numpy orders it, rows first. offset, num_bytes: of its data in the file."""
+
+    name: str
+    kind: gguf.GGMLQuantizationType
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+class GgufFile:
+    """A file whose header has been read and checked; data is read when asked for."""
+
+    def __init__(self, path: Path, metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.tensors = tensors
+
+    @classmethod
+    def open(cls, path: Path) -> "GgufFile":
+        """Read the header. Raises GgufError, also for tensors that lie outside the file or upon each other."""
+        with path.open("rb") as file:
+            return cls(path, *_Header(path, file).read())
+
+    def weight_types(self) -> tuple[str, ...]:
+        """Names of the types its tensors have, e.g. ("Q4_1", "Q8_0", "F32"), those with most bytes first."""
+        num_bytes: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            num_bytes[tensor.kind.name] = num_bytes.get(tensor.kind.name, 0) + tensor.num_bytes
+        return tuple(sorted(num_bytes, key=lambda name: -num_bytes[name]))
+
+    def values(self, name: str) -> Float32Array:
+        """A whole tensor in fp32. Raises GgufError."""
+        tensor = self.tensors[name]
+        values = np.empty(tensor.shape, np.float32)
+        self.read_into(values, tensor)
+        return values
+
+    def read_into(self, out: Float32Array, tensor: Tensor) -> None:
+        """Fill `out`, contiguous and of the tensor's shape, with its values, dequantised a few rows at a time.
+
+        Raises GgufError for a file that has become shorter, and for values that are not finite.
+        """
+        num_rows = math.prod(out.shape[:-1])
+        row_bytes = tensor.num_bytes // math.prod(tensor.shape[:-1])
+        step = max(1, _CHUNK_BYTES // row_bytes)
+        rows = out.reshape(num_rows, -1)
+        assert np.shares_memory(rows, out)
+        with self.path.open("rb") as file:
+            file.seek(tensor.offset)
+            for start in range(0, num_rows, step):
+                stop = min(start + step, num_rows)
+                data = file.read((stop - start) * row_bytes)
+                if len(data) < (stop - start) * row_bytes:
+                    raise GgufError(f"'{self.path}' became shorter while it was read: try again.")
+                rows[start:stop] = _dequantized(data, stop - start, tensor.kind)
+                if not np.isfinite(rows[start:stop]).all():
+                    raise GgufError(f"'{self.path}' holds values in {tensor.name} that are not finite: fetch it again.")
+
+
+def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
+    """Whether the library knows the values of a type."""
+    _, type_size = gguf.GGML_QUANT_SIZES[kind]
+    try:
+        _dequantized(bytes(type_size), 1, kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _dequantized(data: bytes, num_rows: int, kind: gguf.GGMLQuantizationType) -> Float32Array:
+    with np.errstate(all="ignore"):  # hostile scales may be infinite
+        values: Float32Array = gguf.dequantize(np.frombuffer(data, np.uint8).reshape(num_rows, -1), kind)
+    return values
+
+
+class _Header:
+    """One walk over a file's header. Every error is a GgufError that names the file."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self._num_bytes = os.fstat(file.fileno()).st_size
+        self._offset = 0
+        self._num_elements = 0
+
+    def read(self) -> tuple[dict[str, Value], dict[str, Tensor]]:
+        """Metadata and tensors, by name."""
+        if self._num_bytes < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
+            raise GgufError(f"'{self._path}' is no GGUF file: give a .gguf file or a folder in Hugging Face format.")
+        version = self._number("I")
+        if version not in _VERSIONS:
+            raise self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read")
+        num_tensors, num_values = self._number("Q"), self._number("Q")
+        if num_tensors > _MAX_TENSORS or num_values > _MAX_VALUES:
+            raise self._error(f"it counts {num_tensors} tensors and {num_values} values")
+        metadata: dict[str, Value] = {}
+        for _ in range(num_values):
+            name = self._new_name(metadata)
+            metadata[name] = self._value(name, self._number("I"))
+        infos: dict[str, tuple[tuple[int, ...], gguf.GGMLQuantizationType, int]] = {}
+        for _ in range(num_tensors):
+            name = self._new_name(infos)
+            infos[name] = (self._shape(name), self._kind(name), self._number("Q"))
+        alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
+            raise self._error(f"its alignment is {alignment!r:.80}")
+        start = -(-self._offset // alignment) * alignment
+        tensors = {name: self._tensor(name, *info, start, alignment) for name, info in infos.items()}
+        self._check_apart(tensors)
+        return metadata, tensors
+
+    def _tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        kind: gguf.GGMLQuantizationType,
+        offset: int,
+        start: int,
+        alignment: int,
+    ) -> Tensor:
+        block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
+        if shape[-1] % block_size or offset % alignment:
+            raise self._error(f"{name!r:.80} has rows of {shape[-1]} values as {kind.name} at offset {offset}")
+        num_bytes = math.prod(shape) // block_size * type_size
+        if start + offset + num_bytes > self._num_bytes:
+            raise self._error(f"{name!r:.80} ends {start + offset + num_bytes - self._num_bytes} bytes behind its end")
+        return Tensor(name, kind, shape, start + offset, num_bytes)
+
+    def _check_apart(self, tensors: Mapping[str, Tensor]) -> None:
+        # Else a small file could stand for any amount of weights.
+        for before, after in pairwise(sorted(tensors.values(), key=lambda tensor: tensor.offset)):
+            if before.offset + before.num_bytes > after.offset:
+                raise self._error(f"{before.name!r:.80} and {after.name!r:.80} lie upon each other")
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        num_dimensions = self._number("I")
+        if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
+            raise self._error(f"{name!r:.80} has {num_dimensions} dimensions")
+        shape = tuple(reversed([self._number("Q") for _ in range(num_dimensions)]))
+        if not all(0 < size < 1 << 40 for size in shape):
+            raise self._error(f"{name!r:.80} has the shape {shape}")
+        return shape
+
+    def _kind(self, name: str) -> gguf.GGMLQuantizationType:
+        number = self._number("I")
+        try:
+            return gguf.GGMLQuantizationType(number)
+        except ValueError:
+            raise self._error(f"{name!r:.80} has the type {number}, which is unknown") from None
+
+    def _value(self, name: str, kind: int) -> Value:
+        if kind != _ARRAY:
+            return self._scalar(name, kind)
+        kind, length = self._number("I"), self._number("Q")
+        self._num_elements += length
+        if self._num_elements > _MAX_ELEMENTS:
+            raise self._error(f"{name!r:.80} is an array of {length} values")
+        if kind == _STRING:
+            return [self._text(name) for _ in range(length)]
+        code = self._code(name, kind)
+        data = self._take(length * struct.calcsize(code))
+        return [value for (value,) in struct.iter_unpack(f"<{code}", data)]
+
+    def _scalar(self, name: str, kind: int) -> Scalar:
+        if kind == _STRING:
+            return self._text(name)
+        code = self._code(name, kind)
+        value: Scalar = struct.unpack(f"<{code}", self._take(struct.calcsize(code)))[0]
+        return value
+
+    def _code(self, name: str, kind: int) -> str:
+        if kind not in _SCALARS:
+            raise self._error(f"{name!r:.80} has the value type {kind}, which is unknown or an array in an array")
+        return _SCALARS[kind]
+
+    def _new_name(self, taken: Mapping[str, object]) -> str:
+        name = self._text("a name")
+        if name in taken:
+            raise self._error(f"{name!r:.80} comes twice")
+        return name
+
+    def _text(self, name: str) -> str:
+        length = self._number("Q")
+        if length > _MAX_TEXT_BYTES:
+            raise self._error(f"{name!r:.80} is a text of {length} bytes")
+        try:
+            return self._take(length).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._error(f"{name!r:.80} is not UTF-8 text") from None
+
+    def _number(self, code: str) -> int:
+        (number,) = struct.unpack(f"<{code}", self._take(struct.calcsize(code)))
+        return int(number)
+
+    def _take(self, num_bytes: int) -> bytes:
+        self._offset += num_bytes
+        if self._offset > min(self._num_bytes, _MAX_HEADER_BYTES):
+            raise self._error("its header does not end")
+        return self._file.read(num_bytes)
+
+    def _error(self, reason: str) -> GgufError:
+        return GgufError(f"'{self._path}' cannot be read as GGUF ({reason}): fetch it again, or convert it anew.")

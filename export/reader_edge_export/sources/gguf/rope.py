@@ -1,0 +1,91 @@
+"""The rotary embedding of a model in a GGUF file: how much of a head rotates, and what stretches its positions."""
+
+import math
+from typing import Any
+
+from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile
+from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+
+FREQUENCY_FACTORS = "rope_freqs.weight"  # what each frequency is divided by, as Llama 3.1 needs it
+_LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+_MAX_FACTORS = 1 << 12
+
+ROPE_TENSORS = {  # those of an architecture that are no weights
+    "llama": (FREQUENCY_FACTORS,),
+    "granite": (FREQUENCY_FACTORS,),
+    "phi3": (_LONG_FACTORS, _SHORT_FACTORS),
+}
+
+
+def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
+    """Which part of a head rotates: such that transformers finds the same number of values."""
+    num_rotated = values.size("rope.dimension_count", head_dim)
+    share = num_rotated / head_dim
+    if int(head_dim * share) != num_rotated or share > 1:
+        raise GgufError(f"'{file.path}' rotates {num_rotated} of {head_dim} values of a head: convert it anew.")
+    return share
+
+
+def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
+    """transformers' `rope_scaling`, but for frequency factors. Raises UnsupportedArchitectureError for other kinds."""
+    factor = values.number("rope.scaling.factor", values.number("rope.scale_linear", 1.0)) or 1.0
+    match values.text("rope.scaling.type", "linear"):
+        case "none":
+            return None
+        case "linear":
+            return None if factor == 1 else {"rope_type": "linear", "factor": factor}
+        case "yarn":
+            return _yarn(file, values, factor)
+        case kind:
+            raise UnsupportedArchitectureError(f"'{file.path}' scales positions by {kind!r:.80}, not exported from GGUF.")
+
+
+def _yarn(file: GgufFile, values: Metadata, factor: float) -> dict[str, Any]:
+    if values.number("rope.scaling.yarn_ext_factor", 1.0) != 1:
+        raise UnsupportedArchitectureError(f"'{file.path}' mixes YaRN with plain positions, which cannot be exported.")
+    scaling: dict[str, Any] = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": values.size(
+            "rope.scaling.original_context_length", values.size("context_length")
+        ),
+        "beta_fast": values.number("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": values.number("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    if values.has("rope.scaling.yarn_attn_factor"):
+        scaling["attention_factor"] = values.number("rope.scaling.yarn_attn_factor")
+    return scaling
+
+
+def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict[str, Any] | None:
+    """Phi-3's `rope_scaling` from two tensors of factors, None where there are none.
+
+    transformers computes by itself how much attention is scaled; a file that says otherwise is refused.
+    """
+    if (kind := values.text("rope.scaling.type", "longrope")) != "longrope":
+        raise UnsupportedArchitectureError(f"'{file.path}' scales positions by {kind!r:.80}, not exported from GGUF.")
+    said = values.number("rope.scaling.attn_factor", 1.0)
+    computed = 1.0
+    scaling = None
+    if _LONG_FACTORS in file.tensors and _SHORT_FACTORS in file.tensors:
+        ratio = values.size("context_length") / original_context
+        computed = math.sqrt(1 + math.log(ratio) / math.log(original_context)) if ratio > 1 else 1.0
+        long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
+        scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
+    if abs(said - computed) > 1e-4:
+        raise GgufError(f"'{file.path}' scales attention by {said:g} instead of {computed:g}: convert it anew.")
+    return scaling
+
+
+def factors_of(file: GgufFile, name: str) -> Float32Array:
+    """A tensor of positive factors, one a frequency. Raises GgufError."""
+    tensor = file.tensors[name]
+    if len(tensor.shape) != 1 or tensor.shape[0] > _MAX_FACTORS:
+        raise GgufError(f"'{file.path}' has {name} of the shape {tensor.shape}, which cannot be: convert it anew.")
+    factors = file.values(name)
+    if not (factors > 0).all():
+        raise GgufError(f"'{file.path}' has {name} with factors that are not positive: convert it anew.")
+    return factors
+
+

@@ -1,0 +1,120 @@
+"""The tokenizer that a vocabulary describes, as one of the `tokenizers` library."""
+
+from collections.abc import Iterator
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
+from reader_edge_export.sources.gguf.vocabulary import BYTE_LEVEL, TokenKind, Vocabulary
+from reader_edge_runtime.errors import TokenizerError
+
+_SPACE = "\u2581"  # SentencePiece's mark
+_SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+_MAX_ADDED_TOKENS = 1 << 14
+_MAX_PIECE_CHARACTERS = 128  # of SentencePiece's: every cut of every piece is looked up
+# Phi-3's tokens that leave the white space behind them alone.
+_NEVER_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+    """A fast tokenizer that gives the ids of the model's own. Raises TokenizerError for one that cannot be."""
+    try:
+        tokenizer = _byte_level(vocabulary) if vocabulary.kind == BYTE_LEVEL else _sentence_piece(vocabulary)
+        _add_tokens(tokenizer, vocabulary)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"The file's vocabulary makes no tokenizer ({str(error):.200}): convert it anew.") from error
+    tokenizer.post_processor = _frame(vocabulary)
+    return tokenizer
+
+
+def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    kind = PRE_TOKENIZERS[vocabulary.pre]
+    merges = [_parts(merge) for merge in vocabulary.merges]
+    tokenizer = Tokenizer(models.BPE(_ids(vocabulary), merges, ignore_merges=kind.keeps_words))
+    if (normalizer := kind.normalizer()) is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = kind.pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
+    """Pieces joined by their scores, as merges; bytes as a fallback."""
+    unknown = None if vocabulary.unknown_id is None else vocabulary.tokens[vocabulary.unknown_id]
+    model = models.BPE(_ids(vocabulary), _merges(vocabulary), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    marks: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE)]
+    unmarks = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if vocabulary.adds_space:
+        marks.insert(0, normalizers.Prepend(_SPACE))
+        unmarks.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer = normalizers.Sequence(marks)
+    tokenizer.decoder = decoders.Sequence(unmarks)
+    return tokenizer
+
+
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """All pairs of pieces that make a piece, by its score, best first; equal ones as transformers orders them.
+
+    SentencePiece joins the two neighbours whose piece has the best score, the leftmost first, which is the same.
+    """
+    pieces = {vocabulary.tokens[token_id]: token_id for token_id in _normal_ids(vocabulary)}
+    ranked = []
+    for piece, token_id in pieces.items():
+        if len(piece) > _MAX_PIECE_CHARACTERS:
+            raise TokenizerError(f"The file has a piece of {len(piece)} characters ({piece!r:.40}): fetch it again.")
+        score = vocabulary.scores[token_id]
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in pieces and right in pieces:
+                ranked.append((-score, -len(left), -len(right), token_id, left, right))
+    return [(left, right) for *_, left, right in sorted(ranked)]
+
+
+def _normal_ids(vocabulary: Vocabulary) -> Iterator[int]:
+    """Ids of the tokens that text is made of."""
+    kinds = (TokenKind.NORMAL, TokenKind.UNDEFINED, TokenKind.UNUSED)
+    return (token_id for token_id in _ids(vocabulary).values() if vocabulary.token_kinds[token_id] in kinds)
+
+
+def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """Token -> id. Converters fill gaps between ids with tokens that the model's own tokenizer does not have."""
+    return {
+        token: token_id
+        for token_id, token in enumerate(vocabulary.tokens)
+        if vocabulary.token_kinds[token_id] != TokenKind.UNUSED or token != f"[PAD{token_id}]"
+    }
+
+
+def _parts(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Tokens that are found in a text before all else; special ones are left out of answers."""
+    framing = {vocabulary.bos_id, vocabulary.eos_id, *vocabulary.end_ids}
+    added = []
+    for token_id, token in enumerate(vocabulary.tokens):
+        kind = vocabulary.token_kinds[token_id]
+        is_special = kind in _SPECIAL or token_id in framing
+        if is_special or kind == TokenKind.USER_DEFINED:
+            strips = vocabulary.strips_behind and is_special and token not in _NEVER_STRIPPED
+            added.append(AddedToken(token, special=is_special, normalized=False, rstrip=strips))
+    if len(added) > _MAX_ADDED_TOKENS:
+        raise TokenizerError(f"The file has {len(added)} special tokens, more than {_MAX_ADDED_TOKENS}: fetch it again.")
+    tokenizer.add_tokens(added)
+
+
+def _frame(vocabulary: Vocabulary) -> processors.PostProcessor:
+    """What a text begins and ends with."""
+    ids = {"first": vocabulary.bos_id, "last": vocabulary.eos_id}
+    template = ["first"] * vocabulary.adds_bos + ["$A"] + ["last"] * vocabulary.adds_eos
+    special = [
+        {"id": name, "ids": [token_id], "tokens": [vocabulary.tokens[token_id]]}
+        for name, token_id in ids.items()
+        if token_id is not None and name in template
+    ]
+    return processors.TemplateProcessing(single=template, pair=[*template, "$B:1"], special_tokens=special)

@@ -1,0 +1,146 @@
+"""What a GGUF file says of text: its tokens and their kinds, and how it begins and ends.
+
+Defaults are those of llama.cpp (`src/llama-vocab.cpp`), which knows them by the kind of tokenizer.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
+from reader_edge_runtime.errors import TokenizerError
+
+T = TypeVar("T")
+
+BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"  # values of tokenizer.ggml.model
+_MAX_TOKEN_CHARACTERS = 1 << 10
+_SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
+# Tokens that end an answer wherever a vocabulary has them, as end of a text or of a turn.
+_ENDS = frozenset(
+    "<|im_end|> <|eot_id|> <|eom_id|> <|end|> <|endoftext|> <|end_of_text|> <end_of_turn> <end_of_utterance> "
+    "<EOT> <eos> </s> <\uff5cend\u2581of\u2581sentence\uff5c>".split()
+)
+
+
+class TokenKind(IntEnum):
+    """Values of tokenizer.ggml.token_type."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a model, by id.
+
+    kind: BYTE_LEVEL or SENTENCE_PIECE. pre: a key of PRE_TOKENIZERS, with BYTE_LEVEL. token_kinds: see TokenKind.
+    merges: "LEFT RIGHT", best first, with BYTE_LEVEL. scores: of tokens, with SENTENCE_PIECE. end_ids: tokens that end
+    an answer, that of a text first. adds_bos, adds_eos: whether a text gets them. adds_space: whether a text is read as
+    if a space came before it. strips_behind: whether special tokens swallow white space behind them.
+    """
+
+    kind: str
+    pre: str
+    tokens: list[str]
+    token_kinds: list[int]
+    merges: list[str]
+    scores: list[float]
+    bos_id: int | None
+    eos_id: int | None
+    unknown_id: int | None
+    end_ids: tuple[int, ...]
+    adds_bos: bool
+    adds_eos: bool
+    adds_space: bool
+    strips_behind: bool
+
+
+def vocabulary_of(file: GgufFile) -> Vocabulary:
+    """Read and check what a file says of its tokenizer. Raises TokenizerError, or GgufError for values of other kinds."""
+    values = Metadata(file, "tokenizer.ggml")
+    kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE))
+    is_byte_level = kind == BYTE_LEVEL
+    # Where the name is missing llama.cpp takes a default, and warns that the model will be the worse for it.
+    pre = _one_of(file, "tokenizer.ggml.pre", values.text("pre", ""), tuple(PRE_TOKENIZERS)) if is_byte_level else ""
+    tokens = _tokens(file, values)
+    normal = [int(TokenKind.NORMAL)] * len(tokens)
+    token_kinds = _for_each(file, tokens, values.sizes("token_type")) if values.has("token_type") else normal
+    ids = _special_ids(file, values, kind, len(tokens))
+    ends = [ids["eos"], ids["eot"], ids["eom"], *_known_ends(tokens, token_kinds)]
+    name = Metadata(file, "general").text("name", "").lower()
+    vocabulary = Vocabulary(
+        kind=kind,
+        pre=pre,
+        tokens=tokens,
+        token_kinds=token_kinds,
+        merges=values.texts("merges") if is_byte_level else [],
+        scores=[] if is_byte_level else _for_each(file, tokens, values.numbers("scores")),
+        bos_id=ids["bos"],
+        eos_id=ids["eos"],
+        unknown_id=ids["unknown"],
+        end_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
+        adds_bos=values.flag("add_bos_token", PRE_TOKENIZERS[pre].adds_bos if is_byte_level else True),
+        adds_eos=values.flag("add_eos_token", False),
+        adds_space=not is_byte_level and values.flag("add_space_prefix", True),
+        strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
+    )
+    if (vocabulary.adds_bos and vocabulary.bos_id is None) or (vocabulary.adds_eos and vocabulary.eos_id is None):
+        raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: convert it anew.")
+    return vocabulary
+
+
+def chat_template_of(file: GgufFile) -> str | None:
+    """The file's template for conversations, None without one."""
+    return Metadata(file, "tokenizer").text("chat_template", "") or None
+
+
+def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
+    if name not in known:
+        raise TokenizerError(
+            f"'{file.path}' gives {key} as {name!r:.80}, which is not known here; known are: {', '.join(known)}."
+        )
+    return name
+
+
+def _tokens(file: GgufFile, values: Metadata) -> list[str]:
+    tokens = [token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(values.texts("tokens"))]
+    if not tokens or len(set(tokens)) < len(tokens):
+        raise TokenizerError(f"'{file.path}' has {len(set(tokens))} different tokens among {len(tokens)}: fetch it again.")
+    longest = max(tokens, key=len)
+    if len(longest) > _MAX_TOKEN_CHARACTERS:
+        raise TokenizerError(f"'{file.path}' has a token of {len(longest)} characters ({longest!r:.40}): fetch it again.")
+    return tokens
+
+
+def _for_each(file: GgufFile, tokens: list[str], values: list[T]) -> list[T]:
+    if len(values) != len(tokens):
+        raise TokenizerError(f"'{file.path}' has {len(tokens)} tokens and {len(values)} values for them: fetch it again.")
+    return values
+
+
+def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -> dict[str, int | None]:
+    """Ids by name; those the file does not name are None, or what SentencePiece takes."""
+    ids: dict[str, int | None] = {}
+    for name in ("bos", "eos", "eot", "eom", "unknown"):
+        key = f"{name}_token_id"
+        default = _SENTENCE_PIECE_IDS.get(name) if kind == SENTENCE_PIECE else None
+        ids[name] = values.size(key, default, least=0) if values.has(key) or default is not None else None
+        if (ids[name] or 0) >= num_tokens:
+            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: convert it anew.")
+    return ids
+
+
+def _known_ends(tokens: list[str], token_kinds: list[int]) -> list[int]:
+    """Ids of tokens that end an answer by what they are called; Gemma's "</s>" is a normal one, of HTML."""
+    return [
+        token_id
+        for token_id, (token, kind) in enumerate(zip(tokens, token_kinds, strict=True))
+        if token in _ENDS and (kind == TokenKind.CONTROL or token != "</s>")
+    ]

@@ -1,0 +1,149 @@
+"""The tensors of a GGUF file as a module of transformers: converters' changes undone, every tensor in its place.
+
+Shapes are compared on a module without memory first, so that no size in a header is allocated that the file does not
+fill. Then one tensor after the other is dequantised into the module.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gguf
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.modeling_utils import no_init_weights
+from transformers.pytorch_utils import Conv1D
+
+from reader_edge_export.sources.gguf.config import architecture_of
+from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
+from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
+from reader_edge_runtime.errors import GgufError
+
+_PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
+_SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, transformers what it adds to one
+_MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
+_QKV = ("attn_q", "attn_k", "attn_v")
+
+
+def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
+    """The model in fp32 with plain attention. config: of `config_of`.
+
+    Raises GgufError where tensors are missing, left over or of another shape.
+    """
+    try:
+        built = AutoConfig.for_model(**config)
+        with torch.device("meta"):
+            outline = _build(built)
+    except Exception as error:  # transformers and PyTorch raise many classes for sizes that cannot be
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise GgufError(f"'{file.path}' describes a model that cannot be built ({reason:.200}).") from error
+    if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
+        raise GgufError(f"'{file.path}' describes a model whose tables alone take more than a gigabyte.")
+    _Placement(file, outline).check()
+    model = _build(built)
+    _Placement(file, model).fill()
+    _divide_frequencies(file, model)
+    checked: PreTrainedModel = model.eval()
+    return checked
+
+
+def _build(config: PretrainedConfig) -> PreTrainedModel:
+    with no_init_weights():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation="eager"
+        )
+    model.tie_weights()
+    return model
+
+
+class _Placement:
+    """Which parameters of a module each tensor of a file fills: one, or query, key and value where they are fused."""
+
+    def __init__(self, file: GgufFile, model: PreTrainedModel) -> None:
+        self._file = file
+        self._architecture = architecture_of(file)
+        self._parameters = dict(model.named_parameters())
+        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+        self._num_heads = {"q_proj": model.config.num_attention_heads}
+        self._num_heads["k_proj"] = getattr(model.config, "num_key_value_heads", self._num_heads["q_proj"])
+        kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
+        names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+        self._by_tensor = {names.get_name(name, (".weight", ".bias")): name for name in self._parameters}
+
+    def check(self) -> None:
+        """Raise GgufError unless every parameter gets values of its shape once, and no tensor is left over."""
+        filled: Counter[str] = Counter()
+        for tensor in self._weights():
+            targets = self._targets(tensor.name)
+            if not targets:
+                raise GgufError(
+                    f"'{self._file.path}' holds the tensor {tensor.name!r:.80}, which has no place in its architecture: "
+                    "give the model in Hugging Face format."
+                )
+            shapes = [self._stored_shape(name) for name in targets]
+            wanted = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+            if tensor.shape != wanted:
+                raise GgufError(
+                    f"'{self._file.path}' has {tensor.name} of the shape {tensor.shape} instead of {wanted}: fetch it again."
+                )
+            filled.update(targets)
+        for tensor_name, name in self._by_tensor.items():
+            if filled[name] != 1:
+                raise GgufError(
+                    f"'{self._file.path}' holds {filled[name]} tensors instead of one for {tensor_name}: fetch it again."
+                )
+
+    def fill(self) -> None:
+        """Read every tensor into its parameters."""
+        for tensor in self._weights():
+            targets = self._targets(tensor.name)
+            if len(targets) == 1 and targets[0] not in self._turned:
+                self._file.read_into(self._values(targets[0]), tensor)
+            else:
+                self._split(self._file.values(tensor.name), targets)
+            for name in targets:
+                self._undo(name, self._values(name))
+
+    def _weights(self) -> Iterator[Tensor]:
+        others = ROPE_TENSORS.get(self._architecture, ())
+        return (tensor for name, tensor in self._file.tensors.items() if name not in others)
+
+    def _targets(self, tensor_name: str) -> list[str]:
+        if tensor_name in self._by_tensor:
+            return [self._by_tensor[tensor_name]]
+        parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in _QKV]
+        return [self._by_tensor[part] for part in parts if part in self._by_tensor]
+
+    def _stored_shape(self, name: str) -> tuple[int, ...]:
+        shape = tuple(self._parameters[name].shape)
+        return shape[::-1] if name in self._turned else shape
+
+    def _values(self, name: str) -> Float32Array:
+        """The memory of a parameter."""
+        values: Float32Array = self._parameters[name].detach().numpy()
+        return values
+
+    def _split(self, stored: Float32Array, targets: list[str]) -> None:
+        start = 0
+        for name in targets:
+            stop = start + self._stored_shape(name)[0]
+            self._values(name)[...] = stored[start:stop].T if name in self._turned else stored[start:stop]
+            start = stop
+
+    def _undo(self, name: str, values: Float32Array) -> None:
+        """Undo what llama.cpp's converter did to a parameter besides giving it another name."""
+        if self._architecture in _SHIFTED and name.endswith("norm.weight"):
+            values -= 1
+        module = name.split(".")[-2]
+        if self._architecture in _PAIRED and module in self._num_heads:
+            pairs = values.reshape(self._num_heads[module], -1, 2, *values.shape[1:])
+            values[...] = pairs.swapaxes(1, 2).reshape(values.shape).copy()
+
+
+def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:
+    if FREQUENCY_FACTORS in file.tensors:
+        frequencies = model.get_buffer("model.rotary_emb.inv_freq")
+        factors = torch.from_numpy(factors_of(file, FREQUENCY_FACTORS))
+        if factors.shape != frequencies.shape:
+            raise GgufError(f"'{file.path}' has {len(factors)} factors for {len(frequencies)} frequencies: fetch it again.")
+        frequencies /= factors
