@@ -1,4 +1,4 @@
-"""Which package MODEL means: a package folder, a Hugging Face folder, a name, or the demo; and which tokenizer."""
+"""Which package MODEL means: a package, a Hugging Face folder, a GGUF file, a name, or the demo; which tokenizer."""
 
 import os
 from collections.abc import Sequence
@@ -62,8 +62,9 @@ def find_package(model: str | None) -> Path:
     if not name:
         return bundled_demo()
     source = find_source(name)
-    is_package = (source.path / MANIFEST_NAME).exists() or not (source.path / "config.json").is_file()
-    return source.path if source.name is None and is_package else _exported(source)
+    path = source.path
+    is_source = path.is_file() or ((path / "config.json").is_file() and not (path / MANIFEST_NAME).exists())
+    return _exported(source) if source.name or is_source else path
 
 
 def find_source(model: str) -> ModelSource:
@@ -83,11 +84,21 @@ def find_source(model: str) -> ModelSource:
 def load_tokenizer(name: str) -> Tokenizer:
     """Load a model's tokenizer, or one from its own file. Raises TokenizerError, and what `find_source` does."""
     path = find_source(name).path
+    if is_gguf(path):
+        return _gguf_tokenizer(path)
     if path.is_dir():
         path /= TOKENIZER_NAME
     if not path.is_file():
         raise TokenizerError(f"No tokenizer at '{path}': give a package, a Hugging Face folder or a tokenizer.json.")
     return Tokenizer.from_file(path)
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do; Ollama keeps them under names without an ending."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def bundled_demo() -> Path:
@@ -98,6 +109,15 @@ def bundled_demo() -> Path:
     if found is None:
         raise PackageError("This installation has no demo model: name a MODEL, or install reader-edge again.")
     return found
+
+
+def _gguf_tokenizer(path: Path) -> Tokenizer:
+    check_installation(("gguf",))
+    from reader_edge_export.sources.gguf.gguf_file import GgufFile
+    from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
+    from reader_edge_export.sources.gguf.vocabulary import vocabulary_of
+
+    return Tokenizer(build_tokenizer(vocabulary_of(GgufFile.open(path))))
 
 
 def _exported(source: ModelSource) -> Path:

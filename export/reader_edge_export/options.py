@@ -52,6 +52,7 @@ class ExportReport:
     """What was written: the package's folder and size, the figures of its checks, the seconds of each stage.
 
     warning: one sentence where the package strays further from its source than its precision should.
+    weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     """
 
     out: Path
@@ -61,3 +62,4 @@ class ExportReport:
     checks: Mapping[str, float]
     stage_seconds: Mapping[str, float]
     warning: str | None = None
+    weight_types: tuple[str, ...] = ()

@@ -14,14 +14,9 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
-from reader_edge_export.sources.hugging_face import Source
-from reader_edge_export.sources.module import load_model, vocab_size_of
-from reader_edge_export.sources.tokenizer import (
-    load_tokenizer,
-    special_token_ids,
-    text_tokenizer,
-    write_tokenizer,
-)
+from reader_edge_export.sources.module import vocab_size_of
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.tokenizer import text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
@@ -55,8 +50,8 @@ class PackageExport:
 
     def run(self) -> Manifest:
         with self._stages.enter("loading the model"):
-            model = load_model(self._source)
-            tokenizer = load_tokenizer(self._source, vocab_size_of(model))
+            model = self._source.load_model()
+            tokenizer = self._source.load_tokenizer(vocab_size_of(model))
         layers = self._write_graph(model)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
@@ -83,7 +78,7 @@ class PackageExport:
     def _manifest(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[AttentionLayer]
     ) -> Manifest:
-        eos_token_ids, bos_token_id = special_token_ids(self._source, tokenizer)
+        eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
         return Manifest(
             architecture=self._source.architecture,
             num_heads=layers[0].num_heads,

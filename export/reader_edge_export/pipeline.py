@@ -13,12 +13,12 @@ from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources.hugging_face import find_source
+from reader_edge_export.sources.find import find_source
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 
-_NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime")
+_NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime", "gguf")
 
 
 def export_model(
@@ -28,7 +28,7 @@ def export_model(
     on_stage: Callable[[str], None] | None = None,
     name: str | None = None,
 ) -> ExportReport:
-    """Export a Hugging Face decoder, a folder, to a model package at `out`.
+    """Export a decoder, a Hugging Face folder or a GGUF file, to a model package at `out`.
 
     on_stage: called with a short description when a stage begins. name: what the package calls its source; None for the
     source's own name. A failure of any kind leaves nothing behind, and an existing package as it was.
@@ -58,14 +58,17 @@ def export_model(
         manifest.checks,
         stages.seconds,
         quality_warning(options.precision, manifest.checks),
+        found.weight_types,
     )
 
 
-def check_installation() -> None:
-    """Raise InstallationError unless the packages of the extra "export" are here."""
-    missing = [name for name in _NEEDED if not _is_installed(name)]
+def check_installation(needed: tuple[str, ...] = _NEEDED) -> None:
+    """Raise InstallationError unless packages of the extra "export" are here: all of them, or those that are needed."""
+    missing = [name for name in needed if not _is_installed(name)]
     if missing:
-        raise InstallationError(f"Exporting needs {missing[0]}, which is missing: pip install 'reader-edge[export]'.")
+        raise InstallationError(
+            f"Reading and exporting models needs {missing[0]}, which is missing: pip install 'reader-edge[export]'."
+        )
 
 
 def _is_installed(name: str) -> bool:

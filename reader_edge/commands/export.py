@@ -1,4 +1,4 @@
-"""`reader-edge export`: a Hugging Face model becomes a package."""
+"""`reader-edge export`: a Hugging Face model or a GGUF file becomes a package."""
 
 from pathlib import Path
 
@@ -34,7 +34,10 @@ def export(
     calibration_text: Path | None,
     force: bool,
 ) -> None:
-    """Export MODEL, a Hugging Face folder or a name (`reader-edge pull --help`), to a package at OUT, and print OUT."""
+    """Export MODEL to a package at OUT, and print OUT.
+
+    MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
+    """
     from reader_edge.model_source import find_source
     from reader_edge.terminal.checks import check_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
@@ -55,6 +58,7 @@ def export(
     with stage_progress(f"Exporting {model}") as on_stage:
         report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
     pairs = [
+        ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),

@@ -1,7 +1,8 @@
-"""`reader-edge info`: what a package is."""
+"""`reader-edge info`: what a package or a GGUF file is."""
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ import click
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
+    from reader_edge_export.sources.gguf.summary import GgufSummary
     from reader_edge_runtime.package.manifest import Manifest
 
 
@@ -16,11 +18,21 @@ if TYPE_CHECKING:
 @click.argument("model", required=False)
 @options.as_json
 def info(model: str | None, as_json: bool) -> None:
-    """Tell what a package is, and check its files against their checksums."""
+    """Tell what a package is, and check its files against their checksums.
+
+    MODEL may be a GGUF file too: what it holds is told from its header, and whether it can be exported.
+    """
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.package.model_package import ModelPackage
 
+    if model is not None and Path(model).is_file():
+        summary = _gguf_summary(Path(model))
+        if as_json:
+            click.echo(json.dumps(asdict(summary)))
+        else:
+            print_pairs(_gguf_pairs(summary))
+        return
     package = ModelPackage.open(find_package(model))
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
@@ -61,6 +73,44 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         *files,
         ("checks", "measured by the export" if checks else "none"),
         *checks,
+    ]
+
+
+def _gguf_summary(path: Path) -> "GgufSummary":
+    from reader_edge_export.pipeline import check_installation
+
+    check_installation(("gguf",))
+    from reader_edge_export.sources.gguf.summary import summary_of
+
+    return summary_of(path)
+
+
+def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
+    from reader_edge.terminal.sizes import readable_size
+
+    def told(value: object, unit: str = "") -> str:
+        return "not told" if value in (None, "") else f"{value}{unit}"
+
+    tensors = [
+        (f"  {kind}", f"{group.num_tensors} tensors, {group.num_values:,} values, {readable_size(group.num_bytes)}")
+        for kind, group in summary.tensors.items()
+    ]
+    return [
+        ("name", told(summary.name)),
+        ("licence", told(summary.licence)),
+        ("architecture", told(summary.architecture)),
+        ("parameters", f"{summary.num_parameters:,}"),
+        ("layers", told(summary.num_layers)),
+        ("attention heads", f"{told(summary.num_heads)}, {told(summary.num_kv_heads)} for keys and values"),
+        ("hidden size", told(summary.hidden_size)),
+        ("vocabulary", told(summary.vocab_size)),
+        ("max context", told(summary.context, " tokens")),
+        ("tokenizer", told(summary.tokenizer)),
+        ("chat template", "yes" if summary.has_chat_template else "no"),
+        ("size", readable_size(summary.num_bytes)),
+        ("tensors", str(sum(group.num_tensors for group in summary.tensors.values()))),
+        *tensors,
+        ("can be exported", "yes" if summary.refusal is None else f"no: {summary.refusal}"),
     ]
 
 

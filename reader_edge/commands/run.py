@@ -76,7 +76,7 @@ def run(
 ) -> None:
     """Answer a prompt; without one, chat on a terminal.
 
-    MODEL is a package, a folder in Hugging Face format, or a name like smollm2:135m or OWNER/NAME, which is fetched
+    MODEL is a package, a Hugging Face folder, a GGUF file, or a name like smollm2:135m or OWNER/NAME, which is fetched
     (`reader-edge pull --help`); what is no package yet is exported once. Without MODEL: $READER_EDGE_MODEL, else the
     bundled demo. A lone '-' reads the prompt from standard input, and so does a pipe.
     """

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.sources.hugging_face import find_source
+from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import (
     ExportError,
     InstallationError,

@@ -2,38 +2,28 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.sources.source import Source
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import sha256_of
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+_WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _UNSAFE_WEIGHTS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A folder that holds a supported model.
+class HuggingFaceSource(Source):
+    """A folder that holds a supported model."""
 
-    name: its path, or that on the hub. config: the contents of config.json. max_context: tokens of context to export.
-    """
-
-    name: str
     folder: Path
-    config: dict[str, Any]
-    max_context: int
-
-    @property
-    def short_name(self) -> str:
-        """The hub id, or the own name of a local folder; characters that cannot be shown become "?"."""
-        name = Path(self.name).resolve().name if Path(self.name).exists() else self.name
-        return "".join(char if char.isprintable() else "?" for char in name)
-
-    @property
-    def architecture(self) -> str:
-        return str(self.config["model_type"])
 
     def fingerprint(self) -> str:
         """SHA-256 over config.json and the weight files: one line "<sha256>  <name>" each, sorted by name."""
@@ -41,15 +31,33 @@ class Source:
         lines = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
         return hashlib.sha256(lines.encode()).hexdigest()
 
+    def load_model(self) -> "PreTrainedModel":
+        from reader_edge_export.sources.module import load_folder
 
-def find_source(name: str | Path, max_context: int | None) -> Source:
+        return load_folder(self.folder)
+
+    def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
+        from reader_edge_export.sources.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.folder, vocab_size)
+
+    def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
+        """Of generation_config.json, else config, else tokenizer."""
+        path = self.folder / "generation_config.json"
+        generation = read_json(path) if path.is_file() else {}
+        eos = _first_ids("eos_token_id", generation, self.config) or _ids(tokenizer.eos_token_id)
+        bos = _first_ids("bos_token_id", generation, self.config) or _ids(tokenizer.bos_token_id)
+        return eos, bos[0] if bos else None
+
+
+def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
     """Check a model in a folder.
 
     Raises ExportError, UnsupportedArchitectureError or TokenizerError, with the remedy in one sentence.
     """
     folder = Path(name)
     if not folder.is_dir():
-        raise ExportError(f"No model at '{name}': give a folder in Hugging Face format.")
+        raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a GGUF file.")
     source = _checked(str(name), folder, max_context)
     _check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
@@ -60,10 +68,12 @@ def find_source(name: str | Path, max_context: int | None) -> Source:
     return source
 
 
-def _checked(name: str, folder: Path, max_context: int | None) -> Source:
+def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
     config = read_json(folder / "config.json")
     check_architecture(config)
-    return Source(name, folder, config, max_context_of(config, max_context))
+    weight_type = _WEIGHT_TYPES.get(str(config.get("dtype", config.get("torch_dtype"))))
+    types = () if weight_type is None else (weight_type,)
+    return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -92,3 +102,13 @@ def _check_weights(folder: Path) -> None:
             f"'{folder}' holds its weights as {unsafe[0]}, a pickle that may run code: convert them to safetensors."
         )
     raise ExportError(f"'{folder}' holds no weights (*.safetensors): fetch the model again.")
+
+
+def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
+    return next((ids for config in configs if (ids := _ids(config.get(name)))), ())
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()

@@ -1,22 +1,25 @@
 """The source module in PyTorch, the truth that every package is measured against."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from reader_edge_export.sources.hugging_face import Source
 from reader_edge_runtime.errors import ExportError
 
 
-def load_model(source: Source) -> PreTrainedModel:
-    """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+def load_folder(folder: Path) -> PreTrainedModel:
+    """The model in a folder of Hugging Face format, in fp32 with plain attention.
+
+    Raises ExportError where its weights do not fit its config.
+    """
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.folder,
+            folder,
             dtype=torch.float32,
             attn_implementation="eager",
             use_safetensors=True,
@@ -25,7 +28,7 @@ def load_model(source: Source) -> PreTrainedModel:
         )
     except Exception as error:  # transformers and safetensors raise many classes for broken weights
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(f"The weights in '{source.folder}' cannot be loaded: {reason}") from error
+        raise ExportError(f"The weights in '{folder}' cannot be loaded: {reason}") from error
     finally:
         if progress_was_shown:
             transformers_logging.enable_progress_bar()
@@ -33,7 +36,7 @@ def load_model(source: Source) -> PreTrainedModel:
     missing = sorted(loading["missing_keys"]) + sorted(str(key[0]) for key in loading["mismatched_keys"])
     if missing:
         raise ExportError(
-            f"The weights in '{source.folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
+            f"The weights in '{folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
         )
     checked: PreTrainedModel = model.eval()
     return checked

@@ -1,37 +1,35 @@
-"""The tokenizer's part of a package: tokenizer.json, the chat template and the special token ids."""
+"""A source's tokenizer, and its part of a package: tokenizer.json and the chat template."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from reader_edge_export.sources.hugging_face import Source, read_json
+from reader_edge_export.sources.source import Source
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
-def load_tokenizer(source: Source, vocab_size: int) -> PreTrainedTokenizerFast:
-    """The source's fast tokenizer.
+def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
+    """The fast tokenizer in a folder of Hugging Face format.
 
     Raises TokenizerError where it cannot be read or knows more tokens than the model.
     """
-    has_config = (source.folder / "tokenizer_config.json").is_file()
+    has_config = (folder / "tokenizer_config.json").is_file()
     try:
         if has_config:
-            tokenizer = AutoTokenizer.from_pretrained(source.folder, use_fast=True, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
         else:
             # Without its config a class guessed from the model type would add special tokens of its own.
-            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(source.folder / "tokenizer.json"))
+            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TokenizerError(f"The tokenizer in '{source.folder}' cannot be read: {reason}") from error
+        raise TokenizerError(f"The tokenizer in '{folder}' cannot be read: {reason}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise TokenizerError(f"The tokenizer in '{source.folder}' has no fast form: save it as tokenizer.json.")
-    _check_vocabulary(tokenizer, vocab_size, source)
+        raise TokenizerError(f"The tokenizer in '{folder}' has no fast form: save it as tokenizer.json.")
+    _check_vocabulary(tokenizer, vocab_size, folder)
     return tokenizer
 
 
@@ -45,7 +43,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 def text_tokenizer(source: Source, tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """The tokenizer as a package's prompts go through it, before there is a package: its chat template included."""
-    eos_token_ids, bos_token_id = special_token_ids(source, tokenizer)
+    eos_token_ids, bos_token_id = source.special_token_ids(tokenizer)
     fast = FastTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     ids = {"bos_token": bos_token_id, "eos_token": next(iter(eos_token_ids), None)}
     special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
@@ -53,36 +51,17 @@ def text_tokenizer(source: Source, tokenizer: PreTrainedTokenizerFast) -> Tokeni
     return Tokenizer(fast, ChatTemplate(template, special) if template else None)
 
 
-def special_token_ids(source: Source, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[int, ...], int | None]:
-    """(ids that end an answer, id that begins a text): of generation_config.json, else config, else tokenizer."""
-    path = source.folder / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
-    eos = _first_ids("eos_token_id", generation, source.config) or _ids(tokenizer.eos_token_id)
-    bos = _first_ids("bos_token_id", generation, source.config) or _ids(tokenizer.bos_token_id)
-    return eos, bos[0] if bos else None
-
-
 def _chat_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
     template = tokenizer.chat_template
     return template.get("default") if isinstance(template, dict) else template
 
 
-def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, source: Source) -> None:
+def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest < 0:
-        raise TokenizerError(f"The tokenizer in '{source.folder}' knows no token: save it again.")
+        raise TokenizerError(f"The tokenizer in '{folder}' knows no token: save it again.")
     if largest >= vocab_size:
         raise TokenizerError(
-            f"The tokenizer in '{source.folder}' has token id {largest}, but the model's vocabulary ends at "
+            f"The tokenizer in '{folder}' has token id {largest}, but the model's vocabulary ends at "
             f"{vocab_size - 1}: give the tokenizer that belongs to this model."
         )
-
-
-def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
-    return next((ids for config in configs if (ids := _ids(config.get(name)))), ())
-
-
-def _ids(value: object) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,)
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()

@@ -10,7 +10,7 @@ from typing import Any
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of
-from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
 
@@ -30,8 +30,8 @@ def config_of(file: GgufFile) -> Config:
     architecture = architecture_of(file)
     if architecture not in _MODELS:
         raise UnsupportedArchitectureError(
-            f"'{file.path}' holds a model of the architecture {architecture!r:.80}, which cannot be exported from GGUF; "
-            f"supported are: {', '.join(_MODELS)}."
+            f"'{file.path}' holds a model of the architecture {architecture!r:.80}, which cannot be exported from "
+            f"GGUF; supported are: {', '.join(_MODELS)}."
         )
     values = Metadata(file, architecture)
     model_type, build = _MODELS[architecture]
@@ -48,10 +48,10 @@ def architecture_of(file: GgufFile) -> str:
 def _check_is_model(file: GgufFile) -> None:
     kind = Metadata(file, "general").text("type", "model")
     if kind != "model":
-        raise GgufError(f"'{file.path}' holds no model but {kind!r:.80}: give the file of the model.")
+        raise file.error(f"holds no model but {kind!r:.80}", "give the file of the model")
     num_parts = Metadata(file, "split").size("count", 1, least=0)
     if num_parts > 1:
-        raise GgufError(f"'{file.path}' is one of {num_parts} parts: join them with 'llama-gguf-split --merge'.")
+        raise file.error(f"is one of {num_parts} parts", "join them with 'llama-gguf-split --merge'")
 
 
 def _shared(file: GgufFile, values: Metadata) -> Config:
@@ -62,10 +62,10 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
-        raise GgufError(f"'{file.path}' lacks the tensor token_embd.weight: give the file of a whole model.")
+        raise file.error("lacks the tensor token_embd.weight", "give the file of a whole model")
     num_layers = values.size("block_count")
     if num_layers > min(_MAX_LAYERS, len(file.tensors)):
-        raise GgufError(f"'{file.path}' counts {num_layers} layers in {len(file.tensors)} tensors: fetch it again.")
+        raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors")
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": values.size("embedding_length"),
@@ -85,7 +85,7 @@ def _heads(file: GgufFile, values: Metadata) -> Config:
     """Head size and rotary embedding, where all of a head rotates; scaling as the file has it."""
     head_dim = _head_dim(file, values)
     if rotary_share(file, values, head_dim) != 1:
-        raise GgufError(f"'{file.path}' rotates a part of its heads, which this architecture does not: convert it anew.")
+        raise file.error("rotates only a part of each head, which its architecture does not", "convert it anew")
     return {
         "head_dim": head_dim,
         "rms_norm_eps": values.number("attention.layer_norm_rms_epsilon"),
@@ -160,7 +160,7 @@ def _layer_types(file: GgufFile, values: Metadata, usual_period: int) -> list[st
         period = values.size(key, usual_period)
         windowed = [(layer + 1) % period != 0 for layer in range(num_layers)]
     if len(windowed) != num_layers:
-        raise GgufError(f"'{file.path}' gives a {key} of {len(windowed)} for {num_layers} layers: convert it anew.")
+        raise file.error(f"gives {key} for {len(windowed)} of {num_layers} layers", "convert it anew")
     return ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed]
 
 
@@ -189,7 +189,7 @@ def _phi3(file: GgufFile, values: Metadata) -> Config:
 def _gpt2(file: GgufFile, values: Metadata) -> Config:
     num_positions = values.size("context_length")
     if num_positions > _MAX_LEARNED_POSITIONS:
-        raise GgufError(f"'{file.path}' has {num_positions} learned positions, more than {_MAX_LEARNED_POSITIONS}.")
+        raise file.error(f"has {num_positions} learned positions", f"at most {_MAX_LEARNED_POSITIONS} are exported")
     return {
         "n_positions": num_positions,
         "n_embd": values.size("embedding_length"),

@@ -63,6 +63,10 @@ class GgufFile:
         with path.open("rb") as file:
             return cls(path, *_Header(path, file).read())
 
+    def error(self, problem: str, remedy: str = "fetch it again") -> GgufError:
+        """One sentence about this file."""
+        return GgufError(f"'{self.path}' {problem}: {remedy}.")
+
     def weight_types(self) -> tuple[str, ...]:
         """Names of the types its tensors have, e.g. ("Q4_1", "Q8_0", "F32"), those with most bytes first."""
         num_bytes: dict[str, int] = {}
@@ -93,10 +97,10 @@ class GgufFile:
                 stop = min(start + step, num_rows)
                 data = file.read((stop - start) * row_bytes)
                 if len(data) < (stop - start) * row_bytes:
-                    raise GgufError(f"'{self.path}' became shorter while it was read: try again.")
+                    raise self.error("became shorter while it was read")
                 rows[start:stop] = _dequantized(data, stop - start, tensor.kind)
                 if not np.isfinite(rows[start:stop]).all():
-                    raise GgufError(f"'{self.path}' holds values in {tensor.name} that are not finite: fetch it again.")
+                    raise self.error(f"holds values in {tensor.name!r:.80} that are not finite")
 
 
 def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 FREQUENCY_FACTORS = "rope_freqs.weight"  # what each frequency is divided by, as Llama 3.1 needs it
 _LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -23,7 +23,7 @@ def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
     num_rotated = values.size("rope.dimension_count", head_dim)
     share = num_rotated / head_dim
     if int(head_dim * share) != num_rotated or share > 1:
-        raise GgufError(f"'{file.path}' rotates {num_rotated} of {head_dim} values of a head: convert it anew.")
+        raise file.error(f"rotates {num_rotated} of {head_dim} values of a head", "convert it anew")
     return share
 
 
@@ -38,7 +38,7 @@ def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
         case "yarn":
             return _yarn(file, values, factor)
         case kind:
-            raise UnsupportedArchitectureError(f"'{file.path}' scales positions by {kind!r:.80}, not exported from GGUF.")
+            raise _unknown(file, kind)
 
 
 def _yarn(file: GgufFile, values: Metadata, factor: float) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
     transformers computes by itself how much attention is scaled; a file that says otherwise is refused.
     """
     if (kind := values.text("rope.scaling.type", "longrope")) != "longrope":
-        raise UnsupportedArchitectureError(f"'{file.path}' scales positions by {kind!r:.80}, not exported from GGUF.")
+        raise _unknown(file, kind)
     said = values.number("rope.scaling.attn_factor", 1.0)
     computed = 1.0
     scaling = None
@@ -74,7 +74,7 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
         long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
         scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
     if abs(said - computed) > 1e-4:
-        raise GgufError(f"'{file.path}' scales attention by {said:g} instead of {computed:g}: convert it anew.")
+        raise file.error(f"scales attention by {said:g} instead of {computed:g}", "convert it anew")
     return scaling
 
 
@@ -82,10 +82,14 @@ def factors_of(file: GgufFile, name: str) -> Float32Array:
     """A tensor of positive factors, one a frequency. Raises GgufError."""
     tensor = file.tensors[name]
     if len(tensor.shape) != 1 or tensor.shape[0] > _MAX_FACTORS:
-        raise GgufError(f"'{file.path}' has {name} of the shape {tensor.shape}, which cannot be: convert it anew.")
+        raise file.error(f"has {name} of the shape {tensor.shape}")
     factors = file.values(name)
     if not (factors > 0).all():
-        raise GgufError(f"'{file.path}' has {name} with factors that are not positive: convert it anew.")
+        raise file.error(f"has factors in {name} that are not positive")
     return factors
 
 
+def _unknown(file: GgufFile, kind: str) -> UnsupportedArchitectureError:
+    return UnsupportedArchitectureError(
+        f"'{file.path}' stretches positions by {kind!r:.80}, which cannot be exported from GGUF."
+    )

@@ -24,7 +24,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     except TokenizerError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"The file's vocabulary makes no tokenizer ({str(error):.200}): convert it anew.") from error
+        raise TokenizerError(f"The GGUF file's tokenizer cannot be built ({error!s:.200}): convert it anew.") from error
     tokenizer.post_processor = _frame(vocabulary)
     return tokenizer
 
@@ -64,7 +64,7 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     ranked = []
     for piece, token_id in pieces.items():
         if len(piece) > _MAX_PIECE_CHARACTERS:
-            raise TokenizerError(f"The file has a piece of {len(piece)} characters ({piece!r:.40}): fetch it again.")
+            raise TokenizerError(f"The GGUF file has a piece of {len(piece)} characters: fetch it again.")
         score = vocabulary.scores[token_id]
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
@@ -104,7 +104,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
             strips = vocabulary.strips_behind and is_special and token not in _NEVER_STRIPPED
             added.append(AddedToken(token, special=is_special, normalized=False, rstrip=strips))
     if len(added) > _MAX_ADDED_TOKENS:
-        raise TokenizerError(f"The file has {len(added)} special tokens, more than {_MAX_ADDED_TOKENS}: fetch it again.")
+        raise TokenizerError(f"The GGUF file has {len(added)} special tokens, which cannot be: fetch it again.")
     tokenizer.add_tokens(added)
 
 

@@ -18,10 +18,11 @@ BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"  # values of tokenizer.ggml.model
 _MAX_TOKEN_CHARACTERS = 1 << 10
 _SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
 # Tokens that end an answer wherever a vocabulary has them, as end of a text or of a turn.
-_ENDS = frozenset(
-    "<|im_end|> <|eot_id|> <|eom_id|> <|end|> <|endoftext|> <|end_of_text|> <end_of_turn> <end_of_utterance> "
-    "<EOT> <eos> </s> <\uff5cend\u2581of\u2581sentence\uff5c>".split()
+_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"),
+    *("<end_of_utterance>", "<EOT>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
+_ENDS_IF_CONTROL = ("</s>",)  # a normal token of Gemma, which writes HTML
 
 
 class TokenKind(IntEnum):
@@ -63,7 +64,7 @@ class Vocabulary:
 
 
 def vocabulary_of(file: GgufFile) -> Vocabulary:
-    """Read and check what a file says of its tokenizer. Raises TokenizerError, or GgufError for values of other kinds."""
+    """Read and check what a file says of its tokenizer. Raises TokenizerError, GgufError for values of other kinds."""
     values = Metadata(file, "tokenizer.ggml")
     kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE))
     is_byte_level = kind == BYTE_LEVEL
@@ -112,16 +113,16 @@ def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:
 def _tokens(file: GgufFile, values: Metadata) -> list[str]:
     tokens = [token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(values.texts("tokens"))]
     if not tokens or len(set(tokens)) < len(tokens):
-        raise TokenizerError(f"'{file.path}' has {len(set(tokens))} different tokens among {len(tokens)}: fetch it again.")
+        raise TokenizerError(f"'{file.path}' has {len(set(tokens))} tokens under {len(tokens)} ids: fetch it again.")
     longest = max(tokens, key=len)
     if len(longest) > _MAX_TOKEN_CHARACTERS:
-        raise TokenizerError(f"'{file.path}' has a token of {len(longest)} characters ({longest!r:.40}): fetch it again.")
+        raise TokenizerError(f"'{file.path}' has a token of {len(longest)} characters: fetch it again.")
     return tokens
 
 
 def _for_each(file: GgufFile, tokens: list[str], values: list[T]) -> list[T]:
     if len(values) != len(tokens):
-        raise TokenizerError(f"'{file.path}' has {len(tokens)} tokens and {len(values)} values for them: fetch it again.")
+        raise TokenizerError(f"'{file.path}' has {len(values)} values for {len(tokens)} tokens: fetch it again.")
     return values
 
 
@@ -138,9 +139,9 @@ def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -
 
 
 def _known_ends(tokens: list[str], token_kinds: list[int]) -> list[int]:
-    """Ids of tokens that end an answer by what they are called; Gemma's "</s>" is a normal one, of HTML."""
+    """Ids of tokens that end an answer by what they are called."""
     return [
         token_id
         for token_id, (token, kind) in enumerate(zip(tokens, token_kinds, strict=True))
-        if token in _ENDS and (kind == TokenKind.CONTROL or token != "</s>")
+        if token in _ENDS or (token in _ENDS_IF_CONTROL and kind == TokenKind.CONTROL)
     ]

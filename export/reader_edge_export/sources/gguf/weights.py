@@ -38,7 +38,7 @@ def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise GgufError(f"'{file.path}' describes a model that cannot be built ({reason:.200}).") from error
     if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
-        raise GgufError(f"'{file.path}' describes a model whose tables alone take more than a gigabyte.")
+        raise file.error("describes a model whose tables alone take more than a gigabyte")
     _Placement(file, outline).check()
     model = _build(built)
     _Placement(file, model).fill()
@@ -76,22 +76,18 @@ class _Placement:
         for tensor in self._weights():
             targets = self._targets(tensor.name)
             if not targets:
-                raise GgufError(
-                    f"'{self._file.path}' holds the tensor {tensor.name!r:.80}, which has no place in its architecture: "
-                    "give the model in Hugging Face format."
+                raise self._file.error(
+                    f"holds the tensor {tensor.name!r:.80}, for which its architecture has no place",
+                    "give the model in Hugging Face format",
                 )
             shapes = [self._stored_shape(name) for name in targets]
             wanted = (sum(shape[0] for shape in shapes), *shapes[0][1:])
             if tensor.shape != wanted:
-                raise GgufError(
-                    f"'{self._file.path}' has {tensor.name} of the shape {tensor.shape} instead of {wanted}: fetch it again."
-                )
+                raise self._file.error(f"has {tensor.name} of the shape {tensor.shape} instead of {wanted}")
             filled.update(targets)
         for tensor_name, name in self._by_tensor.items():
             if filled[name] != 1:
-                raise GgufError(
-                    f"'{self._file.path}' holds {filled[name]} tensors instead of one for {tensor_name}: fetch it again."
-                )
+                raise self._file.error(f"holds {filled[name]} tensors instead of one for {tensor_name}")
 
     def fill(self) -> None:
         """Read every tensor into its parameters."""
@@ -145,5 +141,5 @@ def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:
         frequencies = model.get_buffer("model.rotary_emb.inv_freq")
         factors = torch.from_numpy(factors_of(file, FREQUENCY_FACTORS))
         if factors.shape != frequencies.shape:
-            raise GgufError(f"'{file.path}' has {len(factors)} factors for {len(frequencies)} frequencies: fetch it again.")
+            raise file.error(f"has {len(factors)} factors for {len(frequencies)} frequencies")
         frequencies /= factors

@@ -1,0 +1,58 @@
+"""A GGUF file as a source: its header is read and checked before anything heavy is imported."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.sources.gguf.config import config_of
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
+from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
+from reader_edge_export.sources.source import Source
+from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.package.manifest import sha256_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True)
+class GgufSource(Source):
+    """A file whose header describes a supported model, with a known tokenizer, in types that have values."""
+
+    file: GgufFile
+    vocabulary: Vocabulary
+
+    @classmethod
+    def of(cls, file: GgufFile, max_context: int | None) -> "GgufSource":
+        """Check what a file's header says. Raises ExportError (or a child) or TokenizerError."""
+        config = config_of(file)
+        check_architecture(config)
+        for kind in {tensor.kind for tensor in file.tensors.values()}:
+            if not is_dequantizable(kind):
+                raise file.error(f"has weights of the type {kind.name}, whose values are not known", "give another one")
+        context = max_context_of(config, max_context)
+        return cls(str(file.path), config, context, file.weight_types(), file, vocabulary_of(file))
+
+    def fingerprint(self) -> str:
+        return sha256_of(self.file.path)
+
+    def load_model(self) -> "PreTrainedModel":
+        from reader_edge_export.sources.gguf.weights import load_module
+
+        return load_module(self.file, self.config)
+
+    def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
+        from transformers import PreTrainedTokenizerFast
+
+        vocabulary = self.vocabulary
+        if len(vocabulary.tokens) > vocab_size:
+            raise TokenizerError(f"'{self.name}' has {len(vocabulary.tokens)} tokens, its model {vocab_size}.")
+        ids = {"bos_token": vocabulary.bos_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unknown_id}
+        names = {name: vocabulary.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=build_tokenizer(vocabulary), **names)
+        tokenizer.chat_template = chat_template_of(self.file)
+        return tokenizer
+
+    def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
+        return self.vocabulary.end_ids, self.vocabulary.bos_id

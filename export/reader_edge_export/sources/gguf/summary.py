@@ -1,0 +1,104 @@
+"""What a GGUF file is, as far as its header tells: also of models that cannot be exported."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
+from reader_edge_export.sources.gguf.gguf_source import GgufSource
+from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
+from reader_edge_runtime.errors import ReaderEdgeError
+
+_MAX_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """The tensors of one type."""
+
+    num_tensors: int
+    num_values: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufSummary:
+    """What a file says of itself; "" and None where it says nothing. Texts can be shown, on one line.
+
+    tensors: by type, most bytes first. refusal: why the model cannot be exported, None where it can.
+    """
+
+    file: str
+    num_bytes: int
+    name: str
+    licence: str
+    architecture: str
+    num_parameters: int
+    num_layers: int | None
+    num_heads: int | None
+    num_kv_heads: int | None
+    hidden_size: int | None
+    vocab_size: int | None
+    context: int | None
+    tokenizer: str
+    has_chat_template: bool
+    tensors: dict[str, TensorGroup]
+    refusal: str | None
+
+
+def summary_of(path: Path) -> GgufSummary:
+    """Read a file's header and try what an export would try before PyTorch is needed. Raises GgufError."""
+    file = GgufFile.open(path)
+    groups = _groups(file)
+    architecture = _text(file, "general.architecture")
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    tokenizer = [_text(file, f"tokenizer.ggml.{key}") for key in ("model", "pre")]
+    return GgufSummary(
+        file=str(path),
+        num_bytes=path.stat().st_size,
+        name=_text(file, "general.name"),
+        licence=_text(file, "general.license"),
+        architecture=architecture,
+        num_parameters=sum(group.num_values for group in groups.values()),
+        num_layers=_number(file, f"{architecture}.block_count"),
+        num_heads=_number(file, f"{architecture}.attention.head_count"),
+        num_kv_heads=_number(file, f"{architecture}.attention.head_count_kv"),
+        hidden_size=_number(file, f"{architecture}.embedding_length"),
+        vocab_size=len(tokens) if isinstance(tokens, list) else None,
+        context=_number(file, f"{architecture}.context_length"),
+        tokenizer=", ".join(part for part in tokenizer if part),
+        has_chat_template=bool(_text(file, "tokenizer.chat_template")),
+        tensors=groups,
+        refusal=_refusal(file),
+    )
+
+
+def _groups(file: GgufFile) -> dict[str, TensorGroup]:
+    groups = {}
+    for kind in file.weight_types():
+        tensors = [tensor for tensor in file.tensors.values() if tensor.kind.name == kind]
+        num_values = sum(math.prod(tensor.shape) for tensor in tensors)
+        groups[kind] = TensorGroup(len(tensors), num_values, sum(tensor.num_bytes for tensor in tensors))
+    return groups
+
+
+def _refusal(file: GgufFile) -> str | None:
+    try:
+        build_tokenizer(GgufSource.of(file, None).vocabulary)
+    except ReaderEdgeError as error:
+        return _shown(str(error))
+    return None
+
+
+def _text(file: GgufFile, key: str) -> str:
+    value = file.metadata.get(key)
+    return _shown(value) if isinstance(value, str) else ""
+
+
+def _number(file: GgufFile, key: str) -> int | None:
+    value: Value | None = file.metadata.get(key)
+    return value if type(value) is int else None
+
+
+def _shown(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:_MAX_CHARACTERS])

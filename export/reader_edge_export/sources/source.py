@@ -1,0 +1,49 @@
+"""What every kind of source ends in: a config, a PyTorch module and a tokenizer."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True, slots=True)
+class Source(ABC):
+    """A model that can be exported, as far as is known before anything heavy is imported.
+
+    name: as the user gave it. config: what config.json holds, or would hold. max_context: tokens of context to export.
+    weight_types: how its weights are stored, by GGUF's names, e.g. ("Q4_1", "F32"), most bytes first; () if unknown.
+    """
+
+    name: str
+    config: dict[str, Any]
+    max_context: int
+    weight_types: tuple[str, ...]
+
+    @property
+    def short_name(self) -> str:
+        """The hub id, or the own name of a local folder or file; characters that cannot be shown become "?"."""
+        name = Path(self.name).resolve().name if Path(self.name).exists() else self.name
+        return "".join(char if char.isprintable() else "?" for char in name)
+
+    @property
+    def architecture(self) -> str:
+        return str(self.config["model_type"])
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the files that make the model."""
+
+    @abstractmethod
+    def load_model(self) -> "PreTrainedModel":
+        """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+
+    @abstractmethod
+    def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
+        """Its fast tokenizer. Raises TokenizerError where it cannot be read, or knows more tokens than the model."""
+
+    @abstractmethod
+    def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
+        """(ids that end an answer, that of a text first; id that begins a text, None without)."""
