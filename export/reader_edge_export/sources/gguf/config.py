@@ -103,8 +103,12 @@ def _head_dim(file: GgufFile, values: Metadata) -> int:
 
 
 def _llama(file: GgufFile, values: Metadata) -> Config:
-    biases = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_gate.bias"}
-    return {**_heads(file, values), **{name: tensor in file.tensors for name, tensor in biases.items()}}
+    has_bias = {name: f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv", "ffn_gate")}
+    return {
+        **_heads(file, values),
+        "attention_bias": has_bias["attn_q"] or has_bias["attn_qkv"],
+        "mlp_bias": has_bias["ffn_gate"],
+    }
 
 
 def _granite(file: GgufFile, values: Metadata) -> Config:

@@ -1,0 +1,148 @@
+"""Tiny models as llama.cpp's converters would write them (`conversion/` there): names, values, changes of weights."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from tests.gguf_files import F32, Array, byte_level, write_gguf
+from tests.tiny_models import build_tiny_model
+
+Values = dict[str, Any]
+
+# model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
+_FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
+GGUF_MODELS: dict[str, tuple[str, Values]] = {
+    "llama": ("llama", {}),
+    "mistral": ("llama", {"sliding_window": None, "head_dim": 32, "tie_word_embeddings": False}),
+    "qwen2": ("qwen2", _FULL),
+    "qwen3": ("qwen3", {}),
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", {"query_pre_attn_scalar": 16}),
+    "gemma3_text": ("gemma3", {"query_pre_attn_scalar": 16, "rope_local_base_freq": 5000.0}),
+    "phi": ("phi2", {"intermediate_size": 256, "num_key_value_heads": 4}),
+    "phi3": ("phi3", {"partial_rotary_factor": 0.5}),
+    "smollm3": ("smollm3", {**_FULL, "num_hidden_layers": 4}),
+    "gpt2": ("gpt2", {"scale_attn_by_inverse_layer_idx": False}),
+    "granite": ("granite", {"embedding_multiplier": 3.0}),
+    "olmo2": ("olmo2", {}),
+}
+
+
+def build_source(model_type: str, folder: Path, **changes: Any) -> PreTrainedModel:
+    """A tiny model that a GGUF file can hold, and its folder in Hugging Face format."""
+    build_tiny_model(model_type, folder, **GGUF_MODELS[model_type][1] | changes)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    checked: PreTrainedModel = model.eval()
+    return checked
+
+
+def write_model(
+    model: PreTrainedModel,
+    folder: Path,
+    path: Path,
+    kind: gguf.GGMLQuantizationType = F32,
+    values: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, Array] | None = None,
+) -> Path:
+    """Write a model with the tokenizer of its folder. kind: of its matrices. values, tensors: added, or in place."""
+    config = model.config
+    architecture = GGUF_MODELS[config.model_type][0]
+    vocabulary = byte_level(Tokenizer.from_file(str(folder / "tokenizer.json")), "gpt-2", config.vocab_size)
+    special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
+    own = {f"{architecture}.{key}": value for key, value in _values(config).items()}  # None is left out
+    weights = {**_weights(model, architecture), **(tensors or {})}
+    kinds = {name: kind for name, weight in weights.items() if weight.ndim > 1}
+    return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, kinds)
+
+
+def _values(config: PretrainedConfig) -> Values:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    share = getattr(config, "partial_rotary_factor", 1.0)
+    values = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "attention.head_count": config.num_attention_heads,
+    }
+    if config.model_type == "gpt2":
+        epsilon = config.layer_norm_epsilon
+        return {**values, "feed_forward_length": 4 * config.hidden_size, "attention.layer_norm_epsilon": epsilon}
+    values |= {
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "rope.dimension_count": int(head_dim * share),
+    }
+    if config.model_type == "phi":
+        return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
+    shared = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_theta}
+    extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
+    lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
+    return {**values, **shared, **(lengths if config.model_type not in ("phi3", "granite") else {}), **extra}
+
+
+def _gemma2(config: PretrainedConfig) -> Values:
+    return {
+        "attn_logit_softcapping": config.attn_logit_softcapping,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "attention.sliding_window": config.sliding_window,
+    }
+
+
+def _gemma3(config: PretrainedConfig) -> Values:
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+        "rope.freq_base_swa": config.rope_local_base_freq,
+        "final_logit_softcapping": config.final_logit_softcapping,
+    }
+
+
+def _phi3(config: PretrainedConfig) -> Values:
+    return {
+        "attention.sliding_window": config.sliding_window or 0,
+        "rope.scaling.original_context_length": config.original_max_position_embeddings,
+    }
+
+
+def _granite(config: PretrainedConfig) -> Values:
+    return {
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
+
+
+_EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "phi3": _phi3,
+    "granite": _granite,
+}
+
+
+def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
+    config = model.config
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
+    weights = {}
+    for name, parameter in model.named_parameters():
+        weight: Array = parameter.detach().numpy()
+        module = name.split(".")[-2]
+        if architecture in ("llama", "granite", "smollm3") and module in heads:
+            halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
+            weight = halves.swapaxes(1, 2).reshape(weight.shape)
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            weight = weight + 1
+        if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
+            weight = weight.T
+        stored = names.get_name(name, (".weight", ".bias"))
+        assert stored is not None, name
+        weights[stored] = weight.copy()
+    return weights

@@ -1,0 +1,140 @@
+"""What a GGUF file says of its model is mapped exactly, or refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
+
+VOCABULARY = small_vocabulary()
+VOCAB_SIZE = len(VOCABULARY["tokenizer.ggml.tokens"])
+
+
+def test_the_small_model_is_a_source(tmp_path: Path) -> None:
+    """Else the refusals below would prove nothing."""
+    source = find_source(write_small(tmp_path / "small.gguf", VOCABULARY), None)
+    assert (source.short_name, source.architecture, source.max_context) == ("small.gguf", "llama", 64)
+    assert source.load_model().num_parameters() == sum(weight.size for weight in small_tensors(VOCAB_SIZE).values())
+    assert find_source(tmp_path / "small.gguf", 32).max_context == 32
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"general.architecture": None}, "no general.architecture"),
+        ({"llama.block_count": None}, "no llama.block_count"),
+        ({"llama.block_count": "two"}, "llama.block_count as 'two'"),
+        ({"llama.block_count": [1, 1]}, r"llama.block_count as \[1, 1\]"),
+        ({"llama.block_count": 0}, "llama.block_count as 0"),
+        ({"llama.block_count": 1 << 20}, "counts 1048576 layers"),
+        ({"llama.context_length": 1 << 31}, "llama.context_length as 2147483648"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon as nan"),
+        ({"llama.attention.head_count": 99}, "key_length as 0"),
+        ({"llama.rope.dimension_count": 2}, "only a part of each head"),
+        ({"llama.rope.dimension_count": 5}, "rotates 5 of 4 values"),
+        ({"llama.attention.clamp_kqv": 8.0}, "'llama.attention.clamp_kqv' to 8.0"),
+        ({"general.type": "adapter"}, "'adapter'"),
+        ({"split.count": 3}, "one of 3 parts"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words: str, tmp_path: Path) -> None:
+    if "general.architecture" in values:
+        path = write_gguf(tmp_path / "file", "llama", {}, small_tensors(VOCAB_SIZE))
+        path.write_bytes(path.read_bytes().replace(b"general.architecture", b"general.architectura"))
+    else:
+        path = write_small(tmp_path / "file", VOCABULARY, values)
+    with pytest.raises(GgufError, match=words) as caught:
+        find_source(path, None)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "mixture of experts"),
+        ({"llama.attention.causal": False}, "later tokens"),
+        ({"llama.attention.value_length": 8}, "differ in size"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.yarn_ext_factor": 0.5}, "mixes YaRN"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(values: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=words):
+        find_source(write_small(tmp_path / "file", VOCABULARY, values), None)
+
+
+def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "file", "mamba", VOCABULARY, {})
+    with pytest.raises(UnsupportedArchitectureError, match=r"'mamba', .* from GGUF; .* llama, qwen2"):
+        find_source(path, None)
+
+
+def test_types_without_known_values_are_refused(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "file", VOCABULARY, tensors={"blk.0.attn_norm.weight": np.zeros(8, np.int32)})
+    with pytest.raises(GgufError, match="type I32"):
+        find_source(path, None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"token_embd.weight": None}, "lacks the tensor token_embd.weight"),
+        ({"blk.0.ffn_up.weight": None}, "0 tensors instead of one for blk.0.ffn_up.weight"),
+        ({"blk.0.ffn_up.weight": np.zeros((13, 8), np.float32)}, r"shape \(13, 8\) instead of \(12, 8\)"),
+        ({"blk.1.ffn_up.weight": np.zeros((12, 8), np.float32)}, "'blk.1.ffn_up.weight', for which"),
+        ({"blk.0.attn_sinks.weight": np.zeros(2, np.float32)}, "'blk.0.attn_sinks.weight', for which"),
+        ({"blk.0.attn_qkv.weight": np.zeros((16, 8), np.float32)}, "2 tensors instead of one for blk.0.attn_q.weight"),
+        ({"blk.0.attn_q.bias": np.zeros(8, np.float32)}, "0 tensors instead of one for blk.0.attn_k.bias"),
+        ({"rope_freqs.weight": np.zeros(2, np.float32)}, "rope_freqs.weight that are not positive"),
+        ({"rope_freqs.weight": np.ones(3, np.float32)}, "3 factors for 2 frequencies"),
+        ({"output_norm.weight": np.full(8, np.nan, np.float32)}, "'output_norm.weight' that are not finite"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_by_name(
+    tensors: dict[str, Array | None], words: str, tmp_path: Path
+) -> None:
+    path = write_small(tmp_path / "file", VOCABULARY, tensors=tensors)
+    with pytest.raises(GgufError, match=words):
+        find_source(path, None).load_model()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("embedding_length", 1 << 27),
+        ("feed_forward_length", 1 << 28),
+        ("attention.key_length", 1 << 20),
+        ("attention.head_count_kv", 1 << 20),
+    ],
+)
+def test_sizes_that_no_tensor_has_are_never_allocated(key: str, value: int, tmp_path: Path) -> None:
+    values = {f"llama.{key}": value, "llama.rope.dimension_count": None}
+    if key == "attention.key_length":
+        values["llama.attention.value_length"] = value
+    with pytest.raises(GgufError, match=r"instead of \(|cannot be built"):
+        find_source(write_small(tmp_path / "file", VOCABULARY, values), None).load_model()
+
+
+def test_learned_positions_are_bounded_before_their_tables(tmp_path: Path) -> None:
+    own = {key.replace("llama.", "gpt2."): value for key, value in SMALL.items()}
+    values = {**own, **VOCABULARY, "gpt2.context_length": 1 << 20, "gpt2.attention.layer_norm_epsilon": 1e-5}
+    with pytest.raises(GgufError, match="1048576 learned positions"):
+        find_source(write_gguf(tmp_path / "file", "gpt2", values, small_tensors(VOCAB_SIZE)), None)
+
+
+@pytest.mark.parametrize(("num_layers", "scalar"), [(1, 4), (46, 8)])
+def test_gemma_2_scales_its_queries_as_llama_cpp_knows_it(num_layers: int, scalar: int, tmp_path: Path) -> None:
+    """By the head size, in the 27B of 46 layers by the hidden size over the number of heads."""
+    own = {key.replace("llama.", "gemma2."): value for key, value in SMALL.items()}
+    sizes = {"block_count": num_layers, "embedding_length": 16, "attention.key_length": 4, "attention.value_length": 4}
+    values = {**own, **VOCABULARY, **{f"gemma2.{key}": value for key, value in sizes.items()}}
+    names = {f"blk.{layer}.x": np.zeros(1, np.float32) for layer in range(num_layers)}
+    path = write_gguf(tmp_path / "file", "gemma2", values, {**small_tensors(VOCAB_SIZE), **names})
+    config = find_source(path, None).config
+    assert config["query_pre_attn_scalar"] == scalar
+    assert config["layer_types"][:2] == ["sliding_attention", "full_attention"][:num_layers]
+    assert (config["sliding_window"], config["attn_logit_softcapping"]) == (4096, 50)

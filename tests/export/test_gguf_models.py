@@ -1,0 +1,159 @@
+"""A model read from a GGUF file computes what the model computes that was written into it."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.errors import ExportError
+from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
+from tests.gguf_files import write_gguf
+from tests.tiny_models import VOCAB_SIZE
+
+LIMIT = 1e-5
+TOKENS = torch.from_numpy(np.random.default_rng(0).integers(2, VOCAB_SIZE, (2, 40)))
+
+
+def logits(model: PreTrainedModel) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(TOKENS, use_cache=False).logits
+    return found
+
+
+def check(path: Path, model: PreTrainedModel, max_context: int | None = None) -> None:
+    """The file's model gives the module's logits, which depend on what the module has."""
+    expected = logits(model)
+    assert expected.abs().max() > 0.5  # else the limit says nothing
+    loaded = find_source(path, max_context).load_model()
+    assert (logits(loaded) - expected).abs().max() < LIMIT
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp_path: Path) -> None:
+    model = build_source(model_type, tmp_path / "source")
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("llama", {"tie_word_embeddings": False}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("gemma2", {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 0.7}),
+        ("gemma3_text", {"final_logit_softcapping": 0.8}),
+        ("phi3", {"sliding_window": None, "tie_word_embeddings": False}),
+    ],
+)
+def test_what_models_of_an_architecture_differ_in_is_kept(
+    model_type: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = build_source(model_type, tmp_path / "source", **changes)
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf"), model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "scaling", "values"),
+    [
+        ("llama", {"rope_type": "linear", "factor": 4.0}, {"type": "linear", "factor": 4.0}),
+        ("gemma3_text", {"rope_type": "linear", "factor": 8.0}, {"type": "linear", "factor": 8.0}),
+        (
+            "qwen2",
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+            {"type": "yarn", "factor": 4.0, "original_context_length": 32},
+        ),
+        (
+            "qwen3",
+            {
+                "rope_type": "yarn",
+                "factor": 2.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.5,
+            },
+            {
+                "type": "yarn",
+                "factor": 2.0,
+                "original_context_length": 64,
+                "yarn_beta_fast": 16.0,
+                "yarn_beta_slow": 2.0,
+                "yarn_attn_factor": 1.5,
+            },
+        ),
+    ],
+)
+def test_stretched_positions_are_kept(
+    model_type: str, scaling: dict[str, Any], values: dict[str, Any], tmp_path: Path
+) -> None:
+    model = build_source(model_type, tmp_path / "source", rope_scaling=scaling)
+    prefix = f"{GGUF_MODELS[model_type][0]}.rope.scaling."
+    own = {prefix + key: value for key, value in values.items()}
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
+
+
+def test_factors_of_frequencies_are_kept(tmp_path: Path) -> None:
+    """As llama.cpp stores the scaling of Llama 3.1."""
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    model = build_source(
+        "llama", tmp_path / "source", rope_scaling={"rope_type": "llama3", **scaling}, rope_theta=500.0
+    )
+    plain = 500.0 ** (-torch.arange(0, 16, 2) / 16)
+    factors = (plain / model.get_buffer("model.rotary_emb.inv_freq")).numpy()
+    assert factors.min() == 1
+    assert factors.max() > 7
+    tensors = {"rope_freqs.weight": factors}
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", tensors=tensors), model)
+
+
+def test_longrope_is_kept_up_to_where_it_switches(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0 + i / 8 for i in range(4)], "long_factor": [2.0 + i for i in range(4)]}
+    changes = {"rope_scaling": {"type": "longrope", **factors}, "original_max_position_embeddings": 64}
+    model = build_source("phi3", tmp_path / "source", **changes)
+    scale = model.model.rotary_emb.attention_scaling
+    assert scale > 1
+    path = write_model(
+        model,
+        tmp_path / "source",
+        tmp_path / "model.gguf",
+        values={"phi3.rope.scaling.attn_factor": scale},
+        tensors={
+            f"rope_factors_{name}.weight": np.array(factors[f"{name}_factor"], "f4") for name in ("long", "short")
+        },
+    )
+    check(path, model, max_context=64)
+    with pytest.raises(ExportError, match="--max-context 64"):
+        find_source(path, None)
+
+
+def test_fused_queries_keys_and_values_are_taken_apart(tmp_path: Path) -> None:
+    model = build_source("qwen2", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    file = find_source(path, None).file  # type: ignore[attr-defined]
+    weights = {name: file.values(name) for name in file.tensors}
+    for layer in range(2):
+        for kind in ("weight", "bias"):
+            parts = [weights.pop(f"blk.{layer}.attn_{part}.{kind}") for part in "qkv"]
+            weights[f"blk.{layer}.attn_qkv.{kind}"] = np.concatenate(parts)
+    check(write_gguf(tmp_path / "fused.gguf", "qwen2", file.metadata, weights), model)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"])
+def test_rounded_weights_have_the_values_that_the_library_gives_them(kind: str, tmp_path: Path) -> None:
+    """Gemma 2 has all of it: norms, tied embeddings, windows, soft caps; llama.cpp keeps vectors in fp32."""
+    stored = gguf.GGMLQuantizationType[kind]
+    model = build_source("gemma2", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", stored)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                rounded = gguf.dequantize(gguf.quantize(parameter.numpy(), stored), stored)
+                parameter.copy_(torch.from_numpy(rounded))
+    source = find_source(path, None)
+    assert source.weight_types == (kind, "F32")
+    check(path, model)
