@@ -112,7 +112,7 @@ def bundled_demo() -> Path:
 
 
 def _gguf_tokenizer(path: Path) -> Tokenizer:
-    check_installation(("gguf",))
+    check_installation(["gguf"], "Reading GGUF files")
     from reader_edge_export.sources.gguf.gguf_file import GgufFile
     from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
     from reader_edge_export.sources.gguf.vocabulary import vocabulary_of

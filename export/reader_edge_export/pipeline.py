@@ -4,7 +4,7 @@ Nothing heavy is imported before the source and the target have been checked.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import util
 from pathlib import Path
@@ -62,13 +62,11 @@ def export_model(
     )
 
 
-def check_installation(needed: tuple[str, ...] = _NEEDED) -> None:
-    """Raise InstallationError unless packages of the extra "export" are here: all of them, or those that are needed."""
+def check_installation(needed: Sequence[str] = _NEEDED, purpose: str = "Exporting") -> None:
+    """Raise InstallationError unless packages of the extra "export" are here: all of them, or those for a purpose."""
     missing = [name for name in needed if not _is_installed(name)]
     if missing:
-        raise InstallationError(
-            f"Reading and exporting models needs {missing[0]}, which is missing: pip install 'reader-edge[export]'."
-        )
+        raise InstallationError(f"{purpose} needs {missing[0]}, which is missing: pip install 'reader-edge[export]'.")
 
 
 def _is_installed(name: str) -> bool:

@@ -79,7 +79,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
 def _gguf_summary(path: Path) -> "GgufSummary":
     from reader_edge_export.pipeline import check_installation
 
-    check_installation(("gguf",))
+    check_installation(["gguf"], "Reading GGUF files")
     from reader_edge_export.sources.gguf.summary import summary_of
 
     return summary_of(path)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tests.fuzz.subjects import DEMO, SUBJECTS, recording
+from tests.gguf_files import raw_gguf
 
 _MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())
 
@@ -89,6 +90,17 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a width beyond any model": json.dumps({**_COST, "widths": [1, 10**12]}).encode(),
         "a first width that is not 1": json.dumps({**_COST, "widths": [2, 3]}).encode(),
         "endless nesting": b"[" * 100_000,
+    },
+    "gguf": {
+        "nothing": b"",
+        "more tensors than atoms": raw_gguf(counts=(1 << 63, 0)),
+        "more values than atoms": raw_gguf(counts=(0, 1 << 63)),
+        "a text of exabytes": raw_gguf([("general.name", 8, b"\xff" * 7 + b"\x7f")]),
+        "an array of exabytes": raw_gguf([("a", 9, b"\x0a\0\0\0" + b"\xff" * 7 + b"\x7f")]),
+        "arrays in arrays": raw_gguf([("a", 9, b"\x09\0\0\0\x01" + bytes(7)) for _ in range(1)]) + b"\x09\0\0\0" * 999,
+        "a tensor of exabytes": raw_gguf(tensors=[("token_embd.weight", [1 << 39] * 4, 0, 0)], data=bytes(64)),
+        "a tensor behind the end": raw_gguf(tensors=[("token_embd.weight", [4], 0, 1 << 62)], data=bytes(64)),
+        "an alignment of nothing": raw_gguf([("general.alignment", 4, bytes(4))]),
     },
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},

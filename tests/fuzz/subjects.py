@@ -13,6 +13,10 @@ import numpy as np
 from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.prompt_file import read_prompts
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_source import GgufSource
+from reader_edge_export.sources.gguf.summary import summary_of
+from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime import DraftConfig
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
@@ -29,6 +33,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import mutated, mutated_json
+from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, build
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
@@ -145,6 +150,27 @@ def _spoil_datastore(content: bytes, random: Random) -> bytes:
     return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
 
 
+def _gguf_samples(folder: Path) -> list[bytes]:
+    pieces = {"\u2581a": -1.0, "a": -2.0, "\u2581": -3.0}
+    vocabularies = (small_vocabulary(), sentence_piece(pieces, {}))
+    return [write_small(folder / "sample", vocabulary).read_bytes() for vocabulary in vocabularies]
+
+
+def _spoil_gguf(content: bytes, random: Random) -> bytes:
+    """Often behind the vocabulary, where sizes, types and offsets of tensors lie."""
+    return mutated(content, random, random.choice((0, 24, content.index(b"token_embd"))))
+
+
+def _read_gguf(path: Path) -> None:
+    """As far as it goes without PyTorch: header, config, tokenizer, and the values of all tensors."""
+    summary_of(path)
+    source = GgufSource.of(GgufFile.open(path), None)
+    tokenizer = build_tokenizer(source.vocabulary)
+    tokenizer.decode(tokenizer.encode(TEXTS[1]).ids)
+    for name in source.file.tensors:
+        source.file.values(name)
+
+
 SUBJECTS = {
     "manifest": Subject(lambda _: [(DEMO / MANIFEST_NAME).read_bytes()], mutated_json, _read_manifest),
     "graph": Subject(lambda _: [(DEMO / GRAPH_NAME).read_bytes()], mutated, GraphFile.read),
@@ -162,6 +188,7 @@ SUBJECTS = {
         mutated_json,
         _read_cost,
     ),
+    "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

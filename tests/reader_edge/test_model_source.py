@@ -83,6 +83,16 @@ def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
     assert len(exported) == 2
 
 
+def test_a_gguf_file_is_exported_once_and_again_when_it_changed(exported: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "sha256-0123"  # as Ollama names them
+    path.write_bytes(b"GGUF")
+    first = find_package(str(path))
+    assert find_package(str(path)) == first
+    assert exported == [str(path)]
+    path.write_bytes(b"GGUFs")
+    assert find_package(str(path)) != first
+
+
 @pytest.mark.parametrize("name", ["owner/name", "SmolLM2:135M"])
 def test_a_name_is_fetched_and_exported_once_under_its_name(
     exported: list[str], source_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str

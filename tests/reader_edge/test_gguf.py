@@ -1,0 +1,100 @@
+"""GGUF files on the command line: what `info` tells of one, and what a broken one is answered with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from reader_edge.cli import main
+from reader_edge.model_source import load_tokenizer
+from reader_edge_runtime.errors import InstallationError
+from tests.gguf_files import raw_gguf, small_vocabulary, write_gguf, write_small
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    values = {
+        "general.name": "Small\x1b[2J\nOne",
+        "general.license": "apache-2.0",
+        "tokenizer.chat_template": "{{ 1 }}",
+    }
+    return write_small(tmp_path / "small.gguf", small_vocabulary(), values)
+
+
+def pairs(result: Result) -> dict[str, str]:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return {
+        name.strip(): value.strip()
+        for name, value in (line.strip().split("  ", 1) for line in result.stdout.splitlines())
+    }
+
+
+def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
+    told = pairs(runner.invoke(main, ["info", str(path)]))
+    assert told["name"] == "Small?[2J?One"
+    assert told["licence"] == "apache-2.0"
+    assert (told["architecture"], told["layers"], told["hidden size"]) == ("llama", "1", "8")
+    assert told["attention heads"] == "2, 1 for keys and values"
+    assert (told["vocabulary"], told["max context"]) == ("259", "64 tokens")
+    assert (told["tokenizer"], told["chat template"]) == ("gpt2, gpt-2", "yes")
+    assert (told["tensors"], told["F32"]) == ("11", "11 tensors, 2,576 values, 10.3 kB")
+    assert told["can be exported"] == "yes"
+
+
+def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "file", "mamba", {"mamba.block_count": 3}, {"w": np.ones(4, np.float32)})
+    told = pairs(runner.invoke(main, ["info", str(path)]))
+    assert (told["architecture"], told["layers"], told["max context"]) == ("mamba", "3", "not told")
+    assert told["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
+
+
+def test_info_as_json_holds_the_same(runner: CliRunner, path: Path) -> None:
+    fields = json.loads(runner.invoke(main, ["info", str(path), "--json"]).stdout)
+    assert (fields["name"], fields["has_chat_template"], fields["refusal"]) == ("Small?[2J?One", True, None)
+    assert fields["tensors"] == {"F32": {"num_tensors": 11, "num_values": 2576, "num_bytes": 10304}}
+    assert fields["num_bytes"] == path.stat().st_size
+
+
+def test_info_needs_no_pytorch(path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from reader_edge.cli import main\n"
+        "assert 'can be exported  yes' in CliRunner().invoke(main, ['info', sys.argv[1]]).stdout\n"
+        "assert not {'torch', 'transformers', 'onnx'} & set(sys.modules), 'heavy'\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
+
+
+@pytest.mark.parametrize("command", [["info"], ["run", "-p", "x"], ["export", "--force"]])
+def test_a_broken_file_is_one_sentence(command: list[str], runner: CliRunner, tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2Jbroken.gguf"
+    path.write_bytes(raw_gguf(counts=(1 << 60, 0)))
+    out = [str(tmp_path / "out")] if command[0] == "export" else []
+    result = runner.invoke(main, [command[0], str(path), *out, *command[1:]])
+    assert result.exit_code == 1
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("Error: '")
+    assert "it counts 1152921504606846976 tensors" in error
+    assert "\x1b" not in result.output
+
+
+def test_what_is_no_model_file_is_one_sentence(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Dear diary")
+    result = runner.invoke(main, ["info", str(tmp_path / "notes.txt")])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "is no GGUF file: give a .gguf file or a folder" in result.stderr
+
+
+def test_a_file_lends_its_tokenizer(path: Path) -> None:
+    assert load_tokenizer(str(path)).encode("he he") == [256, 257]
+
+
+def test_without_the_library_the_remedy_is_one_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    with pytest.raises(InstallationError, match=r"needs gguf, which is missing: pip install 'reader-edge\[export\]'"):
+        load_tokenizer(str(path))
