@@ -208,14 +208,17 @@ def test_special_tokens_of_phi_3_swallow_white_space(name: str, is_stripped: boo
     ]
 
 
-def test_what_fills_gaps_between_ids_is_no_token(tmp_path: Path) -> None:
+def test_what_converters_fill_ids_with_is_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     values = small_vocabulary()
-    num_tokens = len(values["tokenizer.ggml.tokens"])
-    values["tokenizer.ggml.tokens"] += [f"[PAD{num_tokens}]", "real"]
-    values["tokenizer.ggml.token_type"] += [int(TokenKind.UNUSED), int(TokenKind.NORMAL)]
+    end = len(values["tokenizer.ggml.tokens"])
+    fillers = [f"[PAD{token_id}]" for token_id in (end, end + 2)]
+    values["tokenizer.ggml.tokens"] += [fillers[0], "real", fillers[1]]
+    values["tokenizer.ggml.token_type"] += [5, 1, 5]  # unused, normal, unused
     tokenizer = build_tokenizer(read(tmp_path / "file", values))
-    assert tokenizer.id_to_token(num_tokens) is None
-    assert tokenizer.token_to_id("real") == num_tokens + 1
+    assert (tokenizer.token_to_id("real"), tokenizer.id_to_token(end + 2)) == (end + 1, None)
+    assert not set(tokenizer.encode(" ".join(fillers)).ids) & {end, end + 2}
+    tokenizer.to_str()
+    assert capfd.readouterr().err == ""  # where the library complains of holes
 
 
 @pytest.mark.parametrize(

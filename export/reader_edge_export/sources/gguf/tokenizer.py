@@ -76,16 +76,22 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
 def _normal_ids(vocabulary: Vocabulary) -> Iterator[int]:
     """Ids of the tokens that text is made of."""
     kinds = (TokenKind.NORMAL, TokenKind.UNDEFINED, TokenKind.UNUSED)
-    return (token_id for token_id in _ids(vocabulary).values() if vocabulary.token_kinds[token_id] in kinds)
+    ids = _ids(vocabulary).values()
+    return (i for i in ids if vocabulary.token_kinds[i] in kinds and not _is_filler(vocabulary, i))
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """Token -> id. Converters fill gaps between ids with tokens that the model's own tokenizer does not have."""
-    return {
-        token: token_id
-        for token_id, token in enumerate(vocabulary.tokens)
-        if vocabulary.token_kinds[token_id] != TokenKind.UNUSED or token != f"[PAD{token_id}]"
-    }
+    """Token -> id, without what fills the end."""
+    num_tokens = len(vocabulary.tokens)
+    while num_tokens and _is_filler(vocabulary, num_tokens - 1):
+        num_tokens -= 1
+    return {token: token_id for token_id, token in enumerate(vocabulary.tokens[:num_tokens])}
+
+
+def _is_filler(vocabulary: Vocabulary, token_id: int) -> bool:
+    """Whether a converter made this token up because the model's own tokenizer has none of its id."""
+    is_unused = vocabulary.token_kinds[token_id] == TokenKind.UNUSED
+    return is_unused and vocabulary.tokens[token_id] == f"[PAD{token_id}]"
 
 
 def _parts(merge: str) -> tuple[str, str]:
