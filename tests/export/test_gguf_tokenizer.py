@@ -213,7 +213,7 @@ def test_what_converters_fill_ids_with_is_no_text(tmp_path: Path, capfd: pytest.
     end = len(values["tokenizer.ggml.tokens"])
     fillers = [f"[PAD{token_id}]" for token_id in (end, end + 2)]
     values["tokenizer.ggml.tokens"] += [fillers[0], "real", fillers[1]]
-    values["tokenizer.ggml.token_type"] += [5, 1, 5]  # unused, normal, unused
+    values["tokenizer.ggml.token_type"] += [5, 1, 4]  # unused, normal, and as old converters had it
     tokenizer = build_tokenizer(read(tmp_path / "file", values))
     assert (tokenizer.token_to_id("real"), tokenizer.id_to_token(end + 2)) == (end + 1, None)
     assert not set(tokenizer.encode(" ".join(fillers)).ids) & {end, end + 2}

@@ -90,8 +90,7 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 def _is_filler(vocabulary: Vocabulary, token_id: int) -> bool:
     """Whether a converter made this token up because the model's own tokenizer has none of its id."""
-    is_unused = vocabulary.token_kinds[token_id] == TokenKind.UNUSED
-    return is_unused and vocabulary.tokens[token_id] == f"[PAD{token_id}]"
+    return vocabulary.tokens[token_id] == f"[PAD{token_id}]"  # of whichever kind: old converters were not of one mind
 
 
 def _parts(merge: str) -> tuple[str, str]:
@@ -106,7 +105,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     for token_id, token in enumerate(vocabulary.tokens):
         kind = vocabulary.token_kinds[token_id]
         is_special = kind in _SPECIAL or token_id in framing
-        if is_special or kind == TokenKind.USER_DEFINED:
+        if (is_special or kind == TokenKind.USER_DEFINED) and not _is_filler(vocabulary, token_id):
             strips = vocabulary.strips_behind and is_special and token not in _NEVER_STRIPPED
             added.append(AddedToken(token, special=is_special, normalized=False, rstrip=strips))
     if len(added) > _MAX_ADDED_TOKENS:
