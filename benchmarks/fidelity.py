@@ -21,9 +21,10 @@ from benchmarks.measuring import say
 from benchmarks.recorded_chats import mixed
 from benchmarks.scorers import Scorer, llama_cpp_scorer, package_scorer, source_scorer
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources.hugging_face import Source, find_source
-from reader_edge_export.sources.module import load_model, vocab_size_of
-from reader_edge_export.sources.tokenizer import load_tokenizer, text_tokenizer
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.module import vocab_size_of
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.tokenizer import text_tokenizer
 from reader_edge_export.texts.text_set import TextSet
 
 MIN_TOKENS = 4096
@@ -56,7 +57,7 @@ def main() -> None:
 
 def token_sequences(source: Source, files: Sequence[Path], num_tokens: int) -> list[list[int]]:
     """Conversations of all files in turn as the model sees them, MAX_LENGTH tokens at most each."""
-    tokenizer = text_tokenizer(source, load_tokenizer(source, vocab_size_of(load_model(source))))
+    tokenizer = text_tokenizer(source, source.load_tokenizer(vocab_size_of(source.load_model())))
     max_length = min(MAX_LENGTH, source.max_context)
     return TextSet(list(mixed(files))).token_sequences(tokenizer, max_length, num_tokens)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.prepare import install, run
 from benchmarks.runtimes import OUR_PATH, ROOT, THREADS, Command, contenders
-from reader_edge_export.sources.hugging_face import Source
+from reader_edge_export.sources.source import Source
 from reader_edge_runtime.package.manifest import sha256_of
 
 # What decides on a package's bits, and on those of its logits.
@@ -38,7 +38,7 @@ class FidelityModels:
     def gguf_file(self, kind: str) -> Path:
         """A GGUF file of a type in gguf_converter.py; others than f32 by llama.cpp's own quantiser from that."""
         install(self.llama_cpp)
-        source = (self.original or self.source.folder) if kind == "f32" else self.gguf_file("f32")
+        source = (self.original or Path(self.source.name)) if kind == "f32" else self.gguf_file("f32")
         converter: Command = [self.llama_cpp.python, ROOT / "benchmarks" / "gguf_converter.py"]
         return self._made(self._folder / f"{kind}.gguf", lambda partial: [*converter, source, partial, kind])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.divergence_store import DivergenceStore
 from benchmarks.tables import table
-from reader_edge_export.sources.hugging_face import Source
+from reader_edge_export.sources.source import Source
 
 ROWS = Path(__file__).parent / "fidelity.json"
 OUT = Path(__file__).parent / "FIDELITY.md"
@@ -48,7 +48,7 @@ def write_rows(
     old_rows = model.get("rows", {}) if model.get("tokens") == tokens else {}
     models[name] = {
         "architecture": source.architecture,
-        "weight_types": list(getattr(source, "weight_types", ())),
+        "weight_types": list(source.weight_types),
         "texts": sorted(path.stem for path in files),
         "num_texts": len(sequences),
         "num_tokens": sum(map(len, sequences)),

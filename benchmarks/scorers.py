@@ -11,8 +11,8 @@ import numpy.typing as npt
 from benchmarks.runtimes import THREADS, Contender
 from benchmarks.worker_process import WorkerProcess
 from reader_edge_export.parity import logits_after
-from reader_edge_export.sources.hugging_face import Source
-from reader_edge_export.sources.module import chain_logits, load_model
+from reader_edge_export.sources.module import chain_logits
+from reader_edge_export.sources.source import Source
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
 
@@ -30,7 +30,7 @@ class Scorer(Protocol):
 @contextmanager
 def source_scorer(source: Source) -> Iterator[Scorer]:
     """The source module in fp32."""
-    model = load_model(source)
+    model = source.load_model()
     yield lambda token_ids: chain_logits(model, list(token_ids)).numpy()
 
 

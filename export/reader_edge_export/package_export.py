@@ -118,7 +118,7 @@ class PackageExport:
             checks |= check_greedy(target, model, case.prompts[0])
         else:
             checks |= check_quality(target, model, sequences)
-            checks |= source_figures(getattr(self._source, "weight_types", ()))
+            checks |= source_figures(self._source.weight_types)
         return checks
 
     def _checked_target(self, package: ModelPackage) -> HostTarget:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from benchmarks.fidelity_report import Row, write_rows
 from benchmarks.recorded_chats import mixed, read_conversations
 from benchmarks.scorers import Scorer
 from reader_edge_export.divergence import Divergence
-from reader_edge_export.sources.hugging_face import Source
+from reader_edge_export.sources.hugging_face import HuggingFaceSource
 
 VOCAB_SIZE = 20
 TEXTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
@@ -134,7 +135,7 @@ def figures(kl: float) -> Mapping[str, float]:
 
 
 def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callable[[], str]) -> None:
-    source = Source("model", Path("model"), {"model_type": "llama"}, 128)
+    source = HuggingFaceSource("model", {"model_type": "llama"}, 128, (), Path("model"))
     files = [Path("rag.jsonl"), Path("chat.jsonl")]
     rows = [Row("ours before", "fp32", 139_000_000, figures(0.045)), Row("theirs", "f32", 9_000_000, figures(0.0046))]
     write_rows("Model", source, files, TEXTS, rows)
@@ -151,13 +152,10 @@ def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callab
     assert page().count("| theirs") == 1  # of the other model: Model's was measured on other tokens
 
 
-def test_the_page_says_where_the_source_itself_came_in_few_bits(
-    page: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Source("model", Path("model"), {"model_type": "llama"}, 128)
+def test_the_page_says_where_the_source_itself_came_in_few_bits(page: Callable[[], str]) -> None:
+    source = HuggingFaceSource("model", {"model_type": "llama"}, 128, (), Path("model"))
     row = Row("ours", "fp32", 1, figures(0.1))
     write_rows("Model", source, [], TEXTS, [row])
     assert "came in" not in page()
-    monkeypatch.setattr(Source, "weight_types", ("Q4_1", "F32"), raising=False)
-    write_rows("Model", source, [], TEXTS, [row])
+    write_rows("Model", replace(source, weight_types=("Q4_1", "F32")), [], TEXTS, [row])
     assert "The source itself came in Q4_1; all figures are against that source in fp32." in page()

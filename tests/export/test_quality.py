@@ -10,8 +10,8 @@ from reader_edge_export.divergence import Divergence
 from reader_edge_export.parity import logits_after
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quality_limits import LIMITS, quality_warning
-from reader_edge_export.sources.hugging_face import Source, find_source
-from reader_edge_export.sources.module import chain_logits, load_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import PRECISIONS
@@ -100,7 +100,7 @@ def test_a_source_that_came_rounded_says_to_how_many_bits(weight_types: tuple[st
 
 def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported, tiny_model: TinyModel) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
-    model = load_model(find_source(tiny_model("llama"), None))
+    model = find_source(tiny_model("llama"), None).load_model()
     sequences = [list(range(2, 102)), [5, 4, 3]]  # one longer than a pass
     divergence = Divergence()
     for token_ids in sequences:
@@ -113,7 +113,7 @@ def test_a_package_of_another_model_is_refused(
     exported: Exported, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
-    model = load_model(find_source(tiny_model("granite"), None))
+    model = find_source(tiny_model("granite"), None).load_model()
     monkeypatch.setattr("reader_edge_export.quality.MAX_MEAN_KL", 0.01)  # tiny models say nearly nothing
     with pytest.raises(ParityError, match="export with a higher precision"):
         check_quality(target, model, [list(range(60))])
@@ -124,7 +124,7 @@ def test_an_export_tells_its_warning_and_what_the_source_was_rounded_to(
 ) -> None:
     checks = {"mean_kl_nats": 0.4, "top1_agreement": 0.5}
     monkeypatch.setattr(package_export, "check_quality", lambda *_: checks)
-    monkeypatch.setattr(Source, "weight_types", ("Q4_1", "F32"), raising=False)
+    monkeypatch.setattr("reader_edge_export.sources.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})
     report = export_model(source, tmp_path / "out", ExportOptions(precision="int8"))
     assert report.warning == quality_warning("int8", checks)
     assert report.checks["source_weight_bits"] == 4
