@@ -17,6 +17,8 @@ from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
+from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
+from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from tests.reader_edge.package_copy import PackageCopy
 
 BUDGETS = (1, 4, 16)
@@ -69,6 +71,22 @@ def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     assert again.acceptance_length > 2 * fresh.acceptance_length
     first, last = run_of(runs, "context + logits", 4).stats[0], run_of(runs, "context + logits", 4).stats[-1]
     assert counts(first) == counts(last)
+
+
+def test_datastores_are_drafted_from_in_sets_of_their_own(
+    engine: Engine, questions: list[Question], tmp_path: Path
+) -> None:
+    builder = DatastoreBuilder(engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
+    builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
+    builder.end_document()
+    builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
+    runs = bench_budgets(engine, questions[:1], CONFIG, [8], [str(tmp_path / "answers.ds")])
+    names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
+    assert [run.sources for run in runs if not run.is_warm] == names
+    assert len([run for run in runs if run.is_warm]) == 4
+    with_it, without = run_of(runs, "context + datastore", 8).stats[0], run_of(runs, "context", 8).stats[0]
+    assert with_it.accepted_by_source["datastore"] > 0
+    assert with_it.acceptance_length > without.acceptance_length
 
 
 @pytest.mark.parametrize("num_nodes", BUDGETS)
