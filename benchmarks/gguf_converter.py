@@ -1,7 +1,7 @@
 """Hugging Face checkpoint of a Llama or Qwen2 shape -> GGUF, and llama.cpp's own quantisation of it.
 
-    python gguf_converter.py CHECKPOINT OUT.gguf f32|q8_0|q4_0
-    python gguf_converter.py FILE.gguf OUT.gguf f32|q8_0|q4_0     (f32 widens a file of any type)
+    python gguf_converter.py CHECKPOINT OUT.gguf f32|q8_0|q4_0|...
+    python gguf_converter.py FILE.gguf OUT.gguf f32|q8_0|q4_0|...     (f32 widens a file of any type)
 
 Runs in llama.cpp's environment. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-FILE_TYPES = {
-    "f32": llama_cpp.LLAMA_FTYPE_ALL_F32,
-    "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
-    "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+FILE_TYPES = {"f32": llama_cpp.LLAMA_FTYPE_ALL_F32} | {
+    name.removeprefix("LLAMA_FTYPE_MOSTLY_").lower(): number
+    for name, number in vars(llama_cpp).items()
+    if name.startswith("LLAMA_FTYPE_MOSTLY_")
 }
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2}
 

@@ -1,0 +1,103 @@
+"""GGUF files read by us and by llama.cpp: architectures by their logits, types by their values; prints Markdown.
+
+    python -m benchmarks.gguf_proof CACHE --model FILE.gguf [--only architectures|types]
+
+Tiny random models of every architecture are written as llama.cpp's converters write them (tests/export/gguf_models.py),
+exported, and run by llama.cpp. The real FILE is stored anew in every type by llama.cpp's quantiser; what we read of it
+is compared with what llama.cpp makes of it in fp32. CACHE keeps llama.cpp's environment, nothing else.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+
+from benchmarks.measuring import say
+from benchmarks.prepare import StepError, install, run
+from benchmarks.runtimes import ROOT, Contender, contenders
+from benchmarks.scorers import llama_cpp_scorer
+from benchmarks.tables import table
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.module import chain_logits
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
+
+TYPES = (
+    *("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_1", "q5_0", "q4_k_m", "q4_1", "q4_0"),
+    *("iq4_xs", "iq4_nl", "q3_k_m", "iq3_s", "q2_k", "tq2_0"),
+)
+NUM_TOKENS = 40
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--model", type=Path, required=True, help="the real GGUF file")
+    parser.add_argument("--only", choices=["architectures", "types"])
+    options = parser.parse_args()
+    llama_cpp = next(c for c in contenders(options.cache.resolve()) if c.name == "llama.cpp f32")
+    install(llama_cpp)
+    with quiet_libraries(), tempfile.TemporaryDirectory(dir=options.cache) as folder:
+        if options.only != "types":
+            header = ["file", "model", "read by us", "our package in fp32", "llama.cpp"]
+            print("\n".join(table(header, architecture_rows(llama_cpp, Path(folder)))))
+        if options.only != "architectures":
+            header = ["asked for", "types in the file", "MB", "values", "values that differ"]
+            print("\n".join(table(header, type_rows(llama_cpp, options.model, Path(folder)))))
+
+
+def architecture_rows(llama_cpp: Contender, folder: Path) -> Iterator[list[str]]:
+    """How far logits of one text are from those of the module that was written, at most."""
+    token_ids = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
+    for model_type, (architecture, _) in GGUF_MODELS.items():
+        # llama.cpp leaves Phi-3's window and its partial rotation out.
+        changes = {"sliding_window": None, "partial_rotary_factor": 1.0} if model_type == "phi3" else {}
+        model = build_source(model_type, folder / model_type, **changes)
+        file = write_model(model, folder / model_type, folder / f"{model_type}-f32.gguf")
+        expected = chain_logits(model, token_ids)
+        loaded = chain_logits(find_source(file, None).load_model(), token_ids)
+        out = folder / f"{model_type}-package"
+        export_model(file, out, ExportOptions(precision="fp32"))
+        with llama_cpp_scorer(llama_cpp, file, 2 * NUM_TOKENS) as score:
+            theirs = torch.from_numpy(score(token_ids))
+        errors = [
+            float((loaded - expected).abs().max()),
+            ModelPackage.open(out).manifest.checks["tree_logit_error"],
+            float((theirs - expected).abs().max()),
+        ]
+        say(f"{model_type}: {errors}")
+        yield [architecture, model_type, *(f"{error:.1e}" for error in errors)]
+
+
+def type_rows(llama_cpp: Contender, model: Path, folder: Path) -> Iterator[list[str]]:
+    """Values of all tensors as we read them against llama.cpp's own widening of the same file."""
+    stored, widened = folder / "stored.gguf", folder / "widened.gguf"
+    converter = [llama_cpp.python, ROOT / "benchmarks" / "gguf_converter.py"]
+    for name in TYPES:
+        try:
+            run([*converter, model, stored, name], folder, {})
+            run([*converter, stored, widened, "f32"], folder, {})
+        except StepError as error:
+            say(f"{name}: {error}")
+            continue
+        ours, theirs = GgufFile.open(stored), GgufFile.open(widened)
+        assert all(tensor.kind == gguf.GGMLQuantizationType.F32 for tensor in theirs.tensors.values())
+        num_values = num_different = 0
+        for tensor in ours.tensors:
+            values = ours.values(tensor)
+            num_values += values.size
+            num_different += int((values != theirs.values(tensor)).sum())
+        say(f"{name}: {ours.weight_types()}, {num_different} of {num_values} differ")
+        megabytes = f"{stored.stat().st_size / 1e6:.0f}"
+        yield [name.upper(), ", ".join(ours.weight_types()), megabytes, f"{num_values:,}", f"{num_different:,}"]
+
+
+if __name__ == "__main__":
+    main()
