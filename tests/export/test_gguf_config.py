@@ -11,6 +11,7 @@ from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
 from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
 
 VOCABULARY = small_vocabulary()
+ODD_HEAD = ("attention.key_length", "attention.value_length", "rope.dimension_count")
 VOCAB_SIZE = len(VOCABULARY["tokenizer.ggml.tokens"])
 
 
@@ -34,6 +35,14 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"llama.context_length": 1 << 31}, "llama.context_length as 2147483648"),
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "epsilon as nan"),
         ({"llama.attention.head_count": 99}, "key_length as 0"),
+        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "epsilon as 0.0"),
+        ({"llama.attention.head_count_kv": 3}, "2 attention heads for 3 of keys"),
+        ({"llama.attention.head_count_kv": 4}, "2 attention heads for 4 of keys"),
+        ({"llama.rope.freq_base": -1.0}, "freq_base as -1.0"),
+        (dict.fromkeys((f"llama.{key}" for key in ODD_HEAD), 3), "rotates 3 of 3 values"),
+        ({"general.type": "x" * (1 << 21)}, "general.type as 'xxx"),
+        ({"tokenizer.chat_template": 5}, "chat_template as 5"),
+        ({"tokenizer.chat_template": "x" * (1 << 21)}, "chat_template as 'xxx"),
         ({"llama.rope.dimension_count": 2}, "only a part of each head"),
         ({"llama.rope.dimension_count": 5}, "rotates 5 of 4 values"),
         ({"llama.attention.clamp_kqv": 8.0}, "'llama.attention.clamp_kqv' to 8.0"),
@@ -115,7 +124,7 @@ def test_sizes_that_no_tensor_has_are_never_allocated(key: str, value: int, tmp_
     values = {f"llama.{key}": value, "llama.rope.dimension_count": None}
     if key == "attention.key_length":
         values["llama.attention.value_length"] = value
-    with pytest.raises(GgufError, match=r"instead of \(|cannot be built"):
+    with pytest.raises(GgufError, match=r"instead of \(|cannot be built|heads for"):
         find_source(write_small(tmp_path / "file", VOCABULARY, values), None).load_model()
 
 
@@ -138,3 +147,14 @@ def test_gemma_2_scales_its_queries_as_llama_cpp_knows_it(num_layers: int, scala
     assert config["query_pre_attn_scalar"] == scalar
     assert config["layer_types"][:2] == ["sliding_attention", "full_attention"][:num_layers]
     assert (config["sliding_window"], config["attn_logit_softcapping"]) == (4096, 50)
+
+
+def test_a_longrope_that_stretches_one_position_is_refused(tmp_path: Path) -> None:
+    """Its scale divides by the logarithm of the context that is stretched."""
+    values = {key.replace("llama", "phi3"): value for key, value in SMALL.items()}
+    factors = {f"rope_factors_{kind}.weight": np.ones(2, np.float32) for kind in ("long", "short")}
+    original = {"phi3.rope.scaling.original_context_length": 1}
+    tensors = {**small_tensors(VOCAB_SIZE), **factors}
+    path = write_gguf(tmp_path / "file", "phi3", {**values, **VOCABULARY, **original}, tensors)
+    with pytest.raises(GgufError, match="from a context of one token"):
+        find_source(path, None)

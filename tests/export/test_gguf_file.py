@@ -63,6 +63,7 @@ ATTACKS = {
         raw_gguf([("a", ARRAY, array(UINT32, 1 << 20))]),
         raw_gguf([("a", ARRAY, array(TEXT, 1 << 20))]),
     ],
+    "'a name' is a text of": [raw_gguf([("a" * (1 << 17), UINT32, uint32(1))])],
     "a text of": [raw_gguf([("a", TEXT, struct.pack("<Q", HUGE))]), raw_gguf()[:16] + struct.pack("<QQ", 1, HUGE)],
     "an array of": [raw_gguf([("a", ARRAY, array(UINT32, HUGE))]), raw_gguf([("a", ARRAY, array(TEXT, HUGE))])],
     "value type 9": [raw_gguf([("a", ARRAY, array(ARRAY, 1, array(ARRAY, 1)))])],

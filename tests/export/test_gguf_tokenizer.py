@@ -252,3 +252,11 @@ def test_pieces_without_scores_or_too_long_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "a", {**sentence_piece(PIECES, {}), "tokenizer.ggml.scores": None})
     with pytest.raises(TokenizerError, match="a piece of 200 characters"):
         build_tokenizer(read(tmp_path / "b", sentence_piece({**PIECES, "a" * 200: 0.0}, {})))
+
+
+def test_pieces_that_join_in_endless_ways_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reader_edge_export.sources.gguf.tokenizer._MAX_MERGES", 50)
+    path = tmp_path / "file"
+    build_tokenizer(read(path, sentence_piece({"a" * length: 0.0 for length in range(1, 11)}, {})))  # 45 ways
+    with pytest.raises(TokenizerError, match="join in more than 50 ways"):
+        build_tokenizer(read(path, sentence_piece({"a" * length: 0.0 for length in range(1, 12)}, {})))

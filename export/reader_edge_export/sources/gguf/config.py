@@ -66,13 +66,17 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     num_layers = values.size("block_count")
     if num_layers > min(_MAX_LAYERS, len(file.tensors)):
         raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors")
+    num_heads = values.size("attention.head_count")
+    num_kv_heads = values.size("attention.head_count_kv", num_heads)
+    if num_heads % num_kv_heads:
+        raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it anew")
     return {
         "vocab_size": embedding.shape[0],
         "hidden_size": values.size("embedding_length"),
         "intermediate_size": values.size("feed_forward_length"),
         "num_hidden_layers": num_layers,
-        "num_attention_heads": (num_heads := values.size("attention.head_count")),
-        "num_key_value_heads": values.size("attention.head_count_kv", num_heads),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_kv_heads,
         "max_position_embeddings": values.size("context_length"),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "bos_token_id": None,
@@ -88,8 +92,8 @@ def _heads(file: GgufFile, values: Metadata) -> Config:
         raise file.error("rotates only a part of each head, which its architecture does not", "convert it anew")
     return {
         "head_dim": head_dim,
-        "rms_norm_eps": values.number("attention.layer_norm_rms_epsilon"),
-        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_theta": values.positive("rope.freq_base", 10000.0),
         "rope_scaling": scaling_of(file, values),
     }
 
@@ -144,7 +148,7 @@ def _gemma3(file: GgufFile, values: Metadata) -> Config:
         **config,
         "query_pre_attn_scalar": _query_scalar(values, config["head_dim"], _GEMMA3_27B_LAYERS),
         "final_logit_softcapping": values.number("final_logit_softcapping", 0.0) or None,
-        "rope_local_base_freq": values.number("rope.freq_base_swa", 10000.0),
+        "rope_local_base_freq": values.positive("rope.freq_base_swa", 10000.0),
         "sliding_window": window or values.size("context_length"),
         "layer_types": _layer_types(file, values, 6) if window else ["full_attention"] * values.size("block_count"),
     }
@@ -170,8 +174,8 @@ def _layer_types(file: GgufFile, values: Metadata, usual_period: int) -> list[st
 
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
-        "layer_norm_eps": values.number("attention.layer_norm_epsilon"),
-        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
+        "rope_theta": values.positive("rope.freq_base", 10000.0),
         "rope_scaling": scaling_of(file, values),
         "partial_rotary_factor": rotary_share(file, values, _head_dim(file, values)),
     }
@@ -181,8 +185,8 @@ def _phi3(file: GgufFile, values: Metadata) -> Config:
     window = values.size("attention.sliding_window", 0, least=0)
     original = values.size("rope.scaling.original_context_length", values.size("context_length"))
     return {
-        "rms_norm_eps": values.number("attention.layer_norm_rms_epsilon"),
-        "rope_theta": values.number("rope.freq_base", 10000.0),
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_theta": values.positive("rope.freq_base", 10000.0),
         "partial_rotary_factor": rotary_share(file, values, _head_dim(file, values)),
         "original_max_position_embeddings": original,
         "rope_scaling": longrope_of(file, values, original),
@@ -200,7 +204,7 @@ def _gpt2(file: GgufFile, values: Metadata) -> Config:
         "n_layer": values.size("block_count"),
         "n_head": values.size("attention.head_count"),
         "n_inner": values.size("feed_forward_length"),
-        "layer_norm_epsilon": values.number("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": values.positive("attention.layer_norm_epsilon"),
     }
 
 

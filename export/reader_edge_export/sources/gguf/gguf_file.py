@@ -32,6 +32,7 @@ _SCALARS = {  # value type -> struct format
 }
 _MAX_VALUES = _MAX_TENSORS = 1 << 16
 _MAX_TEXT_BYTES = 1 << 25
+_MAX_NAME_BYTES = 1 << 16
 _MAX_ELEMENTS = 1 << 22  # of all arrays: a quarter of a million tokens, their types, scores and merges come to 1.3 M
 _MAX_HEADER_BYTES = 1 << 27
 _MAX_DIMENSIONS = 4
@@ -220,14 +221,14 @@ class _Header:
         return _SCALARS[kind]
 
     def _new_name(self, taken: Mapping[str, object]) -> str:
-        name = self._text("a name")
+        name = self._text("a name", _MAX_NAME_BYTES)
         if name in taken:
             raise self._error(f"{name!r:.80} comes twice")
         return name
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         length = self._number("Q")
-        if length > _MAX_TEXT_BYTES:
+        if length > max_bytes:
             raise self._error(f"{name!r:.80} is a text of {length} bytes")
         try:
             return self._take(length).decode("utf-8")

@@ -22,6 +22,7 @@ class GgufSource(Source):
 
     file: GgufFile
     vocabulary: Vocabulary
+    chat_template: str | None
 
     @classmethod
     def of(cls, file: GgufFile, max_context: int | None) -> "GgufSource":
@@ -32,7 +33,8 @@ class GgufSource(Source):
             if not is_dequantizable(kind):
                 raise file.error(f"has weights of the type {kind.name}, whose values are not known", "give another one")
         context = max_context_of(config, max_context)
-        return cls(str(file.path), config, context, file.weight_types(), file, vocabulary_of(file))
+        vocabulary, template = vocabulary_of(file), chat_template_of(file)
+        return cls(str(file.path), config, context, file.weight_types(), file, vocabulary, template)
 
     def fingerprint(self) -> str:
         return sha256_of(self.file.path)
@@ -51,7 +53,7 @@ class GgufSource(Source):
         ids = {"bos_token": vocabulary.bos_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unknown_id}
         names = {name: vocabulary.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=build_tokenizer(vocabulary), **names)
-        tokenizer.chat_template = chat_template_of(self.file)
+        tokenizer.chat_template = self.chat_template
         return tokenizer
 
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:

@@ -1,6 +1,7 @@
 """Typed access to a GGUF file's metadata; every error names the file, the key and its value."""
 
 import math
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_runtime.errors import GgufError
 
 _MAX_SIZE = 1 << 28
+_MAX_TEXT_BYTES = 1 << 20  # those of tokens are bounded elsewhere; also what a chat template may have
 
 
 class Metadata:
@@ -25,7 +27,7 @@ class Metadata:
         return self._prefix + key in self._file.metadata
 
     def text(self, key: str, default: str | None = None) -> str:
-        return str(self._value(key, default, lambda value: isinstance(value, str)))
+        return str(self._value(key, default, _is_text))
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:
         """A number of things, `least` or more."""
@@ -34,6 +36,10 @@ class Metadata:
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
         return float(self._value(key, default, lambda value: type(value) in (int, float) and math.isfinite(value)))
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite number above nought."""
+        return float(self._value(key, default, lambda value: type(value) in (int, float) and 0 < value < math.inf))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         return bool(self._value(key, default, lambda value: isinstance(value, bool)))
@@ -55,9 +61,9 @@ class Metadata:
         known = self._asked | {self._prefix + key for key in ignored}
         unknown = [key for key in self._file.metadata if key.startswith(self._prefix) and key not in known]
         if unknown:
-            value = self._file.metadata[unknown[0]]
+            value = reprlib.repr(self._file.metadata[unknown[0]])
             raise GgufError(
-                f"'{self._file.path}' sets {unknown[0]!r:.80} to {value!r:.80}, which cannot be mapped exactly: "
+                f"'{self._file.path}' sets {unknown[0]!r:.80} to {value}, which cannot be mapped exactly: "
                 "give the model in Hugging Face format."
             )
 
@@ -68,8 +74,13 @@ class Metadata:
         if value is None:
             raise GgufError(f"'{self._file.path}' gives no {name}: convert the model anew.")
         if not is_usable(value):
-            raise GgufError(f"'{self._file.path}' gives {name} as {value!r:.80}, which cannot be: convert it anew.")
+            shown = reprlib.repr(value)  # not the whole of it, which may be many megabytes
+            raise GgufError(f"'{self._file.path}' gives {name} as {shown}, which cannot be: convert it anew.")
         return value
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value.encode()) <= _MAX_TEXT_BYTES
 
 
 def _holds(values: object, kind: type) -> bool:

@@ -19,10 +19,10 @@ ROPE_TENSORS = {  # those of an architecture that are no weights
 
 
 def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
-    """Which part of a head rotates: such that transformers finds the same number of values."""
+    """Which part of a head rotates, in pairs: such that transformers finds the same number of values."""
     num_rotated = values.size("rope.dimension_count", head_dim)
     share = num_rotated / head_dim
-    if int(head_dim * share) != num_rotated or share > 1:
+    if num_rotated % 2 or int(head_dim * share) != num_rotated or share > 1:
         raise file.error(f"rotates {num_rotated} of {head_dim} values of a head", "convert it anew")
     return share
 
@@ -70,7 +70,10 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
     scaling = None
     if _LONG_FACTORS in file.tensors and _SHORT_FACTORS in file.tensors:
         ratio = values.size("context_length") / original_context
-        computed = math.sqrt(1 + math.log(ratio) / math.log(original_context)) if ratio > 1 else 1.0
+        if ratio > 1:
+            if original_context == 1:
+                raise file.error("stretches positions from a context of one token", "convert it anew")
+            computed = math.sqrt(1 + math.log(ratio) / math.log(original_context))
         long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
         scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
     if abs(said - computed) > 1e-4:

@@ -11,6 +11,7 @@ from reader_edge_runtime.errors import TokenizerError
 _SPACE = "\u2581"  # SentencePiece's mark
 _SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _MAX_ADDED_TOKENS = 1 << 14
+_MAX_MERGES = 1 << 20  # of SentencePiece's: Gemma has half as many
 _MAX_PIECE_CHARACTERS = 128  # of SentencePiece's: every cut of every piece is looked up
 # Phi-3's tokens that leave the white space behind them alone.
 _NEVER_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
@@ -70,6 +71,8 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
             left, right = piece[:cut], piece[cut:]
             if left in pieces and right in pieces:
                 ranked.append((-score, -len(left), -len(right), token_id, left, right))
+        if len(ranked) > _MAX_MERGES:
+            raise TokenizerError(f"The GGUF file's pieces join in more than {_MAX_MERGES} ways: fetch it again.")
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 
