@@ -12,6 +12,7 @@ from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, writ
 
 VOCABULARY = small_vocabulary()
 ODD_HEAD = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+MANY = [str(number) for number in range(400)]
 VOCAB_SIZE = len(VOCABULARY["tokenizer.ggml.tokens"])
 
 
@@ -47,6 +48,7 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"llama.rope.dimension_count": 5}, "rotates 5 of 4 values"),
         ({"llama.attention.clamp_kqv": 8.0}, "'llama.attention.clamp_kqv' to 8.0"),
         ({"general.type": "adapter"}, "'adapter'"),
+        ({"tokenizer.ggml.tokens": MANY, "tokenizer.ggml.token_type": None}, "400 tokens, but embeddings of 259"),
         ({"split.count": 3}, "one of 3 parts"),
     ],
 )
@@ -68,6 +70,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
         ({"llama.attention.causal": False}, "later tokens"),
         ({"llama.attention.value_length": 8}, "differ in size"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
+        ({"llama.rope.scaling.attn_factor": 1.5}, "scales attention by 1.5"),
         ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.yarn_ext_factor": 0.5}, "mixes YaRN"),
     ],
 )

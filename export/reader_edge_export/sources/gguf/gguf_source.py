@@ -9,7 +9,6 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
-from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import sha256_of
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ class GgufSource(Source):
                 raise file.error(f"has weights of the type {kind.name}, whose values are not known", "give another one")
         context = max_context_of(config, max_context)
         vocabulary, template = vocabulary_of(file), chat_template_of(file)
+        if len(vocabulary.tokens) > config["vocab_size"]:
+            raise file.error(f"has {len(vocabulary.tokens)} tokens, but embeddings of {config['vocab_size']}")
         return cls(str(file.path), config, context, file.weight_types(), file, vocabulary, template)
 
     def fingerprint(self) -> str:
@@ -48,8 +49,6 @@ class GgufSource(Source):
         from transformers import PreTrainedTokenizerFast
 
         vocabulary = self.vocabulary
-        if len(vocabulary.tokens) > vocab_size:
-            raise TokenizerError(f"'{self.name}' has {len(vocabulary.tokens)} tokens, its model {vocab_size}.")
         ids = {"bos_token": vocabulary.bos_id, "eos_token": vocabulary.eos_id, "unk_token": vocabulary.unknown_id}
         names = {name: vocabulary.tokens[token_id] for name, token_id in ids.items() if token_id is not None}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=build_tokenizer(vocabulary), **names)

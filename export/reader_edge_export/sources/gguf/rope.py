@@ -30,26 +30,29 @@ def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
 def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
     """transformers' `rope_scaling`, but for frequency factors. Raises UnsupportedArchitectureError for other kinds."""
     factor = values.number("rope.scaling.factor", values.number("rope.scale_linear", 1.0)) or 1.0
+    original = values.size("rope.scaling.original_context_length", values.size("context_length"))  # of no use if linear
+    if (attention_factor := values.number("rope.scaling.attn_factor", 1.0)) != 1:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' scales attention by {attention_factor:g}, which cannot be exported from GGUF."
+        )
     match values.text("rope.scaling.type", "linear"):
         case "none":
             return None
         case "linear":
             return None if factor == 1 else {"rope_type": "linear", "factor": factor}
         case "yarn":
-            return _yarn(file, values, factor)
+            return _yarn(file, values, factor, original)
         case kind:
             raise _unknown(file, kind)
 
 
-def _yarn(file: GgufFile, values: Metadata, factor: float) -> dict[str, Any]:
+def _yarn(file: GgufFile, values: Metadata, factor: float, original_context: int) -> dict[str, Any]:
     if values.number("rope.scaling.yarn_ext_factor", 1.0) != 1:
         raise UnsupportedArchitectureError(f"'{file.path}' mixes YaRN with plain positions, which cannot be exported.")
     scaling: dict[str, Any] = {
         "rope_type": "yarn",
         "factor": factor,
-        "original_max_position_embeddings": values.size(
-            "rope.scaling.original_context_length", values.size("context_length")
-        ),
+        "original_max_position_embeddings": original_context,
         "beta_fast": values.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": values.number("rope.scaling.yarn_beta_slow", 1.0),
     }
