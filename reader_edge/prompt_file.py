@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_runtime import Message
+from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
 
+_MAX_BYTES = 1 << 26
 VERIFY_PROMPTS = Path(__file__).with_name("verify_prompts.jsonl")
 
 _KINDS = 'a text "prompt", a list of chat "messages" or a list of texts "turns"'
@@ -28,13 +30,13 @@ class FilePrompt:
 
 
 def read_prompts(path: Path) -> list[FilePrompt]:
-    """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError.
+    """The prompts of a text file (one a line, empty lines skipped) or of a .jsonl file. Raises PromptError, OSError.
 
     A JSON object holds a text "prompt"; "messages" with a text "role" and a text "content", the user's at the end; or
     "turns", what the user says in each of several. It may hold a "category".
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}).") from None
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
@@ -65,7 +67,7 @@ def _json_object(line: str | bytes) -> dict[str, Any]:
 
 def _parsed(line: str, place: str) -> FilePrompt:
     fields = _json_object(line)
-    category = fields.get("category") or ""
+    category = "" if fields.get("category") is None else fields["category"]
     if not isinstance(category, str) or not category.isprintable():
         raise PromptError(f'{place} has the "category" {category!r:.80}: give a text in one line.')
     match [fields[kind] for kind in ("prompt", "messages", "turns") if kind in fields]:

@@ -15,7 +15,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_target(out: Path, force: bool) -> None:
-    """Raise ExportError unless a package may be written at `out`."""
+    """Raise ExportError unless a package may be written at `out`, an absolute path."""
+    if not str(out).isprintable():  # else ONNX's own libraries fail, and a terminal obeys
+        raise ExportError(f"'{out}' holds what is no text, or cannot be shown: choose another folder.")
     if not out.exists():
         return
     if not force:

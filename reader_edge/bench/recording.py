@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 # Stands for the end of an answer; any id that the tokenizer does not use would do.
 END_TOKEN_ID = 32000
+_MAX_BYTES = 1 << 28
 _WANTED = 'a line is {"task": text, "turns": [{"input": text, "output": text}]}'
 
 Int64Array = npt.NDArray[np.int64]
@@ -56,7 +58,7 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
     encoded, and end_token_id closes each output.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_bounded(path, _MAX_BYTES).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ConfigError(f"'{path}' is not UTF-8 text (byte {error.start}): {_WANTED}.") from error
     fingerprint = tokenizer.fingerprint()

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,8 +90,12 @@ class StoredModel:
 
     def parts(self) -> list[Part]:
         """What is stored of the model: source, broken-off downloads, packages."""
-        places = sorted(self.folder.glob("[!.]*"))
-        return [Part(what, folder_bytes(place), place.stat().st_mtime) for place in places if (what := _kind(place))]
+        parts = []
+        for place in sorted(self.folder.glob("[!.]*")):
+            if what := _kind(place):
+                with suppress(FileNotFoundError):  # a download that became the source meanwhile
+                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime))
+        return parts
 
     def remove(self) -> int:
         """Remove source and packages, and tell the bytes that they took.

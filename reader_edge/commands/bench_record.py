@@ -36,6 +36,7 @@ def record(
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
+    from reader_edge.terminal.control_characters import visible
     from reader_edge_runtime.atomic_file import new_file
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
@@ -45,4 +46,4 @@ def record(
         for number, line in enumerate(record_answers(engine, questions, config), start=1):
             file.write(f"{line}\n".encode())
             on_progress(number, len(questions))
-    click.echo(f"{len(questions)} answers in '{out}'.")
+    click.echo(visible(f"{len(questions)} answers in '{out}'."))

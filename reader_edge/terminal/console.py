@@ -121,7 +121,7 @@ def _bars(labels: Sequence[str], *amount: ProgressColumn) -> Iterator[tuple[OnPr
     progress.disable = not progress.console.is_terminal
 
     def bar(label: str) -> OnProgress:
-        task = progress.add_task(label, total=None, visible=len(labels) == 1)
+        task = progress.add_task(visible(label), total=None, visible=len(labels) == 1)
         return lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
     with progress:
@@ -138,5 +138,5 @@ def stage_progress(label: str) -> Iterator[OnStage]:
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}", markup=False), console=console, transient=True
     ) as progress:
-        task = progress.add_task(label)
-        yield lambda stage: progress.update(task, description=f"{label}: {stage}")
+        task = progress.add_task(visible(label))
+        yield lambda stage: progress.update(task, description=visible(f"{label}: {stage}"))

@@ -1,5 +1,6 @@
 """A GGUF file's header is read, or refused in one sentence before anything is allocated by what it says."""
 
+import os
 import struct
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from reader_edge_export.sources.gguf import gguf_file
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_runtime.errors import GgufError
 from tests.gguf_files import raw_gguf, small_vocabulary, text_bytes, write_gguf, write_small
 
@@ -118,6 +120,18 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(GgufError, match="became shorter"):
         file.values("w")
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    """Else a package would hold the weights of one model and the fingerprint of another."""
+    path = write_small(tmp_path / "file", small_vocabulary())
+    source = GgufSource.of(GgufFile.open(path), None)
+    source.fingerprint()
+    path.write_bytes(path.read_bytes()[:-8] + b"\1" * 8)
+    os.utime(path, ns=(0, 0))
+    for read in (source.fingerprint, source.load_model):
+        with pytest.raises(GgufError, match="changed while it was read"):
+            read()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_export.package_folder import new_package
+from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 
@@ -43,3 +43,9 @@ def test_a_package_that_a_killed_export_had_moved_away_comes_back(tmp_path: Path
         raise RuntimeError("fails")
     assert os.listdir(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST_NAME).read_text() == "the only copy"
+
+
+@pytest.mark.parametrize("name", ["out\udcff", "\x1b[2J"], ids=["no text", "an escape sequence"])
+def test_a_name_that_cannot_be_shown_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="choose another folder"):
+        check_target(tmp_path / name, force=False)

@@ -80,6 +80,11 @@ def test_a_users_text_is_used_as_a_whole(tmp_path: Path) -> None:
     assert sum(map(len, sequences)) >= 3000
 
 
+def test_a_users_text_without_an_end_is_refused() -> None:
+    with pytest.raises(ExportError, match="more than the 64 MiB"):
+        TextSet.read(Path("/dev/zero"))
+
+
 @pytest.mark.parametrize("name", ["calibration", "held_out"])
 def test_every_prefix_of_the_bundled_texts_is_mixed(name: str) -> None:
     samples = bundled_samples(name)

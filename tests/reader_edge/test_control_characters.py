@@ -12,7 +12,7 @@ from rich.table import Table
 
 from reader_edge.chat.answer import write
 from reader_edge.cli import main
-from reader_edge.terminal.console import print_pairs, print_report, print_table, stage_progress
+from reader_edge.terminal.console import byte_progress, print_pairs, print_report, print_table, stage_progress
 from reader_edge.terminal.control_characters import visible
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -68,3 +68,26 @@ def test_output_to_a_full_device_is_one_sentence(arguments: list[str]) -> None:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
     assert (result.returncode, result.stderr) == (1, "Error: The output cannot be used: No space left on device.\n")
+
+
+def test_progress_on_a_terminal_shows_labels_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    shown.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    with stage_progress("\x1b[2J[/x]") as on_stage:
+        on_stage("\x1b[2J")
+    with byte_progress("\x1b[2J") as on_progress:
+        on_progress(1, 2)
+    assert shown.getvalue().count(r"\x1b[2J") >= 3
+    assert "\x1b[2J" not in shown.getvalue()
+
+
+def test_where_answers_were_recorded_is_spelt_out(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("# tar")
+    out = tmp_path / "\x1b[2J.jsonl"
+    arguments = ["--prompts", str(tmp_path / "prompts.txt"), "-n", "1", "--threads", "1"]
+    result = runner.invoke(main, ["bench", "record", "-o", str(out), *arguments])
+    assert (result.exit_code, out.exists()) == (0, True)
+    assert r"\x1b[2J.jsonl" in result.output
+    assert "\x1b" not in result.output

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from reader_edge.cli import main
 from reader_edge.prompt_file import read_prompts
 from reader_edge_runtime.errors import PromptError
 
@@ -38,6 +40,7 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path, line_end: str, mark: str) 
         ("a.jsonl", b'{"messages": [{"content": "a"}]}', 'Line 1 .* a text "role"'),
         ("a.jsonl", b'{"messages": [{"role": "system", "content": "a"}]}', "Line 1 .* a message of 'system'"),
         ("a.jsonl", b'{"prompt": "a", "category": ["b"]}', 'Line 1 .* has the "category"'),
+        ("a.jsonl", b'{"prompt": "a", "category": []}', 'Line 1 .* has the "category"'),
         ("a.jsonl", b'{"prompt": "a", "category": "\\u001b[2J"}', "Line 1 .* a text in one line"),
     ],
 )
@@ -64,3 +67,10 @@ def test_a_line_may_hold_messages_or_turns_and_a_category(tmp_path: Path) -> Non
     assert prompts[1].turns == ((user,), ({"role": "user", "content": "Shorter."},))
     assert prompts[2].turns == ("# tar",)
     assert prompts[1].place == f"Line 2 of '{path}'"
+
+
+@pytest.mark.parametrize("command", [["verify"], ["bench", "decode"], ["bench", "record", "-o", "out.jsonl"]])
+def test_a_file_without_an_end_is_one_sentence(command: list[str], runner: CliRunner) -> None:
+    result = runner.invoke(main, [*command, "--prompts", "/dev/zero"])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "'/dev/zero' cannot be used: more than the 64 MiB" in result.stderr

@@ -6,12 +6,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ExportError, PromptError
 from reader_edge_runtime.text.chat_template import Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MAX_SEQUENCE = 512  # tokens; the logits of so many are held at once
 
+_MAX_BYTES = 1 << 26
 _PART = 2000  # characters of a user's text that make a document: about MAX_SEQUENCE tokens
 
 Conversation = Sequence[Message]
@@ -37,7 +39,7 @@ class TextSet:
     def read(cls, path: Path) -> "TextSet":
         """A user's plain text, as documents of a sequence's length. Raises ExportError."""
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_bounded(path, _MAX_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ExportError(f"The calibration text '{path}' cannot be read: {error}.") from error
         if not text.strip():

@@ -165,3 +165,25 @@ def test_list_and_rm_need_no_exporter(model: StoredModel) -> None:
         )
         assert "owner/model" in ran.stdout
     assert not model.folder.exists()
+
+
+def test_a_download_that_becomes_the_source_while_models_are_listed_spoils_no_list(
+    model: StoredModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = model.partial("hub")
+    partial.mkdir()
+
+    def measured(folder: Path) -> int:
+        if folder == partial:
+            partial.rmdir()
+        return 1
+
+    monkeypatch.setattr("reader_edge.catalogue.store.folder_bytes", measured)
+    assert [part.what for part in model.parts()] == ["package, int8", "source"]
+
+
+def test_a_link_that_leads_nowhere_is_listed_and_removed(runner: CliRunner, model: StoredModel) -> None:
+    model.partial("hub").symlink_to("nowhere")
+    assert "unfinished download" in runner.invoke(main, ["list"]).stdout
+    assert runner.invoke(main, ["rm", "owner/model"]).exit_code == 0
+    assert not model.folder.exists()

@@ -53,8 +53,11 @@ class Tensor:
 class GgufFile:
     """A file whose header has been read and checked; data is read when asked for."""
 
-    def __init__(self, path: Path, metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, path: Path, state: os.stat_result, metadata: Mapping[str, Value], tensors: Mapping[str, Tensor]
+    ) -> None:
         self.path = path
+        self._state = state
         self.metadata = metadata
         self.tensors = tensors
 
@@ -62,11 +65,16 @@ class GgufFile:
     def open(cls, path: Path) -> "GgufFile":
         """Read the header. Raises GgufError, also for tensors that lie outside the file or upon each other."""
         with path.open("rb") as file:
-            return cls(path, *_Header(path, file).read())
+            return cls(path, os.fstat(file.fileno()), *_Header(path, file).read())
 
     def error(self, problem: str, remedy: str = "fetch it again") -> GgufError:
         """One sentence about this file."""
         return GgufError(f"'{self.path}' {problem}: {remedy}.")
+
+    def check_unchanged(self) -> None:
+        """Raise GgufError where the file is not what it was when its header was read."""
+        if _identity(self.path.stat()) != _identity(self._state):
+            raise self.error("changed while it was read", "export it again when it is whole")
 
     def weight_types(self) -> tuple[str, ...]:
         """Names of the types its tensors have, e.g. ("Q4_1", "Q8_0", "F32"), those with most bytes first."""
@@ -85,7 +93,7 @@ class GgufFile:
     def read_into(self, out: Float32Array, tensor: Tensor) -> None:
         """Fill `out`, contiguous and of the tensor's shape, with its values, dequantised a few rows at a time.
 
-        Raises GgufError for a file that has become shorter, and for values that are not finite.
+        Raises GgufError for a file that has changed, and for values that are not finite.
         """
         num_rows = math.prod(out.shape[:-1])
         row_bytes = tensor.num_bytes // math.prod(tensor.shape[:-1])
@@ -102,6 +110,11 @@ class GgufFile:
                 rows[start:stop] = _dequantized(data, stop - start, tensor.kind)
                 if not np.isfinite(rows[start:stop]).all():
                     raise self.error(f"holds values in {tensor.name!r:.80} that are not finite")
+        self.check_unchanged()
+
+
+def _identity(state: os.stat_result) -> tuple[int, ...]:
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:

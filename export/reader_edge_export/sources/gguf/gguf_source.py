@@ -38,7 +38,9 @@ class GgufSource(Source):
         return cls(str(file.path), config, context, file.weight_types(), file, vocabulary, template)
 
     def fingerprint(self) -> str:
-        return sha256_of(self.file.path)
+        fingerprint = sha256_of(self.file.path)
+        self.file.check_unchanged()
+        return fingerprint
 
     def load_model(self) -> "PreTrainedModel":
         from reader_edge_export.sources.gguf.weights import load_module
