@@ -26,18 +26,19 @@ def budget_fields(questions: Sequence[Question], runs: Sequence[BudgetRun]) -> l
 
 def budget_table(questions: Sequence[Question], runs: Sequence[BudgetRun]) -> Table:
     """A row for each set of sources, a column for each number of nodes; for each category, and for all."""
-    budgets = list(dict.fromkeys(run.num_nodes for run in runs))
+    rows: dict[tuple[str, str], list[BudgetRun]] = {}
+    for run in runs:
+        rows.setdefault(("warm" if run.is_warm else "fresh", run.sources), []).append(run)
+    budgets = dict.fromkeys(run.num_nodes for run in runs)
     title = "Acceptance length by drafted nodes a step, whatever a pass takes (warm: prompts before are remembered)"
     table = figures_table(title, "", "drafter", *(f"{num} nodes" for num in budgets))
     table.add_column("drafted from")
     for category in [*by_category(questions, questions), "all"]:
         table.add_section()
-        for run in runs:
-            if run.num_nodes == budgets[0]:
-                same = [each for each in runs if (each.sources, each.is_warm) == (run.sources, run.is_warm)]
-                stats = [{**by_category(questions, each.stats), "all": each.stats}[category] for each in same]
-                lengths = (f"{GenerationStats.total(each).acceptance_length:.2f}" for each in stats)
-                table.add_row(category, "warm" if run.is_warm else "fresh", *lengths, run.sources)
+        for (drafter, sources), of_row in rows.items():
+            stats = [{**by_category(questions, run.stats), "all": run.stats}[category] for run in of_row]
+            lengths = (f"{GenerationStats.total(each).acceptance_length:.2f}" for each in stats)
+            table.add_row(category, drafter, *lengths, sources)
     return table
 
 

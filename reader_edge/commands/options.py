@@ -87,7 +87,7 @@ def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | No
     if value is None:
         return None
     try:
-        budgets = tuple(int(part) for part in value.split(","))
+        budgets = tuple(dict.fromkeys(int(part) for part in value.split(",")))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 8,16,64.") from None
     if not all(1 <= budget <= 255 for budget in budgets):
