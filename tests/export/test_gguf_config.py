@@ -1,5 +1,6 @@
 """What a GGUF file says of its model is mapped exactly, or refused by name."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.gguf import weights
+from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
 from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
 
@@ -161,3 +164,20 @@ def test_a_longrope_that_stretches_one_position_is_refused(tmp_path: Path) -> No
     path = write_gguf(tmp_path / "file", "phi3", {**values, **VOCABULARY, **original}, tensors)
     with pytest.raises(GgufError, match="from a context of one token"):
         find_source(path, None)
+
+
+def test_a_model_without_room_in_memory_is_refused_before_it_takes_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = find_source(write_small(tmp_path / "file", VOCABULARY), None)
+    num_bytes = 4 * sum(weight.size for weight in small_tensors(VOCAB_SIZE).values())
+    monkeypatch.setattr(weights, "free_bytes", lambda: num_bytes)
+    source.load_model()
+    monkeypatch.setattr(weights, "free_bytes", lambda: num_bytes - 1)
+    with pytest.raises(GgufError, match="GiB of memory in fp32"):
+        source.load_model()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Where the system tells")
+def test_free_memory_is_some_and_not_more_than_any_machine_has() -> None:
+    assert 1 << 20 < (free_bytes() or 0) < 1 << 50

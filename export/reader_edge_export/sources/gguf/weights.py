@@ -17,6 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export.sources.gguf.config import architecture_of
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
+from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import GgufError
 
 _PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
@@ -28,7 +29,7 @@ _QKV = ("attn_q", "attn_k", "attn_v")
 def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
     """The model in fp32 with plain attention. config: of `config_of`.
 
-    Raises GgufError where tensors are missing, left over or of another shape.
+    Raises GgufError where tensors are missing, left over or of another shape, and where memory is short.
     """
     try:
         built = AutoConfig.for_model(**config)
@@ -40,11 +41,22 @@ def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
     if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
         raise file.error("describes a model whose tables alone take more than a gigabyte")
     _Placement(file, outline).check()
+    _check_memory(file, outline)
     model = _build(built)
     _Placement(file, model).fill()
     _divide_frequencies(file, model)
     checked: PreTrainedModel = model.eval()
     return checked
+
+
+def _check_memory(file: GgufFile, outline: PreTrainedModel) -> None:
+    # Few bytes can stand for many: two bits of a weight become 32, and what a disk never wrote reads as nought.
+    needed, free = sum(parameter.nbytes for parameter in outline.parameters()), free_bytes()
+    if free is not None and needed > free:
+        raise file.error(
+            f"takes {needed / 2**30:.1f} GiB of memory in fp32, of which {free / 2**30:.1f} are free",
+            "end other programs, or export it on a larger machine",
+        )
 
 
 def _build(config: PretrainedConfig) -> PreTrainedModel:
