@@ -77,6 +77,8 @@ def read_recording(path: Path, tokenizer: Tokenizer, end_token_id: int = END_TOK
             raise ConfigError(f"Line {number} of '{path}': {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"Line {number} of '{path}' is not a recorded request: {_WANTED}.") from error
+        if turns and not turns[0].prompt:  # compiled drafting looks at the last token unchecked
+            raise ConfigError(f"Line {number} of '{path}' begins with an empty input: drafting needs a token before.")
         requests.append(RecordedRequest(str(record.get("task", "")), turns))
     if not any(request.turns for request in requests):
         raise ConfigError(f"'{path}' holds no recorded answer: {_WANTED}.")

@@ -82,6 +82,8 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "logits beyond any float32": recording(top_logits=[[1e300, 1.0]] * 3),
         "no numbers": recording(top_logits=[["a", "b"]] * 3),
         "no answer": recording(output_ids=[]),
+        "texts that are empty": b'{"turns": [{"input": "", "output": ""}]}',
+        "an answer to nothing": b'{"turns": [{"input": "", "output": "a a a"}]}',
     },
     "cost": {
         "400 digits": json.dumps({**_COST, "seconds": [[10**400, 1]]}).encode(),

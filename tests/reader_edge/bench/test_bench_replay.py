@@ -9,11 +9,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from reader_edge.bench.recording import RecordedRequest, RecordedTurn
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge_runtime import DraftConfig
+from reader_edge_runtime.errors import ConfigError
+from tests.runtime.text.small_tokenizers import BYTE_LEVEL
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -131,3 +133,9 @@ def test_datastore_of_what_will_be_said_is_drafted_from(tokenizer_path: Path, re
     )
     assert with_store["drafted_by_source"]["datastore"] > 0
     assert with_store["acceptance_length_by_task"]["new"]["8"] > without["acceptance_length_by_task"]["new"]["8"]
+
+
+def test_an_answer_to_nothing_is_refused_before_compiled_drafting_looks_for_its_last_token(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text('{"turns": [{"input": "", "output": "a a"}]}\n')
+    with pytest.raises(ConfigError, match=r"Line 1 .* begins with an empty input"):
+        read_recording(tmp_path / "file", BYTE_LEVEL)
