@@ -8,6 +8,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 from onnxscript.rewriter.rules.common import no_op_cast_rule
 
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
 from reader_edge_export.fusion.linear import FLAT_PRODUCTS
 from reader_edge_export.fusion.norm import NORMS
@@ -18,13 +19,16 @@ from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_weights
 from reader_edge_export.sizes import fold_sizes
-from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, WEIGHTS_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
 
 TOP_K = 8
 
 
-def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
-    """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`."""
+def write_graph(traced: Path, folder: Path, options: ExportOptions, calibration: Calibration) -> None:
+    """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
+
+    calibration: of the source; looked into for quantised weights only.
+    """
     model = ir.load(traced)
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -43,9 +47,9 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions) -> None:
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
         NORMS.apply_to_model(model)
-    lower_attention(editor, options.attention, options.precision in ("int8", "int4"))
+    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable")
+    store_weights(editor, options.precision, options.attention == "portable", calibration)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

@@ -5,6 +5,7 @@ registered, its kernels take their place, with the same bits.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
@@ -14,25 +15,66 @@ from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY
 
 OPERATOR_DOMAIN = "reader_edge"
 
-# rows (..., K), int8 weight (J, K) and its scales (J,) -> (..., J). Each row is quantised with a scale of its own, and
-# integer sums are the same in any order, so that a row never depends on its neighbours. Activations are unsigned:
-# ONNX Runtime's signed kernels are up to 20 times slower on x86.
-_ROW_LINEAR = """
-<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1]>
-RowLinear (rows, weight, scales) => (output)
+# rows (..., K), stretch (K,), hadamard (b, b) of ones and minus ones -> (..., K) and the size of a step (..., 1): each
+# block of b inputs, stretched, times the matrix. The row becomes integers of 16 bits first, whose sums are exact in
+# fp32 in any order.
+_SPREAD_INTEGERS = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+SpreadIntegers (rows, stretch, hadamard) => (spread, step)
+{
+  last = Constant <value_ints = [-1]> ()
+  smallest = Constant <value_float = 1e-30> ()
+  most = Constant <value_float = 65535.0> ()
+
+  stretched = Mul (rows, stretch)
+  magnitudes = Abs (stretched)
+  largest = ReduceMax <keepdims = 1> (magnitudes, last)
+  top = Max (largest, smallest)
+  steps_of_one = Div (most, top)
+  in_steps = Mul (stretched, steps_of_one)
+  integers = Round (in_steps)
+  step = Div (top, most)
+
+  sizes = Shape (rows)
+  block = Shape <start = 0, end = 1> (hadamard)
+  block_sizes = Concat <axis = 0> (last, block)
+  blocks = Reshape (integers, block_sizes)
+  sums = MatMul (blocks, hadamard)
+  spread = Reshape (sums, sizes)
+}
+"""
+
+# The same, in numbers.
+_SPREAD_ROWS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+SpreadRows (rows, stretch, hadamard) => (output)
+{
+  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
+  output = Mul (spread, step)
+}
+"""
+
+# rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
+# with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
+# Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
+_SPREAD_ROW_LINEAR = """
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
+SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
 {
   last = Constant <value_ints = [-1]> ()
   one = Constant <value_float = 1.0> ()
-  factor = Constant <value_float = 0.007874015718698502> ()
-  smallest = Constant <value_float = 1e-9> ()
+  most = Constant <value_float = 127.0> ()
   zero_point = Constant <value = uint8 {128}> ()
 
-  magnitudes = Abs (rows)
+  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
+  magnitudes = Abs (spread)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  full_scales = Mul (largest, factor)
-  row_scales = Max (full_scales, smallest)
-  in_steps = Div (rows, row_scales)
+  top = Max (largest, one)
+  steps_of_one = Div (most, top)
+  in_steps = Mul (spread, steps_of_one)
   quantized = QuantizeLinear (in_steps, one, zero_point)
+  relative_scales = Div (top, most)
+  row_scales = Mul (relative_scales, step)
 
   columns = Transpose <perm = [1, 0]> (weight)
   product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
@@ -40,14 +82,53 @@ RowLinear (rows, weight, scales) => (output)
 }
 """
 
-# The same, and a bias (J,) added last.
-_ROW_LINEAR_BIAS = """
-<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-RowLinearBias (rows, weight, scales, bias) => (output)
+# The same in steps 257 times finer: a row is two of bytes, 256 * high + low, which take their product together.
+_SPREAD_ROW_LINEAR_16 = """
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
+SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
 {
-  product = reader_edge.RowLinear (rows, weight, scales)
-  output = Add (bias, product)
+  last = Constant <value_ints = [-1]> ()
+  one = Constant <value_float = 1.0> ()
+  most = Constant <value_float = 32639.0> ()
+  half = Constant <value_float = 128.0> ()
+  base = Constant <value_float = 256.0> ()
+  inverse = Constant <value_float = 0.00390625> ()
+  zero_point = Constant <value = uint8 {128}> ()
+
+  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
+  magnitudes = Abs (spread)
+  largest = ReduceMax <keepdims = 1> (magnitudes, last)
+  top = Max (largest, one)
+  steps_of_one = Div (most, top)
+  in_steps = Mul (spread, steps_of_one)
+  steps = Round (in_steps)
+  raised = Add (steps, half)
+  parts = Mul (raised, inverse)
+  high = Floor (parts)
+  high_steps = Mul (high, base)
+  low = Sub (steps, high_steps)
+  planes = Concat <axis = 0> (high, low)
+  quantized = QuantizeLinear (planes, one, zero_point)
+  relative_scales = Div (top, most)
+  row_scales = Mul (relative_scales, step)
+
+  columns = Transpose <perm = [1, 0]> (weight)
+  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
+  high_product, low_product = Split <axis = 0, num_outputs = 2> (products)
+  high_sum = Mul (high_product, base)
+  product = Add (high_sum, low_product)
+  output = Mul (product, row_scales)
 }
+"""
+
+# Either of them, and a bias (J,) added last.
+_BIAS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+{linear}Bias (rows, stretch, hadamard, weight, scales, bias) => (output)
+{{
+  product = reader_edge.{linear} (rows, stretch, hadamard, weight, scales)
+  output = Add (bias, product)
+}}
 """
 
 # gate and up (..., 2 J), side by side -> (..., J): silu(gate) * up. The sigmoid is spelled out by Exp.
@@ -115,15 +196,37 @@ class Definition:
         _add(editor, ir.Function(OPERATOR_DOMAIN, graph.name or "", "", graph=graph, attributes=declared))
 
 
-def row_linear(
-    editor: GraphEditor, rows: ir.Value, weight: ir.Value, scales: ir.Value, bias: ir.Value | None
+@dataclass(frozen=True, slots=True)
+class Int8Matrix:
+    """A stored matrix: int8 values (J, K), scales (J,), and how rows (..., K) are spread before they meet it.
+
+    stretch: of each input (K,). hadamard: ones and minus ones (b, b).
+    """
+
+    values: ir.Value
+    scales: ir.Value
+    stretch: ir.Value
+    hadamard: ir.Value
+
+
+def spread_rows(editor: GraphEditor, rows: ir.Value, stretch: ir.Value, hadamard: ir.Value) -> ir.Value:
+    """rows (..., K), stretched by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
+    _define(editor, _SPREAD_INTEGERS, _SPREAD_ROWS)
+    return editor.op("SpreadRows", [rows, stretch, hadamard], domain=OPERATOR_DOMAIN)
+
+
+def spread_row_linear(
+    editor: GraphEditor, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None, num_planes: int
 ) -> ir.Value:
-    """rows (..., K) times the transpose of the int8 weight (J, K) with scales (J,), plus the bias (J,) -> (..., J)."""
-    _define(editor, _ROW_LINEAR)
+    """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
+    forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
+    linear, definition = forms[num_planes]
+    _define(editor, _SPREAD_INTEGERS, definition)
+    inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
-        return editor.op("RowLinear", [rows, weight, scales], domain=OPERATOR_DOMAIN)
-    _define(editor, _ROW_LINEAR_BIAS)
-    return editor.op("RowLinearBias", [rows, weight, scales, bias], domain=OPERATOR_DOMAIN)
+        return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)
+    _define(editor, _BIAS.format(linear=linear))
+    return editor.op(f"{linear}Bias", [*inputs, bias], domain=OPERATOR_DOMAIN)
 
 
 def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
@@ -141,8 +244,9 @@ def rotary_heads(
     return editor.op_multi("RotaryHeads", [qkv, cosines, sines], 3, attributes, domain=OPERATOR_DOMAIN)
 
 
-def _define(editor: GraphEditor, text: str) -> None:
-    _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(text)))
+def _define(editor: GraphEditor, *texts: str) -> None:
+    for text in texts:
+        _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(text)))
 
 
 def _add(editor: GraphEditor, function: ir.Function) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from reader_edge_export.calibration import Calibration, calibrate, max_calibration_tokens
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.options import ExportOptions
@@ -26,6 +27,7 @@ from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
     GRAPH_NAME,
     HALF_PRECISIONS,
+    QUANTIZED_PRECISIONS,
     Manifest,
     file_entry,
     write_manifest,
@@ -52,7 +54,7 @@ class PackageExport:
         with self._stages.enter("loading the model"):
             model = self._source.load_model()
             tokenizer = self._source.load_tokenizer(vocab_size_of(model))
-        layers = self._write_graph(model)
+        layers = self._write_graph(model, self._calibrate(model, tokenizer))
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -65,13 +67,20 @@ class PackageExport:
             write_manifest(self._folder, manifest)
         return manifest
 
-    def _write_graph(self, model: PreTrainedModel) -> list[AttentionLayer]:
+    def _calibrate(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Calibration:
+        if self._options.precision not in QUANTIZED_PRECISIONS:
+            return Calibration()
+        with self._stages.enter("calibrating"):
+            max_tokens = max_calibration_tokens(model.num_parameters())
+            return calibrate(model, self._sequences(self._calibration, tokenizer, max_tokens))
+
+    def _write_graph(self, model: PreTrainedModel, calibration: Calibration) -> list[AttentionLayer]:
         traced = self._folder / "trace" / "traced.onnx"
         with self._stages.enter("tracing"):
             traced.parent.mkdir()
             layers = trace_model(model, self._source.max_context, traced)
         with self._stages.enter("lowering"):
-            write_graph(traced, self._folder, self._options)
+            write_graph(traced, self._folder, self._options, calibration)
             shutil.rmtree(traced.parent)
         return layers
 
@@ -105,11 +114,8 @@ class PackageExport:
         self, package: ModelPackage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, float]:
         target = self._checked_target(package)
-        sequences = TextSet.bundled("held_out").token_sequences(
-            text_tokenizer(self._source, tokenizer),
-            min(MAX_SEQUENCE, package.manifest.max_context),
-            max_quality_tokens(model.num_parameters()),
-        )
+        max_tokens = max_quality_tokens(model.num_parameters())
+        sequences = self._sequences(TextSet.bundled("held_out"), tokenizer, max_tokens)
         case = TreeCase.draw(package, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)
         if self._options.precision in ("fp32", *HALF_PRECISIONS):
@@ -120,6 +126,11 @@ class PackageExport:
             checks |= check_quality(target, model, sequences)
             checks |= source_figures(self._source.weight_types)
         return checks
+
+    def _sequences(self, texts: TextSet, tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[list[int]]:
+        """Token ids of texts as the model meets them, none longer than its context."""
+        max_length = min(MAX_SEQUENCE, self._source.max_context)
+        return texts.token_sequences(text_tokenizer(self._source, tokenizer), max_length, max_tokens)
 
     def _checked_target(self, package: ModelPackage) -> HostTarget:
         """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""

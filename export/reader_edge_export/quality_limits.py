@@ -19,7 +19,8 @@ class Limit:
 LIMITS = {
     "fp16": Limit(0.002, 0.98, "fp32"),
     "bf16": Limit(0.01, 0.96, "fp32"),
-    "int8": Limit(0.02, 0.95, "fp32"),
+    "int8": Limit(0.02, 0.95, "int8-a16"),
+    "int8-a16": Limit(0.01, 0.96, "fp32"),
     "int4": Limit(0.1, 0.85, "int8"),
 }
 

@@ -3,6 +3,7 @@
 #include "kernel.h"
 #include "rotary_heads.h"
 #include "row_linear.h"
+#include "spread.h"
 #include "swiglu.h"
 #include "tree_attention.h"
 
@@ -19,14 +20,21 @@ EXPORTED int reader_edge_is_supported() {
 }
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
-  static const KernelOp<RowLinear> row_linear;
-  static const KernelOp<RowLinearBias> row_linear_bias;
+  static const KernelOp<RowLinear<false, 1, false>> row_linear;  // in packages of before
+  static const KernelOp<RowLinear<false, 1, true>> row_linear_bias;
+  static const KernelOp<RowLinear<true, 1, false>> spread_row_linear;
+  static const KernelOp<RowLinear<true, 1, true>> spread_row_linear_bias;
+  static const KernelOp<RowLinear<true, 2, false>> spread_row_linear_16;
+  static const KernelOp<RowLinear<true, 2, true>> spread_row_linear_16_bias;
+  static const KernelOp<SpreadRows> spread_rows;
   static const KernelOp<ExactAttention> exact_attention;
   static const KernelOp<IntegerAttention> integer_attention;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
-  static const ort::CustomOp* const operators[] = {&row_linear,      &row_linear_bias,   &rotary_heads,
-                                                   &exact_attention, &integer_attention, &swiglu};
+  static const ort::CustomOp* const operators[] = {
+      &row_linear,           &row_linear_bias,           &spread_row_linear, &spread_row_linear_bias,
+      &spread_row_linear_16, &spread_row_linear_16_bias, &spread_rows,       &rotary_heads,
+      &exact_attention,      &integer_attention,         &swiglu};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

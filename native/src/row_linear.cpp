@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "row_product.h"
+#include "scratch.h"
 
 namespace reader_edge {
 namespace {
@@ -16,27 +16,6 @@ constexpr std::size_t kSerialQuantized = 16 * 1024;  // values, likewise
 
 std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
 std::size_t rounded_up(std::size_t value, std::size_t to) { return divided_up(value, to) * to; }
-
-// Rows as bytes, in memory that a thread keeps from call to call.
-QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows, std::size_t num_inputs) {
-  thread_local std::vector<std::uint8_t> buffer;
-  thread_local std::vector<float> scales;
-  const std::size_t stride = rounded_up(num_inputs, kRowAlignment);
-  buffer.resize(std::max(buffer.size(), num_rows * stride + kRowAlignment));
-  scales.resize(std::max(scales.size(), num_rows));
-  const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
-  auto* const values = reinterpret_cast<std::uint8_t*>(rounded_up(address, kRowAlignment));
-  float* const row_scales = scales.data();
-  const auto quantize = [=](std::size_t row) {
-    row_scales[row] = quantize_row(rows + row * num_inputs, num_inputs, values + row * stride, stride);
-  };
-  if (num_rows * num_inputs <= kSerialQuantized) {
-    for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
-  } else {
-    call.parallel_for(num_rows, quantize);
-  }
-  return {values, stride, row_scales, num_rows};
-}
 
 // Outputs [first, last) of each row, while they are in a core's own cache.
 void add_bias(const float* bias, std::size_t first, std::size_t last, std::size_t num_rows, float* output,
@@ -64,11 +43,47 @@ const float* of_outputs(const KernelAttributes& attributes, std::size_t input, s
 
 }  // namespace
 
-RowLinear::RowLinear(const KernelAttributes& attributes)
-    : weight_(packed(attributes.constant<std::int8_t>(1))),
-      scales_(of_outputs(attributes, 2, weight_.num_outputs())) {}
+RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
+    : num_planes_(form.num_planes), weight_(packed(attributes.constant<std::int8_t>(form.weight_input()))) {
+  scales_ = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
+  if (form.has_bias) bias_ = of_outputs(attributes, form.weight_input() + 2, weight_.num_outputs());
+  if (form.is_spread) spread_.emplace(attributes);
+  if (spread_ && spread_->num_inputs() != weight_.num_inputs()) {
+    throw std::invalid_argument("RowLinear: sizes of weight and stretch do not fit");
+  }
+}
 
-void RowLinear::multiply(KernelCall& call, const float* bias) const {
+// Rows as bytes, in memory that a thread keeps from call to call.
+QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, std::size_t num_rows) const {
+  thread_local Scratch<std::uint8_t> kept_values;
+  thread_local Scratch<float> kept_scales;
+  const std::size_t num_inputs = weight_.num_inputs(), stride = rounded_up(num_inputs, kRowAlignment);
+  std::uint8_t* const values = kept_values.take(static_cast<std::int64_t>(num_rows * num_planes_ * stride));
+  float* const scales = kept_scales.take(static_cast<std::int64_t>(num_rows));
+  const auto quantize = [=](std::size_t index) {
+    thread_local Scratch<float> kept_row;
+    const float* const row = rows + index * num_inputs;
+    std::uint8_t* const bytes = values + index * num_planes_ * stride;
+    if (!spread_) {
+      scales[index] = quantize_row(row, num_inputs, bytes, stride);
+      return;
+    }
+    float* const integers = kept_row.take(static_cast<std::int64_t>(stride));
+    const SpreadRow spread = spread_->apply(row, integers);
+    const float scale = num_planes_ == 1
+                            ? round_integers(integers, spread.largest, num_inputs, bytes, stride)
+                            : round_integers_16(integers, spread.largest, num_inputs, bytes, bytes + stride, stride);
+    scales[index] = scale * spread.step;
+  };
+  if (num_rows * num_inputs <= kSerialQuantized) {
+    for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
+  } else {
+    call.parallel_for(num_rows, quantize);
+  }
+  return {values, stride, scales, num_rows, num_planes_};
+}
+
+void RowProduct::compute(KernelCall& call) const {
   const auto rows = call.input<float>(0);
   const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = weight_.num_inputs();
   if (rank == 0 || rows.size(rank - 1) != num_inputs) {
@@ -81,21 +96,22 @@ void RowLinear::multiply(KernelCall& call, const float* bias) const {
   if (num_rows == 0) return;
 
   // A task is a group of rows times a run of blocks; all rows of a group share each read of the weights.
-  const QuantizedRows all = quantized(call, rows.data, num_rows, num_inputs);
-  const std::size_t group_rows = std::max(kGroupBytes / all.stride / kTileRows * kTileRows, kTileRows);
+  const QuantizedRows all = quantized(call, rows.data, num_rows);
+  const std::size_t row_bytes = all.stride * num_planes_;
+  const std::size_t group_rows = std::max(kGroupBytes / row_bytes / kTileRows * kTileRows, kTileRows);
   const bool is_serial = num_rows * num_inputs * num_outputs <= kSerialProducts;
   const std::size_t run = is_serial ? weight_.num_blocks() : divided_up(kTaskBytes, weight_.block_bytes());
   const std::size_t num_runs = divided_up(weight_.num_blocks(), run);
   const auto multiply_task = [&](std::size_t task) {
     const std::size_t first_row = task / num_runs * group_rows, first = task % num_runs * run;
     const std::size_t last = std::min(first + run, weight_.num_blocks());
-    const QuantizedRows group{all.values + first_row * all.stride, all.stride, all.scales + first_row,
-                              std::min(group_rows, num_rows - first_row)};
+    const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row,
+                              std::min(group_rows, num_rows - first_row), num_planes_};
     float* const outputs = output + first_row * num_outputs;
     for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales_, outputs);
-    if (bias != nullptr) {
+    if (bias_ != nullptr) {
       const std::size_t end = std::min(last * kBlockOutputs, num_outputs);
-      add_bias(bias, first * kBlockOutputs, end, group.count, outputs, num_outputs);
+      add_bias(bias_, first * kBlockOutputs, end, group.count, outputs, num_outputs);
     }
   };
   const std::size_t num_tasks = divided_up(num_rows, group_rows) * num_runs;
@@ -105,8 +121,5 @@ void RowLinear::multiply(KernelCall& call, const float* bias) const {
     call.parallel_for(num_tasks, multiply_task);
   }
 }
-
-RowLinearBias::RowLinearBias(const KernelAttributes& attributes)
-    : RowLinear(attributes), bias_(of_outputs(attributes, 3, num_outputs())) {}
 
 }  // namespace reader_edge

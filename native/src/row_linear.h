@@ -3,41 +3,59 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "kernel.h"
 #include "packed_weight.h"
+#include "row_product.h"
+#include "spread.h"
 
 namespace reader_edge {
 
-class RowLinear {
- public:
-  static constexpr const char* kName = "RowLinear";
-  static constexpr std::array kInputs{ort::kFloat, ort::kInt8, ort::kFloat};  // rows, weight (J, K), scales (J,)
-  static constexpr std::array kOutputs{ort::kFloat};                          // (..., J)
+// is_spread: whether a row's large inputs are spread first. num_planes: of bytes that it is rounded to then, one or two.
+struct RowForm {
+  bool is_spread, has_bias;
+  std::size_t num_planes;
 
-  explicit RowLinear(const KernelAttributes& attributes);
-  void compute(KernelCall& call) const { multiply(call, nullptr); }
-
- protected:
-  std::size_t num_outputs() const { return weight_.num_outputs(); }
-  void multiply(KernelCall& call, const float* bias) const;  // bias (J,), or none
-
- private:
-  PackedWeight weight_;
-  const float* scales_;
+  constexpr std::size_t weight_input() const { return is_spread ? 3 : 1; }
+  constexpr std::size_t num_inputs() const { return weight_input() + 2 + has_bias; }
 };
 
-// The same, and a bias (J,) added last.
-class RowLinearBias : public RowLinear {
+class RowProduct {
  public:
-  static constexpr const char* kName = "RowLinearBias";
-  static constexpr std::array kInputs{ort::kFloat, ort::kInt8, ort::kFloat, ort::kFloat};
-
-  explicit RowLinearBias(const KernelAttributes& attributes);
-  void compute(KernelCall& call) const { multiply(call, bias_); }
+  RowProduct(const KernelAttributes& attributes, const RowForm& form);
+  void compute(KernelCall& call) const;
 
  private:
-  const float* bias_;
+  QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows) const;
+
+  std::size_t num_planes_;
+  std::optional<Spread> spread_;
+  PackedWeight weight_;
+  const float* scales_;
+  const float* bias_ = nullptr;
+};
+
+// rows, [stretch (K,), hadamard (b, b),] weight (J, K), scales (J,)[, bias (J,), added last] -> (..., J)
+template <bool kIsSpread, std::size_t kNumPlanes, bool kHasBias>
+class RowLinear : public RowProduct {
+  static constexpr RowForm kForm{kIsSpread, kHasBias, kNumPlanes};
+  static constexpr std::array<const char*, 6> kNames{"RowLinear",           "RowLinearBias",     "SpreadRowLinear",
+                                                     "SpreadRowLinearBias", "SpreadRowLinear16", "SpreadRowLinear16Bias"};
+
+  static constexpr auto input_types() {
+    std::array<ort::ElementType, kForm.num_inputs()> types{};
+    for (auto& type : types) type = ort::kFloat;
+    types[kForm.weight_input()] = ort::kInt8;
+    return types;
+  }
+
+ public:
+  static constexpr const char* kName = kNames[2 * (kIsSpread + kNumPlanes - 1) + kHasBias];
+  static constexpr std::array kInputs = input_types();
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit RowLinear(const KernelAttributes& attributes) : RowProduct(attributes, kForm) {}
 };
 
 }  // namespace reader_edge

@@ -14,7 +14,14 @@ constexpr std::size_t kStepVectors = kStep / kVector;
 constexpr int kZeroPoint = 128;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
 constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
+constexpr float kBase = 256.0f;
+constexpr float kSteps = 127.0f, kSteps16 = 127 * kBase + 127;
 constexpr float kSmallestScale = 1e-9f;
+
+// Of the 16 numbers from k on, those that are there.
+inline __mmask16 lanes_left(std::size_t count, std::size_t k) {
+  return count >= k + 16 ? 0xffff : k >= count ? 0 : static_cast<__mmask16>((1u << (count - k)) - 1);
+}
 
 // The instruction itself: GCC 12 keeps too many copies of the sums when it is an intrinsic.
 inline void add_products(__m512i& sum, __m512i values, __m512i weights) {
@@ -45,22 +52,28 @@ struct Block {
   __mmask16 outputs;
 };
 
-// kRows rows from `row` on times a block, all sums in registers.
-template <int kRows, int kFetched>
+// The sums of a row, without what the zero point added, times the weights' scales.
+inline __m512 scaled_sum(const __m512i (&sums)[kStepVectors], const Block& block) {
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(quarter_sums(sums), block.corrections)), block.scales);
+}
+
+// kRows rows from `row` on, of kPlanes rows of bytes each, times a block, all sums in registers.
+template <int kRows, int kPlanes, int kFetched>
 void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& block, float* output, std::size_t stride) {
-  const std::uint8_t* a = rows.values + row * rows.stride;
+  constexpr int kByteRows = kRows * kPlanes;
+  const std::uint8_t* a = rows.values + row * kPlanes * rows.stride;
   const std::int8_t* w = block.values;
   const std::int8_t* ahead = block.ahead;
-  __m512i sums[kRows][kStepVectors];
+  __m512i sums[kByteRows][kStepVectors];
 #pragma GCC unroll 6
-  for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = sums[m][2] = sums[m][3] = _mm512_setzero_si512();
+  for (int m = 0; m < kByteRows; ++m) sums[m][0] = sums[m][1] = sums[m][2] = sums[m][3] = _mm512_setzero_si512();
   for (std::size_t chunk = 0; chunk < block.num_chunks; ++chunk, w += kStep, ahead += kStep, a += kChunk) {
 #pragma GCC unroll 2
     for (int i = 0; i < kFetched; ++i) _mm_prefetch(ahead + i * kVector, _MM_HINT_T1);
     const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + kVector);
     const __m512i w2 = _mm512_load_si512(w + 2 * kVector), w3 = _mm512_load_si512(w + 3 * kVector);
 #pragma GCC unroll 6
-    for (int m = 0; m < kRows; ++m) {
+    for (int m = 0; m < kByteRows; ++m) {
       const __m512i values = in_all_quarters(a + m * rows.stride);
       add_products(sums[m][0], values, w0);
       add_products(sums[m][1], values, w1);
@@ -70,39 +83,75 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& bloc
   }
 #pragma GCC unroll 6
   for (int m = 0; m < kRows; ++m) {
-    const __m512 sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(quarter_sums(sums[m]), block.corrections));
-    const __m512 scaled = _mm512_mul_ps(sum, block.scales);
-    const __m512 result = _mm512_mul_ps(scaled, _mm512_set1_ps(rows.scales[row + m]));
+    __m512 product = scaled_sum(sums[m * kPlanes], block);
+    if constexpr (kPlanes == 2) {
+      product = _mm512_add_ps(_mm512_mul_ps(product, _mm512_set1_ps(kBase)), scaled_sum(sums[m * kPlanes + 1], block));
+    }
+    const __m512 result = _mm512_mul_ps(product, _mm512_set1_ps(rows.scales[row + m]));
     _mm512_mask_storeu_ps(output + (row + m) * stride, block.outputs, result);
   }
 }
 
 using Tile = void (*)(const QuantizedRows&, std::size_t, const Block&, float*, std::size_t);
 template <int kFetched>
-constexpr Tile kTiles[kTileRows] = {multiply_tile<1, kFetched>, multiply_tile<2, kFetched>, multiply_tile<3, kFetched>,
-                                    multiply_tile<4, kFetched>, multiply_tile<5, kFetched>, multiply_tile<6, kFetched>};
+constexpr Tile kTiles[] = {multiply_tile<1, 1, kFetched>, multiply_tile<2, 1, kFetched>, multiply_tile<3, 1, kFetched>,
+                           multiply_tile<4, 1, kFetched>, multiply_tile<5, 1, kFetched>, multiply_tile<6, 1, kFetched>};
+template <int kFetched>
+constexpr Tile kTiles16[] = {multiply_tile<1, 2, kFetched>, multiply_tile<2, 2, kFetched>,
+                             multiply_tile<3, 2, kFetched>};
+
+template <int kFetched>
+const Tile* tiles_for(std::size_t num_planes) {
+  return num_planes == 1 ? kTiles<kFetched> : kTiles16<kFetched>;
+}
+
+void store_bytes(__m512i integers, __mmask16 mask, std::uint8_t* values) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(integers, _mm512_set1_epi32(kZeroPoint)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(values), _mm_maskz_mov_epi8(mask, bytes));
+}
 
 }  // namespace
 
 float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
   __m512 largest = _mm512_setzero_ps();
   for (std::size_t k = 0; k < num_inputs; k += 16) {
-    const __mmask16 mask = num_inputs - k >= 16 ? 0xffff : static_cast<__mmask16>((1u << (num_inputs - k)) - 1);
+    const __mmask16 mask = lanes_left(num_inputs, k);
     largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, row + k)));
   }
   const float scale = std::max(_mm512_reduce_max_ps(largest) * kRowFactor, kSmallestScale);
   const __m512 divisor = _mm512_set1_ps(scale);
   const __m512 low = _mm512_set1_ps(-128.0f), high = _mm512_set1_ps(127.0f);
-  const __m512i zero_point = _mm512_set1_epi32(kZeroPoint);
   for (std::size_t k = 0; k < stride; k += kChunk) {
-    const std::size_t left = num_inputs > k ? num_inputs - k : 0;
-    const __mmask16 mask = left >= 16 ? 0xffff : static_cast<__mmask16>((1u << left) - 1);
+    const __mmask16 mask = lanes_left(num_inputs, k);
     const __m512 value = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, row + k), divisor);
-    const __m512i rounded = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(value, low), high));
-    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(rounded, zero_point));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(values + k), _mm_maskz_mov_epi8(mask, bytes));
+    store_bytes(_mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(value, low), high)), mask, values + k);
   }
   return scale;
+}
+
+float round_integers(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values,
+                     std::size_t stride) {
+  const float top = std::max(largest, 1.0f);
+  const __m512 steps_of_one = _mm512_set1_ps(kSteps / top);
+  for (std::size_t k = 0; k < stride; k += kChunk) {
+    const __mmask16 mask = lanes_left(num_inputs, k);
+    store_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k), steps_of_one)), mask, values + k);
+  }
+  return top / kSteps;
+}
+
+float round_integers_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
+                        std::size_t stride) {
+  const float top = std::max(largest, 1.0f);
+  const __m512 steps_of_one = _mm512_set1_ps(kSteps16 / top);
+  for (std::size_t k = 0; k < stride; k += kChunk) {
+    const __mmask16 mask = lanes_left(num_inputs, k);
+    const __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k), steps_of_one));
+    const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(steps, _mm512_set1_epi32(kZeroPoint)), 8);
+    store_bytes(upper, mask, high + k);
+    store_bytes(_mm512_sub_epi32(steps, _mm512_slli_epi32(upper, 8)), mask, low + k);
+  }
+  return top / kSteps16;
 }
 
 void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::size_t index, const float* scales,
@@ -115,8 +164,11 @@ void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::
               weight.num_chunks(), _mm512_maskz_loadu_ps(outputs, scales + first), corrections, outputs};
   // Tiles of equal height, or nearly so. A single one streams through memory; several fetch the next block in parts,
   // so that memory is busy while they read this one from the cache.
-  const std::size_t num_tiles = (rows.count + kTileRows - 1) / kTileRows;
-  const auto& tiles = num_tiles == 1 ? kTiles<0> : num_tiles < kStepVectors ? kTiles<2> : kTiles<1>;
+  const std::size_t tile_rows = kTileRows / rows.num_planes;
+  const std::size_t num_tiles = (rows.count + tile_rows - 1) / tile_rows;
+  const Tile* const tiles = num_tiles == 1              ? tiles_for<0>(rows.num_planes)
+                            : num_tiles < kStepVectors ? tiles_for<2>(rows.num_planes)
+                                                       : tiles_for<1>(rows.num_planes);
   const std::size_t fetched = num_tiles < kStepVectors ? 2 : 1;
   std::size_t row = 0;
   for (std::size_t tile = 0; tile < num_tiles; ++tile) {

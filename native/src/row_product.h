@@ -8,21 +8,28 @@
 
 namespace reader_edge {
 
-constexpr std::size_t kTileRows = 6;  // rows that share each weight read
+constexpr std::size_t kTileRows = 6;  // rows of bytes that share each weight read
 
-// Quantised rows (R, stride), stored unsigned as value + 128, zeros beyond K, and a scale for each row.
+// Rows (R, planes, stride) of bytes, stored unsigned as value + 128, zeros beyond K, and a scale for each row. Of two
+// planes the first counts 256 times as much.
 struct QuantizedRows {
   const std::uint8_t* values;
   std::size_t stride;
   const float* scales;
-  std::size_t count;
+  std::size_t count, num_planes;
 };
 
 // One row of floats to `stride` bytes, a multiple of kChunk; returns its scale.
 float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
 
+// The same of a row of integers, of which the largest is known; and to two planes.
+float round_integers(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
+float round_integers_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
+                        std::size_t stride);
+
 // Outputs of one block of the weight to output (R, J): integer product * weight scale * row scale, rounded after each
-// factor. scales: of all outputs (J,).
+// factor; of two planes, 256 * the first + the second in place of the product with the weight scale. scales: of all
+// outputs (J,).
 void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::size_t block, const float* scales,
                     float* output);
 

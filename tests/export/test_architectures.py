@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.calibration import Calibration, calibrate
 from reader_edge_export.graph import write_graph
 from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
@@ -23,6 +24,7 @@ from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, MASKED
+from tests.export.spread_float_products import SpreadFloatProducts, unrounded_columns
 from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VOCAB_SIZE
 
 LIMIT = 5e-6
@@ -31,11 +33,21 @@ LENGTHS = [20, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 NUM_NODES = len(PARENTS)
 CAPACITY = 40
+NOT_CALIBRATED = Calibration()
 GARBAGE = 3.3
 PROMPTS, TREE = (np.random.default_rng(size).integers(3, VOCAB_SIZE, (2, size)) for size in (max(LENGTHS), NUM_NODES))
 
 FloatArray = npt.NDArray[np.float32]
-Traced = tuple[FloatArray, Path, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A source's logits of every path (2, N, V), its graph with markers, its sliding window, and its calibration."""
+
+    expected: FloatArray
+    graph: Path
+    window: int | None
+    calibration: Calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ ARCHITECTURES = {  # by model_type
 
 @pytest.fixture(scope="module")
 def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Traced]:
-    """model_type -> (the source's logits of every path, graph with markers, sliding window)."""
+    """model_type -> what was traced, once each."""
     done: dict[str, Traced] = {}
 
     def trace(model_type: str) -> Traced:
@@ -82,7 +94,8 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
             graph = tmp_path_factory.mktemp(model_type) / "traced.onnx"
             with quiet_libraries():
                 layers = trace_model(model, MAX_CONTEXT, graph)
-            done[model_type] = (_path_logits(model), graph, sliding_window_of(layers))
+            calibration = calibrate(model, np.resize(PROMPTS, (4, 50)).tolist())
+            done[model_type] = Traced(_path_logits(model), graph, sliding_window_of(layers), calibration)
         return done[model_type]
 
     return trace
@@ -93,25 +106,38 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
-    expected, graph, window = traced(model_type)
-    assert (window == 8) == ARCHITECTURES[model_type].has_windows
-    write_graph(graph, tmp_path, ExportOptions("fp32", attention))
-    logits = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
-    assert np.abs(logits - expected).max() < LIMIT
-    assert np.abs(expected).max() > 0.5  # else the limit says nothing
+    source = traced(model_type)
+    assert (source.window == 8) == ARCHITECTURES[model_type].has_windows
+    write_graph(source.graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED)
+    logits = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    assert np.abs(logits - source.expected).max() < LIMIT
+    assert np.abs(source.expected).max() > 0.5  # else the limit says nothing
     assert not GraphFile.read(tmp_path / GRAPH_NAME).has_subgraphs  # a package with them would be refused
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
-def test_int8_operators_compute_the_same_with_native_kernels_and_without(
-    model_type: str, traced: Callable[[str], Traced], tmp_path: Path
+def test_rows_that_are_spread_for_rounding_are_the_same_products(
+    model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, graph, window = traced(model_type)
-    write_graph(graph, tmp_path, ExportOptions("int8", "exact"))
-    pure = _GraphRunner(tmp_path / GRAPH_NAME, window).tree_logits(PROMPTS, TREE)
-    assert np.abs(pure - expected).max() < INT8_LIMIT * np.abs(expected).max()
+    source = traced(model_type)
+    monkeypatch.setattr("reader_edge_export.quantize.Int8Products", SpreadFloatProducts)
+    monkeypatch.setattr("reader_edge_export.quantize.vocabulary.quantize_columns", unrounded_columns)
+    write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration)
+    logits = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    assert np.abs(logits - source.expected).max() < 2 * LIMIT
+
+
+@pytest.mark.parametrize("precision", ["int8", "int8-a16"])
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_int8_operators_compute_the_same_with_native_kernels_and_without(
+    model_type: str, precision: str, traced: Callable[[str], Traced], tmp_path: Path
+) -> None:
+    source = traced(model_type)
+    write_graph(source.graph, tmp_path, ExportOptions(precision, "exact"), source.calibration)
+    pure = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    assert np.abs(pure - source.expected).max() < INT8_LIMIT * np.abs(source.expected).max()
     if native_library() is not None:
-        native = _GraphRunner(tmp_path / GRAPH_NAME, window, native_library()).tree_logits(PROMPTS, TREE)
+        native = _GraphRunner(tmp_path / GRAPH_NAME, source.window, native_library()).tree_logits(PROMPTS, TREE)
         np.testing.assert_array_equal(native, pure)
 
 
@@ -119,15 +145,17 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
 def test_a_layer_of_an_int8_graph_has_few_nodes(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
-    _, graph, _ = traced(model_type)
-    operators = _int8_operators(graph, tmp_path)
+    source = traced(model_type)
+    operators = _int8_operators(source.graph, tmp_path, source.calibration)
     architecture = ARCHITECTURES[model_type]
     assert operators["RotaryHeads"] == (NUM_LAYERS if architecture.fuses_heads else 0)
     assert operators["SwiGLU"] == (NUM_LAYERS if architecture.fuses_swiglu else 0)
     head_biases = 1 if model_type == "phi" else 0
-    assert operators["RowLinearBias"] == NUM_LAYERS * architecture.num_biases + head_biases
+    assert operators["SpreadRowLinearBias"] == NUM_LAYERS * architecture.num_biases + head_biases
     if architecture.fuses_heads and operators["IntegerAttention"]:
-        assert operators["Reshape"] == 0  # heads are merged where attention writes them
+        assert operators["Reshape"] == (
+            0 if model_type == "phi" else 2
+        )  # of a tied embedding; heads are merged where attention writes them
 
 
 def test_readme_lists_the_supported_architectures() -> None:
@@ -149,14 +177,14 @@ def test_biases_that_are_all_alike_are_part_of_the_product_too(
             torch.nn.init.zeros_(parameter)
     with quiet_libraries():
         trace_model(model, MAX_CONTEXT, tmp_path / "traced.onnx")
-    operators = _int8_operators(tmp_path / "traced.onnx", tmp_path)
-    assert (operators["RowLinearBias"], operators["RotaryHeads"]) == (2, 2)
+    calibration = calibrate(model, [list(range(3, 90))])
+    operators = _int8_operators(tmp_path / "traced.onnx", tmp_path, calibration)
+    assert (operators["SpreadRowLinearBias"], operators["RotaryHeads"]) == (2, 2)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], Traced], tmp_path: Path) -> None:
-    _, graph, _ = traced("mistral")
-    write_graph(graph, tmp_path, ExportOptions("fp32", attention))
+    write_graph(traced("mistral").graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED)
     model = ir.load(tmp_path / GRAPH_NAME)
     assert {value.name: str(value.shape) for value in model.graph.inputs} == {
         "input_ids": "[B,N]",
@@ -187,8 +215,7 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
 def test_sizes_are_read_once_and_not_per_layer(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
-    _, graph, _ = traced(model_type)
-    write_graph(graph, tmp_path, ExportOptions("fp32", "exact"))
+    write_graph(traced(model_type).graph, tmp_path, ExportOptions("fp32", "exact"), NOT_CALIBRATED)
     operators = [node.op_type for node in ir.load(tmp_path / GRAPH_NAME).graph]
     assert operators.count("Shape") <= 4
     assert operators.count("Gather") <= 2
@@ -203,8 +230,8 @@ def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str]
     assert "tree_mask_sliding" not in names
 
 
-def _int8_operators(traced: Path, folder: Path) -> Counter[str]:
-    write_graph(traced, folder, ExportOptions("int8", "exact"))
+def _int8_operators(traced: Path, folder: Path, calibration: Calibration) -> Counter[str]:
+    write_graph(traced, folder, ExportOptions("int8", "exact"), calibration)
     return Counter(node.op_type for node in ir.load(folder / GRAPH_NAME).graph)
 
 

@@ -7,16 +7,31 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.calibration import Calibration, InputMoments
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 
 Float32Array = npt.NDArray[np.float32]
 
-# Stores a matrix and multiplies by it: rows (..., K), weight (K, J), bias (J,) or None, name -> (..., J)
-Multiply = Callable[[ir.Value, Float32Array, ir.Value | None, str], ir.Value]
+
+@dataclass(frozen=True, slots=True)
+class MergedProduct:
+    """All products of the same rows (..., K): weights (K, J) and biases (J,) side by side, bias None without any.
+
+    inputs: what the rows are like.
+    """
+
+    rows: ir.Value
+    weight: Float32Array
+    bias: ir.Value | None
+    inputs: InputMoments
+    name: str
+
+
+Multiply = Callable[[MergedProduct], ir.Value]  # stores the matrix and multiplies by it: (..., J)
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class _Product:
     """A MatMul or Gemm node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one.
 
     last: the node whose output is the whole, bias included.
@@ -29,40 +44,48 @@ class Product:
     bias: Float32Array | None
 
 
-def replace_products(editor: GraphEditor, multiply: Multiply) -> None:
+def replace_products(editor: GraphEditor, multiply: Multiply, calibration: Calibration) -> None:
     """Give every product with a constant weight the stored form; products of the same rows become one, then split."""
     for group in _grouped(editor.graph):
-        outputs = _multiply_together(editor, multiply, group)
+        merged = _merged(editor, group, calibration)
+        outputs = _outputs(editor, group, merged, multiply(merged))
         for product, output in zip(group, outputs, strict=True):
             editor.replace(product.last, [output])
 
 
-def _multiply_together(editor: GraphEditor, multiply: Multiply, group: Sequence[Product]) -> Sequence[ir.Value]:
+def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibration) -> MergedProduct:
     first = group[0]
+    name = first.node.name or "product"
     weight = np.concatenate([product.weight for product in group], axis=1)
-    output = multiply(first.rows, weight, _bias_of(editor, group), first.node.name or "product")
-    if first.rows.shape is not None:
-        output.shape = ir.Shape([*first.rows.shape[:-1], weight.shape[1]])
+    return MergedProduct(first.rows, weight, _bias_of(editor, group, name), calibration.inputs_of(first.weight), name)
+
+
+def _outputs(
+    editor: GraphEditor, group: Sequence[_Product], merged: MergedProduct, output: ir.Value
+) -> Sequence[ir.Value]:
+    """The output (..., J) of a merged product, cut into those of its group."""
+    if merged.rows.shape is not None:
+        output.shape = ir.Shape([*merged.rows.shape[:-1], merged.weight.shape[1]])
     outputs = [output]
     if len(group) > 1:
         widths = editor.int64s(*[product.weight.shape[1] for product in group])
         outputs = list(editor.op_multi("Split", [output, widths], len(group), {"axis": -1}))
-    editor.insert_before(first.node)
+    editor.insert_before(group[0].node)
     return outputs
 
 
-def _bias_of(editor: GraphEditor, group: Sequence[Product]) -> ir.Value | None:
+def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Value | None:
     """The biases (J,) of a group side by side, zeros where only others have one."""
     if all(product.bias is None for product in group):
         return None
     biases = [
         np.zeros(product.weight.shape[1], np.float32) if product.bias is None else product.bias for product in group
     ]
-    return editor.constant(np.concatenate(biases), f"{group[0].node.name or 'product'}.bias")
+    return editor.constant(np.concatenate(biases), f"{name}.bias")
 
 
-def _grouped(graph: ir.Graph) -> list[list[Product]]:
-    groups: dict[ir.Value, list[Product]] = {}
+def _grouped(graph: ir.Graph) -> list[list[_Product]]:
+    groups: dict[ir.Value, list[_Product]] = {}
     for node in graph:
         product = _product(node)
         if product is not None:
@@ -70,7 +93,7 @@ def _grouped(graph: ir.Graph) -> list[list[Product]]:
     return list(groups.values())
 
 
-def _product(node: ir.Node) -> Product | None:
+def _product(node: ir.Node) -> _Product | None:
     if node.op_type not in ("MatMul", "Gemm") or node.inputs[0] is None:
         return None
     weight = weight_of(node.inputs[1])
@@ -79,7 +102,7 @@ def _product(node: ir.Node) -> Product | None:
     if node.op_type == "Gemm" and node.attributes.get_int("transB"):
         weight = weight.T
     last, bias = _with_bias(node, weight.shape[1])
-    return Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)
+    return _Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)
 
 
 def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]:

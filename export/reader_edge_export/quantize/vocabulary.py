@@ -6,11 +6,16 @@ width, as with any constant matrix.
 """
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
-from reader_edge_export.quantize.int8 import Int8Products, store_columns
+from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
+
+Float32Array = npt.NDArray[np.float32]
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -23,29 +28,43 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
     editor.replace(marker.node, [logits])
 
 
-def store_vocabulary_int8(editor: GraphEditor, products: Int8Products) -> None:
+def store_vocabulary_int8(editor: GraphEditor, products: Int8Products, calibration: Calibration) -> None:
     """Store embedding and logit head as int8 with a scale per token; one matrix where they are tied."""
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
-    stored, scales = _store(editor, marker.weight, "vocabulary")
+    weight = _matrix(marker.weight)
+    head = products.store(weight.T, calibration.inputs_of(weight.T), "vocabulary")
     hidden = _wanted_rows(editor, marker)
-    editor.replace(marker.node, [products.multiply_stored(hidden, stored, scales, marker.bias)])
-    if embedding.inputs[0] is not marker.weight:
-        stored, scales = _store(editor, embedding.inputs[0], "embedding")
-    _look_up(editor, embedding, stored, scales)
+    editor.replace(marker.node, [products.multiply_stored(hidden, head, marker.bias)])
+    if embedding.inputs[0] is marker.weight:
+        rows = _spread_back(editor, _look_up(editor, head.values, embedding), head)
+        scales = head.scales
+    else:
+        integers, array = quantize_columns(_matrix(embedding.inputs[0]).T)
+        stored = editor.constant(np.ascontiguousarray(integers.T), "embedding.int8")
+        rows, scales = _look_up(editor, stored, embedding), editor.constant(array, "embedding.scale")
+    row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, embedding.inputs[1]]), editor.int64s(-1)])
+    editor.replace(embedding, [editor.op("Mul", [rows, row_scales])])
 
 
-def _store(editor: GraphEditor, matrix: ir.Value | None, name: str) -> tuple[ir.Value, ir.Value]:
-    weight = weight_of(matrix)
+def _matrix(value: ir.Value | None) -> Float32Array:
+    weight = weight_of(value)
     assert weight is not None
-    return store_columns(editor, weight.astype(np.float32).T, name)
+    return weight.astype(np.float32, copy=False)
 
 
-def _look_up(editor: GraphEditor, embedding: ir.Node, stored: ir.Value, scales: ir.Value) -> None:
-    token_ids = embedding.inputs[1]
-    rows = editor.op("Gather", [stored, token_ids], dtype=ir.DataType.INT8)
-    row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, token_ids]), editor.int64s(-1)])
-    editor.replace(embedding, [editor.op("Mul", [editor.cast(rows, ir.DataType.FLOAT), row_scales])])
+def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Value:
+    """Rows of int8 (V, E) as fp32 (B, N, E)."""
+    rows = editor.op("Gather", [stored, embedding.inputs[1]], dtype=stored.dtype or ir.DataType.INT8)
+    return editor.cast(rows, ir.DataType.FLOAT)
+
+
+def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix) -> ir.Value:
+    """Integers (B, N, E) of the spread head, as the plain matrix has them: sums of a block are exact in fp32."""
+    width, block = matrix_shape(head.values)[1], matrix_shape(head.hadamard)[0]
+    blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
+    joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
+    return editor.op("Mul", [joined, head.stretch])
 
 
 def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:

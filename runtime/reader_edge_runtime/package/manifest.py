@@ -38,7 +38,8 @@ CHAT_TEMPLATE_NAME = "chat_template.jinja"
 FORMAT_VERSION = 1
 MASKED = -1e30
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int4")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4")
+QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4")  # weights are integers, and rows of activations too
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
 

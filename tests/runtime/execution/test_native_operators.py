@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import rotary_heads, row_linear, swiglu
+from reader_edge_export.operators import rotary_heads, swiglu
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
@@ -21,24 +19,6 @@ EXTREMES = np.outer(_MAGNITUDES, [1, -1]).astype(np.float32).ravel()
 _ROTARY_INPUTS: dict[str, Sequence[int | str]] = {name: ("B", "N", name) for name in ("qkv", "cosines", "sines")}
 
 pytestmark = needs_kernels
-
-
-@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
-def test_a_bias_keeps_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(num_outputs)
-    weight = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
-    scales, bias = rng.random(num_outputs, np.float32), rng.standard_normal(num_outputs, np.float32)
-
-    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        constants = (editor.constant(array, "constant") for array in (weight, scales, bias))
-        return [row_linear(editor, values[0], *constants)]
-
-    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
-    for num_rows in (1, 2, 3, 7, 16, 200):
-        rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
-        rows[0, 0] = 0
-        (output,) = operator.check(rows=rows)
-        np.testing.assert_array_equal(output[0, 0], bias)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 100, 2048, 4864])
@@ -81,22 +61,6 @@ def test_rotary_heads_keep_the_bits(num_heads: int, num_kv_heads: int, head_size
         cosines, sines = np.cos(angles)[:, None], np.sin(angles)[:, None]
         turned = np.concatenate([x * cosines - y * sines, x * sines + y * cosines], axis=3)
         np.testing.assert_allclose(np.concatenate([query, key], axis=1), turned, atol=1e-6)
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(0, 4), (4, 0), (0, 0)])
-def test_a_product_without_inputs_or_outputs_is_refused(
-    num_inputs: int, num_outputs: int, has_bias: bool, tmp_path: Path
-) -> None:
-    weight, scales = np.ones((num_outputs, num_inputs), np.int8), np.ones(num_outputs, np.float32)
-
-    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        weight_value, scales_value, bias = (editor.constant(array, "constant") for array in (weight, scales, scales))
-        return [row_linear(editor, values[0], weight_value, scales_value, bias if has_bias else None)]
-
-    graph = left_to_kernels(operator_model({"rows": ("B", "N", num_inputs)}, build), tmp_path)
-    with pytest.raises(ProviderError, match="RowLinear: its weight needs two axes, inputs and outputs"):
-        open_session(graph, 1, native_library())
 
 
 @pytest.mark.parametrize(

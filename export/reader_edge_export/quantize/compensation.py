@@ -1,0 +1,86 @@
+"""Rounding whose errors are made up for: what an input's weight loses is added to the inputs not yet rounded.
+
+GPTQ (Frantar et al., arXiv 2210.17323): with H the second moments of the inputs and U^T U the inverse of H, the error
+of weight k over U_kk, times row k of U, is what the weights after k must give so that the outputs change least.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from reader_edge_export.calibration import InputMoments
+
+Float32Array = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
+# Weights of some inputs (k, J), as they are before the first of them is rounded -> the step of each output (J,).
+Steps = Callable[[torch.Tensor], torch.Tensor]
+
+BLOCK = 32  # inputs whose errors are handed on one by one; those after them get the block's at once
+MAX_OUTPUTS = 8192  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
+_DAMPING = 0.1  # of the mean moment: a short text says little of directions that it hardly has
+
+
+class Compensation:
+    """What makes up for the rounding of matrices with the same inputs (K,)."""
+
+    def __init__(self, inputs: InputMoments) -> None:
+        self._factors = [_factor(gram) for gram in inputs.grams]
+
+    def round(self, weight: Float32Array, steps: Steps, lowest: int, highest: int) -> tuple[Int8Array, Float32Array]:
+        """weight (K, J) -> integers in [lowest, highest], int8 (K, J), and the steps of each block, (blocks, J).
+
+        steps: asked once for each block of BLOCK inputs.
+        """
+        rounding = _Rounding(torch.from_numpy(weight.copy()), steps, lowest, highest)
+        rounding.run(self._factors)
+        return rounding.integers.numpy(), torch.stack(rounding.steps).numpy()
+
+
+def parts_of_outputs(num_outputs: int) -> list[slice]:
+    """The outputs of a matrix, MAX_OUTPUTS at a time."""
+    return [slice(begin, begin + MAX_OUTPUTS) for begin in range(0, num_outputs, MAX_OUTPUTS)]
+
+
+def _factor(gram: Float32Array) -> torch.Tensor:
+    """The upper triangular U of a run of inputs, fp32."""
+    damped = torch.from_numpy(gram).double()
+    mean = float(damped.diagonal().mean())
+    damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
+    return factor.float()
+
+
+class _Rounding:
+    """Some outputs of a weight (K, J), which is used up."""
+
+    def __init__(self, weight: torch.Tensor, steps: Steps, lowest: int, highest: int) -> None:
+        self._weight = weight
+        self._steps_of = steps
+        self._bounds = lowest, highest
+        self.integers = torch.empty(weight.shape, dtype=torch.int8)
+        self.steps: list[torch.Tensor] = []
+
+    def run(self, factors: list[torch.Tensor]) -> None:
+        begin = 0
+        for factor in factors:
+            for start in range(0, len(factor), BLOCK):
+                end = min(start + BLOCK, len(factor))
+                errors = self._round_block(begin + start, factor[start:end, start:end])
+                self._weight[begin + end : begin + len(factor)].addmm_(factor[start:end, end:].T, errors, alpha=-1)
+            begin += len(factor)
+
+    def _round_block(self, begin: int, factor: torch.Tensor) -> torch.Tensor:
+        """Round the inputs from `begin` on; their errors (k, J), each over its own factor."""
+        block = self._weight[begin : begin + len(factor)]
+        errors = torch.empty_like(block)
+        steps = self._steps_of(block)
+        self.steps.append(steps)
+        for k, row in enumerate(block):
+            integers = (row / steps).round_().clamp_(*self._bounds)
+            self.integers[begin + k] = integers.to(torch.int8)
+            errors[k] = (row - integers * steps) / factor[k, k]
+            block[k + 1 :].addr_(factor[k, k + 1 :], errors[k], alpha=-1)
+        return errors

@@ -1,0 +1,100 @@
+"""Large inputs are spread over their neighbours before a row is rounded, and the weights take it back.
+
+A few inputs of a layer are much larger than the others, and a scale for the whole row is spent on them. A product
+stays what it is when its rows are turned and its weight is turned back: x w = (H S x) (H S^-1 w / b).
+
+- H, a Walsh-Hadamard matrix over blocks of b inputs, spreads each input over its block (QuaRot, arXiv 2404.00456).
+- S, a stretch of each input, makes the rounding of rows and of weights cost least together. Both are rounded by steps
+  that grow with their length, so the error is the product of |S x|^2 and |S^-1 w|^2, least where the stretch is the
+  root of w_k / x_k, magnitudes of weights and inputs (SmoothQuant, arXiv 2211.10438, has the same form). Its signs are
+  drawn: a block whose inputs agree in sign would add up to one large sum.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.calibration import RUN_STEP, InputMoments
+from reader_edge_export.graph_editor import GraphEditor
+
+Float32Array = npt.NDArray[np.float32]
+
+MAX_BLOCK = 256  # of inputs: sums of as many 16-bit integers are exact in fp32
+_SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not stretched without bound
+
+assert RUN_STEP % MAX_BLOCK == 0  # runs of moments hold whole blocks
+
+
+@cache
+def hadamard(size: int) -> Float32Array:
+    """Sylvester's matrix of ones and minus ones (size, size), its own transpose; size: a power of two."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+def block_size(num_inputs: int) -> int:
+    """The largest power of two that divides a number of inputs, at most MAX_BLOCK."""
+    return min(num_inputs & -num_inputs, MAX_BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """stretch: of each input (K,). block: inputs that are spread over each other."""
+
+    stretch: Float32Array
+    block: int
+
+    @classmethod
+    def fit(cls, weight: Float32Array, inputs: InputMoments) -> "Spread":
+        """For a weight (K, J) and what it is multiplied by."""
+        weights = np.sqrt(np.einsum("kj,kj->k", weight, weight))
+        stretch = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
+        signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), len(stretch))
+        return cls(signs * stretch, block_size(len(stretch)))
+
+    def rows(self, rows: Float32Array) -> Float32Array:
+        """rows (N, K) -> (N, K), as the operators do it but for rounding."""
+        return self._spread_columns(rows * self.stretch)
+
+    def weight(self, weight: Float32Array) -> Float32Array:
+        """weight (K, J) -> (K, J), so that rows(x) @ weight(w) is x @ w."""
+        columns = weight.T / self.stretch
+        return self._spread_columns(columns).T / np.float32(self.block)
+
+    def moments(self, inputs: InputMoments) -> InputMoments:
+        """Of the rows when they are spread."""
+        grams, begin = [], 0
+        for gram in inputs.grams:
+            stretch = self.stretch[begin : begin + len(gram)]
+            half = self._spread_columns(gram * stretch * stretch[:, None])
+            grams.append(self._spread_columns(half.T))
+            begin += len(gram)
+        return InputMoments(grams, inputs.num_rows)
+
+    def _spread_columns(self, matrix: Float32Array) -> Float32Array:
+        blocks = matrix.reshape(len(matrix), -1, self.block) @ hadamard(self.block)
+        return blocks.reshape(matrix.shape)
+
+
+class Spreading:
+    """Spreads as constants of a graph; matrices of the same block share theirs."""
+
+    def __init__(self, editor: GraphEditor) -> None:
+        self._editor = editor
+        self._hadamards: dict[int, ir.Value] = {}
+
+    def constants(self, spread: Spread, name: str) -> tuple[ir.Value, ir.Value]:
+        """A spread's stretch (K,) and Hadamard matrix (b, b)."""
+        if spread.block not in self._hadamards:
+            self._hadamards[spread.block] = self._editor.constant(hadamard(spread.block), "hadamard")
+        return self._editor.constant(spread.stretch, f"{name}.stretch"), self._hadamards[spread.block]
+
+
+def _not_too_small(magnitudes: Float32Array) -> Float32Array:
+    least = magnitudes.mean() * np.float32(_SMALLEST_PART)
+    return np.maximum(magnitudes, least if least > 0 else np.float32(1))

@@ -1,0 +1,48 @@
+// Large inputs of a row spread over their neighbours: blocks of inputs, stretched, times a Walsh-Hadamard matrix.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "kernel.h"
+
+namespace reader_edge {
+
+// Of a row of integers: the size of a step, and the largest number of them.
+struct SpreadRow {
+  float step, largest;
+};
+
+// Memory is the graph's: stretch (K,) float, and a block of inputs, a power of two up to kMaxBlock that divides K.
+class Spread {
+ public:
+  static constexpr std::size_t kMaxBlock = 256;  // sums of as many 16-bit integers are exact in fp32, in any order
+
+  // stretch: inputs' own factors, input 1 of the node; hadamard: ones and minus ones (b, b), input 2.
+  explicit Spread(const KernelAttributes& attributes);
+
+  std::size_t num_inputs() const { return num_inputs_; }
+
+  // A row (K,) to integers in `spread`, which has room for a multiple of 16.
+  SpreadRow apply(const float* row, float* spread) const;
+
+ private:
+  const float* stretch_;
+  std::size_t num_inputs_, block_;
+};
+
+// rows (..., K) -> (..., K), where another operator multiplies.
+class SpreadRows {
+ public:
+  static constexpr const char* kName = "SpreadRows";
+  static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat};  // rows, stretch, hadamard
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit SpreadRows(const KernelAttributes& attributes) : spread_(attributes) {}
+  void compute(KernelCall& call) const;
+
+ private:
+  Spread spread_;
+};
+
+}  // namespace reader_edge

@@ -1,0 +1,45 @@
+"""Products whose rows are spread as for int8, and that round nothing."""
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.calibration import InputMoments
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.linear import MergedProduct
+from reader_edge_export.quantize.spread import Spread, Spreading
+
+Float32Array = npt.NDArray[np.float32]
+
+
+def unrounded_columns(weight: Float32Array) -> tuple[Float32Array, Float32Array]:
+    """In the place of quantize_columns: weight (K, J) as it is, and scales (J,) of one."""
+    return weight, np.ones(weight.shape[1], np.float32)
+
+
+class SpreadFloatProducts:
+    """In the place of Int8Products: the same face and the same spread, fp32 throughout."""
+
+    def __init__(self, editor: GraphEditor, precision: str, is_portable: bool) -> None:
+        self._editor = editor
+        self._spreading = Spreading(editor)
+
+    def multiply(self, product: MergedProduct) -> ir.Value:
+        matrix = self.store(product.weight, product.inputs, product.name)
+        return self.multiply_stored(product.rows, matrix, product.bias)
+
+    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> Int8Matrix:
+        spread = Spread.fit(weight, inputs)
+        values = self._editor.constant(np.ascontiguousarray(spread.weight(weight).T), f"{name}.float")
+        scales = self._editor.constant(np.ones(weight.shape[1], np.float32), f"{name}.scale")
+        return Int8Matrix(values, scales, *self._spreading.constants(spread, name))
+
+    def multiply_stored(self, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None) -> ir.Value:
+        editor, block = self._editor, matrix_shape(matrix.hadamard)[0]
+        stretched = editor.op("Mul", [rows, matrix.stretch])
+        blocks = editor.op("Reshape", [stretched, editor.int64s(0, 0, -1, block)])
+        sums = editor.op("MatMul", [blocks, matrix.hadamard])
+        spread = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
+        product = editor.op("MatMul", [spread, editor.transpose(matrix.values, 1, 0)])
+        return product if bias is None else editor.op("Add", [product, bias])

@@ -1,0 +1,199 @@
+"""Native products of int8 rows: the bits of their definitions at any size, in packages of now and of before."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import Int8Matrix, spread_row_linear, spread_rows
+from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session
+from tests.runtime.execution.native_operator import Operator, left_to_kernels, needs_kernels, operator_model
+
+FloatArray = npt.NDArray[np.float32]
+Outputs = Sequence[ir.Value]
+
+NUM_ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 64, 200)
+
+# What packages of before define.
+_ROW_LINEAR = """
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1]>
+RowLinear (rows, weight, scales) => (output)
+{
+  last = Constant <value_ints = [-1]> ()
+  one = Constant <value_float = 1.0> ()
+  factor = Constant <value_float = 0.007874015718698502> ()
+  smallest = Constant <value_float = 1e-9> ()
+  zero_point = Constant <value = uint8 {128}> ()
+  magnitudes = Abs (rows)
+  largest = ReduceMax <keepdims = 1> (magnitudes, last)
+  full_scales = Mul (largest, factor)
+  row_scales = Max (full_scales, smallest)
+  in_steps = Div (rows, row_scales)
+  quantized = QuantizeLinear (in_steps, one, zero_point)
+  columns = Transpose <perm = [1, 0]> (weight)
+  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
+  output = Mul (product, row_scales)
+}
+"""
+_ROW_LINEAR_BIAS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+RowLinearBias (rows, weight, scales, bias) => (output)
+{
+  product = reader_edge.RowLinear (rows, weight, scales)
+  output = Add (bias, product)
+}
+"""
+
+pytestmark = needs_kernels
+
+
+@pytest.mark.parametrize("num_planes", [1, 2])
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs"),
+    [(1, 5), (8, 1), (37, 3), (100, 37), (48, 7), (64, 4), (96, 1152), (576, 40), (896, 130), (1536, 33), (4864, 3)],
+)
+def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_planes: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_inputs)
+    arrays = _matrix(num_inputs, num_outputs, rng)
+    bias = rng.standard_normal(num_outputs, np.float32)
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
+        matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
+        added = editor.constant(bias, "bias")
+        return [spread_row_linear(editor, values[0], matrix, either, num_planes) for either in (None, added)]
+
+    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+    for num_rows in NUM_ROWS:
+        rows = _rows(num_rows, num_inputs, rng)
+        product, biased = operator.check(rows=rows)
+        np.testing.assert_array_equal(biased, bias + product)
+        np.testing.assert_array_equal(biased[0, 0], bias)
+        expected = _spread(rows, arrays) @ (arrays[0] * arrays[1][:, None]).astype(np.float64).T
+        assert np.abs(product - expected).max() < {1: 0.06, 2: 5e-3}[num_planes] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("num_inputs", [1, 24, 37, 128, 896, 1536])
+def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_inputs)
+    arrays = _matrix(num_inputs, 1, rng)
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
+        stretch, matrix = (editor.constant(array, "constant") for array in arrays[2:])
+        return [editor.op("Add", [spread_rows(editor, values[0], stretch, matrix), editor.scalar(0)])]  # one zero
+
+    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+    for num_rows in NUM_ROWS:
+        rows = _rows(num_rows, num_inputs, rng)
+        (spread,) = operator.check(rows=rows)
+        steps = np.abs(rows * arrays[2]).max(axis=-1, keepdims=True) / 65535
+        assert (np.abs(spread - _spread(rows, arrays)) <= 0.51 * len(arrays[3]) * steps).all()
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
+def test_products_of_packages_of_before_keep_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_outputs)
+    values, scales, _, _ = _matrix(num_inputs, num_outputs, rng)
+    bias = rng.standard_normal(num_outputs, np.float32)
+
+    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Outputs:
+        for text in (_ROW_LINEAR, _ROW_LINEAR_BIAS):
+            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+            editor.model.functions[function.identifier()] = function
+        constants = [editor.constant(array, "constant") for array in (values, scales, bias)]
+        plain = editor.op("RowLinear", [inputs[0], *constants[:2]], domain="reader_edge")
+        return [plain, editor.op("RowLinearBias", [inputs[0], *constants], domain="reader_edge")]
+
+    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+    for num_rows in NUM_ROWS:
+        product, biased = operator.check(rows=_rows(num_rows, num_inputs, rng))
+        np.testing.assert_array_equal(biased, bias + product)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(0, 4), (4, 0), (0, 0)])
+def test_a_product_without_inputs_or_outputs_is_refused(
+    num_inputs: int, num_outputs: int, has_bias: bool, tmp_path: Path
+) -> None:
+    values, scales = np.ones((num_outputs, num_inputs), np.int8), np.ones(num_outputs, np.float32)
+    arrays = values, scales, np.ones(num_inputs, np.float32), hadamard(1)
+    _refused(tmp_path, arrays, scales if has_bias else None, "RowLinear: its weight needs two axes")
+
+
+@pytest.mark.parametrize(
+    ("part", "array", "message"),
+    [
+        (1, np.ones(3, np.float32), "sizes of weight, scales and bias do not fit"),
+        (2, np.ones(32, np.float32), "sizes of weight and stretch do not fit"),
+        (2, np.ones((2, 8), np.float32), "its stretch needs one axis"),
+        (2, np.ones(0, np.float32), "its stretch needs one axis"),
+        (3, np.ones(16, np.float32), "its matrix two"),
+        (3, np.ones((16, 16), np.float32), "no Hadamard matrix"),
+        (3, hadamard(16)[:, :8], "no Hadamard matrix"),
+        (3, hadamard(32), "no Hadamard matrix"),
+        (3, np.ones((3, 3), np.float32), "no Hadamard matrix"),
+        (3, np.ones((0, 0), np.float32), "no Hadamard matrix"),
+    ],
+)
+def test_constants_that_do_not_fit_are_refused(part: int, array: FloatArray, message: str, tmp_path: Path) -> None:
+    arrays: list[npt.NDArray[np.generic]] = [*_matrix(16, 4, np.random.default_rng(0))]
+    arrays[part] = array
+    _refused(tmp_path, arrays, None, message)
+
+
+def test_rows_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
+    arrays = _matrix(16, 4, np.random.default_rng(0))
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
+        constants = [editor.constant(array, "constant") for array in arrays]
+        product = spread_row_linear(editor, values[0], Int8Matrix(*constants), None, 1)
+        return [product, spread_rows(editor, values[0], *constants[2:])]
+
+    operator = Operator(tmp_path, {"rows": ("B", "N", "K")}, build)
+    with pytest.raises(Fail, match="do not fit"):
+        operator.run_native({"rows": np.zeros((1, 2, 17), np.float32)})
+
+
+def _matrix(
+    num_inputs: int, num_outputs: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int8], FloatArray, FloatArray, FloatArray]:
+    """Values (J, K), scales (J,), stretch (K,) and the Hadamard matrix of its blocks."""
+    values = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
+    stretch = rng.standard_normal(num_inputs, np.float32)
+    return values, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))
+
+
+def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> FloatArray:
+    """(2, N, K): the first of zeros, the last with one large input, half of them tiny."""
+    rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
+    rows[0, 0] = 0
+    rows[1, : num_rows // 2] *= np.float32(1e-12)
+    rows[1, -1, 0] *= np.float32(1e4)
+    return rows
+
+
+def _spread(rows: FloatArray, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+    stretch, matrix = arrays[2].astype(np.float64), arrays[3].astype(np.float64)
+    spread: npt.NDArray[np.float64] = ((rows * stretch).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
+    return spread
+
+
+def _refused(folder: Path, arrays: Sequence[npt.NDArray[np.generic]], bias: FloatArray | None, message: str) -> None:
+    """Loading a product with these constants fails with the message."""
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
+        matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
+        added = None if bias is None else editor.constant(bias, "bias")
+        return [spread_row_linear(editor, values[0], matrix, added, 1)]
+
+    graph = left_to_kernels(operator_model({"rows": ("B", "N", "K")}, build), folder)
+    with pytest.raises(ProviderError, match=message):
+        open_session(graph, 1, native_library())
