@@ -15,7 +15,7 @@ class ExportOptions:
     precision: one of PRECISIONS. attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
-    calibration_text: a text file that rounding to int8 and int4 may learn from; None takes the bundled texts.
+    calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
     precision: str = "int8"

@@ -26,7 +26,7 @@ from reader_edge.commands import options
 @click.option(
     "--calibration-text",
     type=options.FILE,
-    help="Text that int8 and int4 may learn from what to keep. Default: bundled ones.",
+    help="Text that int8, int8-a16 and int4 are calibrated on. Default: bundled ones.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
