@@ -75,12 +75,12 @@ class _Rounding:
     def _round_block(self, begin: int, factor: torch.Tensor) -> torch.Tensor:
         """Round the inputs from `begin` on; their errors (k, J), each over its own factor."""
         block = self._weight[begin : begin + len(factor)]
-        errors = torch.empty_like(block)
+        integers, errors = torch.empty_like(block), torch.empty_like(block)
         steps = self._steps_of(block)
         self.steps.append(steps)
         for k, row in enumerate(block):
-            integers = (row / steps).round_().clamp_(*self._bounds)
-            self.integers[begin + k] = integers.to(torch.int8)
-            errors[k] = (row - integers * steps) / factor[k, k]
+            torch.div(row, steps, out=integers[k]).round_().clamp_(*self._bounds)
+            torch.addcmul(row, integers[k], steps, value=-1, out=errors[k]).div_(factor[k, k])
             block[k + 1 :].addr_(factor[k, k + 1 :], errors[k], alpha=-1)
+        self.integers[begin : begin + len(factor)] = integers
         return errors
