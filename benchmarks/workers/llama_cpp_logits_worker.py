@@ -11,15 +11,23 @@ F32 = 0  # ggml's number of the type
 
 class LlamaCppLogitsWorker:
     def load(self, model: str, threads: int, max_length: int) -> dict[str, Any]:
-        is_full = model.endswith("f32.gguf")  # the reference's keys and values are not rounded either
-        cache = {"type_k": F32, "type_v": F32} if is_full else {}
-        sizes = {"n_ctx": max_length, "n_batch": max_length}
-        self.llama = llama_cpp.Llama(model, n_threads=threads, n_threads_batch=threads, verbose=False, **sizes, **cache)
+        weights = llama_cpp.llama_model_default_params()
+        weights.use_extra_bufts = False  # weights as they lie in the file: llama.cpp's AMX kernels crash in some VMs
+        context = llama_cpp.llama_context_default_params()
+        context.n_ctx = context.n_batch = max_length
+        context.n_threads = context.n_threads_batch = threads
+        if model.endswith("f32.gguf"):  # a reference's keys and values are not rounded either
+            context.type_k = context.type_v = F32
+            context.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self.model = llama_cpp.llama_model_load_from_file(model.encode(), weights)
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {model}")
+        self.context = llama_cpp.llama_init_from_model(self.model, context)
         self.batch = llama_cpp.llama_batch_init(max_length, 0, 1)
         return {}
 
     def logits(self, token_ids: list[int], out: str) -> dict[str, Any]:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.llama.ctx), True)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
         self.batch.n_tokens = len(token_ids)
         for i, token_id in enumerate(token_ids):
             self.batch.token[i] = token_id
@@ -27,11 +35,11 @@ class LlamaCppLogitsWorker:
             self.batch.n_seq_id[i] = 1
             self.batch.seq_id[i][0] = 0
             self.batch.logits[i] = True
-        status = llama_cpp.llama_decode(self.llama.ctx, self.batch)
+        status = llama_cpp.llama_decode(self.context, self.batch)
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")
-        shape = (len(token_ids), self.llama.n_vocab())
-        np.save(out, np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.llama.ctx), shape))
+        shape = (len(token_ids), llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model)))
+        np.save(out, np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.context), shape))
         return {}
 
 
