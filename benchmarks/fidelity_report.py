@@ -66,8 +66,8 @@ def _section(name: str, model: Mapping[str, Any]) -> str:
             row["name"],
             row["reference"],
             f"{row['num_bytes'] / 1e6:.0f} MB",
-            f"{row['figures']['mean_kl_nats']:.2g}",
-            f"{row['figures']['p99_kl_nats']:.2g}",
+            _nats(row["figures"]["mean_kl_nats"]),
+            _nats(row["figures"]["p99_kl_nats"]),
             f"{row['figures']['top1_agreement']:.3f}",
         ]
         for row in rows
@@ -76,13 +76,18 @@ def _section(name: str, model: Mapping[str, Any]) -> str:
         [
             f"## {name}",
             "",
-            f"{model['num_tokens']:,} tokens of {model['num_texts']} conversations ({', '.join(model['texts'])}),",
-            "rendered with the model's chat template, each from its first token.",
+            f"{model['num_tokens']:,} tokens of {model['num_texts']} conversations, rendered with the model's chat "
+            "template, each from its first token;",
+            f"recordings: {', '.join(model['texts'])}.",
             *_origin(model["weight_types"]),
             "",
             *table(["", "against", "size", "mean KL", "99th percentile", "top-1"], cells),
         ]
     )
+
+
+def _nats(value: float) -> str:
+    return f"{value:.2g}" if value >= 1e-6 else "< 1e-6"  # what logits in fp32 can tell
 
 
 def _origin(weight_types: Sequence[str]) -> list[str]:

@@ -138,15 +138,18 @@ def test_rows_stay_until_they_are_measured_again_on_the_same_tokens(page: Callab
     source = HuggingFaceSource("model", {"model_type": "llama"}, 128, (), Path("model"))
     files = [Path("rag.jsonl"), Path("chat.jsonl")]
     rows = [Row("ours before", "fp32", 139_000_000, figures(0.045)), Row("theirs", "f32", 9_000_000, figures(0.0046))]
+    rows.append(Row("their f32", "fp32", 540_000_000, figures(-1e-11)))
     write_rows("Model", source, files, TEXTS, rows)
     write_rows("Model", source, files, TEXTS, [Row("ours", "fp32", 140_000_000, figures(0.002))])
-    lines = [line for line in page().splitlines() if line.startswith("| ours") or line.startswith("| theirs")]
+    lines = [line for line in page().splitlines() if line.startswith(("| our", "| their"))]
     assert lines == [
+        "| their f32 | fp32 | 540 MB | < 1e-6 | < 1e-6 | 1.000 |",
         "| ours | fp32 | 140 MB | 0.002 | 0.02 | 0.998 |",
         "| theirs | f32 | 9 MB | 0.0046 | 0.046 | 0.995 |",
         "| ours before | fp32 | 139 MB | 0.045 | 0.45 | 0.955 |",
     ]
-    assert "9 tokens of 3 conversations (chat, rag)" in page()
+    assert "9 tokens of 3 conversations" in page()
+    assert "recordings: chat, rag." in page()
     write_rows("Other", source, files, TEXTS, rows)
     write_rows("Model", source, files, TEXTS[:1], rows[:1])
     assert page().count("| theirs") == 1  # of the other model: Model's was measured on other tokens
