@@ -15,42 +15,30 @@ from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY
 
 OPERATOR_DOMAIN = "reader_edge"
 
-# rows (..., K), stretch (K,), hadamard (b, b) of ones and minus ones -> (..., K) and the size of a step (..., 1): each
-# block of b inputs, stretched, times the matrix. The row becomes integers of 16 bits first, whose sums are exact in
-# fp32 in any order.
-_SPREAD_INTEGERS = """
+# rows (..., K), stretch (K,), hadamard (b, b) of ones and minus ones -> (..., K): each block of b inputs, stretched,
+# times the matrix. Adding 2 b times the row's largest number rounds to as many bits as leave the sums of a block exact
+# in fp32, in any order.
+_SPREAD_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24]>
-SpreadIntegers (rows, stretch, hadamard) => (spread, step)
+SpreadRows (rows, stretch, hadamard) => (spread)
 {
   last = Constant <value_ints = [-1]> ()
-  smallest = Constant <value_float = 1e-30> ()
-  most = Constant <value_float = 65535.0> ()
+  two = Constant <value_float = 2.0> ()
+  block = Shape <start = 0, end = 1> (hadamard)
+  block_number = Cast <to = 1> (block)
+  raising = Mul (block_number, two)
+  block_sizes = Concat <axis = 0> (last, block)
+  sizes = Shape (rows)
 
   stretched = Mul (rows, stretch)
   magnitudes = Abs (stretched)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, smallest)
-  steps_of_one = Div (most, top)
-  in_steps = Mul (stretched, steps_of_one)
-  integers = Round (in_steps)
-  step = Div (top, most)
-
-  sizes = Shape (rows)
-  block = Shape <start = 0, end = 1> (hadamard)
-  block_sizes = Concat <axis = 0> (last, block)
-  blocks = Reshape (integers, block_sizes)
+  height = Mul (largest, raising)
+  raised = Add (stretched, height)
+  rounded = Sub (raised, height)
+  blocks = Reshape (rounded, block_sizes)
   sums = MatMul (blocks, hadamard)
   spread = Reshape (sums, sizes)
-}
-"""
-
-# The same, in numbers.
-_SPREAD_ROWS = """
-<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-SpreadRows (rows, stretch, hadamard) => (output)
-{
-  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
-  output = Mul (spread, step)
 }
 """
 
@@ -63,22 +51,21 @@ SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
 {
   last = Constant <value_ints = [-1]> ()
   one = Constant <value_float = 1.0> ()
+  smallest = Constant <value_float = 1e-30> ()
   most = Constant <value_float = 127.0> ()
   zero_point = Constant <value = uint8 {128}> ()
+  columns = Transpose <perm = [1, 0]> (weight)
+  scales_of_one = Div (scales, most)
 
-  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
+  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
   magnitudes = Abs (spread)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, one)
+  top = Max (largest, smallest)
   steps_of_one = Div (most, top)
   in_steps = Mul (spread, steps_of_one)
   quantized = QuantizeLinear (in_steps, one, zero_point)
-  relative_scales = Div (top, most)
-  row_scales = Mul (relative_scales, step)
-
-  columns = Transpose <perm = [1, 0]> (weight)
-  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
-  output = Mul (product, row_scales)
+  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point)
+  output = Mul (product, top)
 }
 """
 
@@ -89,16 +76,19 @@ SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
 {
   last = Constant <value_ints = [-1]> ()
   one = Constant <value_float = 1.0> ()
+  smallest = Constant <value_float = 1e-30> ()
   most = Constant <value_float = 32639.0> ()
   half = Constant <value_float = 128.0> ()
   base = Constant <value_float = 256.0> ()
   inverse = Constant <value_float = 0.00390625> ()
   zero_point = Constant <value = uint8 {128}> ()
+  columns = Transpose <perm = [1, 0]> (weight)
+  scales_of_one = Div (scales, most)
 
-  spread, step = reader_edge.SpreadIntegers (rows, stretch, hadamard)
+  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
   magnitudes = Abs (spread)
   largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, one)
+  top = Max (largest, smallest)
   steps_of_one = Div (most, top)
   in_steps = Mul (spread, steps_of_one)
   steps = Round (in_steps)
@@ -109,15 +99,11 @@ SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
   low = Sub (steps, high_steps)
   planes = Concat <axis = 0> (high, low)
   quantized = QuantizeLinear (planes, one, zero_point)
-  relative_scales = Div (top, most)
-  row_scales = Mul (relative_scales, step)
-
-  columns = Transpose <perm = [1, 0]> (weight)
-  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales, zero_point)
+  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point)
   high_product, low_product = Split <axis = 0, num_outputs = 2> (products)
   high_sum = Mul (high_product, base)
   product = Add (high_sum, low_product)
-  output = Mul (product, row_scales)
+  output = Mul (product, top)
 }
 """
 
@@ -211,7 +197,7 @@ class Int8Matrix:
 
 def spread_rows(editor: GraphEditor, rows: ir.Value, stretch: ir.Value, hadamard: ir.Value) -> ir.Value:
     """rows (..., K), stretched by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
-    _define(editor, _SPREAD_INTEGERS, _SPREAD_ROWS)
+    _define(editor, _SPREAD_ROWS)
     return editor.op("SpreadRows", [rows, stretch, hadamard], domain=OPERATOR_DOMAIN)
 
 
@@ -221,7 +207,7 @@ def spread_row_linear(
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
     forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
     linear, definition = forms[num_planes]
-    _define(editor, _SPREAD_INTEGERS, definition)
+    _define(editor, _SPREAD_ROWS, definition)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)

@@ -45,12 +45,15 @@ const float* of_outputs(const KernelAttributes& attributes, std::size_t input, s
 
 RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
     : num_planes_(form.num_planes), weight_(packed(attributes.constant<std::int8_t>(form.weight_input()))) {
-  scales_ = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
+  const float* const scales = of_outputs(attributes, form.weight_input() + 1, weight_.num_outputs());
+  scales_.assign(scales, scales + weight_.num_outputs());
   if (form.has_bias) bias_ = of_outputs(attributes, form.weight_input() + 2, weight_.num_outputs());
-  if (form.is_spread) spread_.emplace(attributes);
-  if (spread_ && spread_->num_inputs() != weight_.num_inputs()) {
+  if (!form.is_spread) return;
+  spread_.emplace(attributes);
+  if (spread_->num_inputs() != weight_.num_inputs()) {
     throw std::invalid_argument("RowLinear: sizes of weight and stretch do not fit");
   }
+  for (float& scale : scales_) scale /= num_planes_ == 1 ? kSteps : kSteps16;
 }
 
 // Rows as bytes, in memory that a thread keeps from call to call.
@@ -68,12 +71,11 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, std::si
       scales[index] = quantize_row(row, num_inputs, bytes, stride);
       return;
     }
-    float* const integers = kept_row.take(static_cast<std::int64_t>(stride));
-    const SpreadRow spread = spread_->apply(row, integers);
-    const float scale = num_planes_ == 1
-                            ? round_integers(integers, spread.largest, num_inputs, bytes, stride)
-                            : round_integers_16(integers, spread.largest, num_inputs, bytes, bytes + stride, stride);
-    scales[index] = scale * spread.step;
+    float* const spread = kept_row.take(static_cast<std::int64_t>(stride));
+    const float largest = spread_->apply(row, spread);
+    scales[index] = num_planes_ == 1
+                        ? round_row(spread, largest, num_inputs, bytes, stride)
+                        : round_row_16(spread, largest, num_inputs, bytes, bytes + stride, stride);
   };
   if (num_rows * num_inputs <= kSerialQuantized) {
     for (std::size_t row = 0; row < num_rows; ++row) quantize(row);
@@ -108,7 +110,7 @@ void RowProduct::compute(KernelCall& call) const {
     const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row,
                               std::min(group_rows, num_rows - first_row), num_planes_};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales_, outputs);
+    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales_.data(), outputs);
     if (bias_ != nullptr) {
       const std::size_t end = std::min(last * kBlockOutputs, num_outputs);
       add_bias(bias_, first * kBlockOutputs, end, group.count, outputs, num_outputs);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <vector>
 
 #include "kernel.h"
 #include "packed_weight.h"
@@ -32,7 +33,7 @@ class RowProduct {
   std::size_t num_planes_;
   std::optional<Spread> spread_;
   PackedWeight weight_;
-  const float* scales_;
+  std::vector<float> scales_;
   const float* bias_ = nullptr;
 };
 

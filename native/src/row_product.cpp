@@ -15,7 +15,7 @@ constexpr int kZeroPoint = 128;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
 constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
 constexpr float kBase = 256.0f;
-constexpr float kSteps = 127.0f, kSteps16 = 127 * kBase + 127;
+constexpr float kSmallestRow = 1e-30f;
 constexpr float kSmallestScale = 1e-9f;
 
 // Of the 16 numbers from k on, those that are there.
@@ -129,20 +129,19 @@ float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* value
   return scale;
 }
 
-float round_integers(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values,
-                     std::size_t stride) {
-  const float top = std::max(largest, 1.0f);
+float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
+  const float top = std::max(largest, kSmallestRow);
   const __m512 steps_of_one = _mm512_set1_ps(kSteps / top);
   for (std::size_t k = 0; k < stride; k += kChunk) {
     const __mmask16 mask = lanes_left(num_inputs, k);
     store_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k), steps_of_one)), mask, values + k);
   }
-  return top / kSteps;
+  return top;
 }
 
-float round_integers_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
-                        std::size_t stride) {
-  const float top = std::max(largest, 1.0f);
+float round_row_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
+                   std::size_t stride) {
+  const float top = std::max(largest, kSmallestRow);
   const __m512 steps_of_one = _mm512_set1_ps(kSteps16 / top);
   for (std::size_t k = 0; k < stride; k += kChunk) {
     const __mmask16 mask = lanes_left(num_inputs, k);
@@ -151,7 +150,7 @@ float round_integers_16(const float* row, float largest, std::size_t num_inputs,
     store_bytes(upper, mask, high + k);
     store_bytes(_mm512_sub_epi32(steps, _mm512_slli_epi32(upper, 8)), mask, low + k);
   }
-  return top / kSteps16;
+  return top;
 }
 
 void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::size_t index, const float* scales,

@@ -8,6 +8,7 @@
 
 namespace reader_edge {
 
+constexpr float kSteps = 127, kSteps16 = 127 * 256 + 127;
 constexpr std::size_t kTileRows = 6;  // rows of bytes that share each weight read
 
 // Rows (R, planes, stride) of bytes, stored unsigned as value + 128, zeros beyond K, and a scale for each row. Of two
@@ -22,10 +23,11 @@ struct QuantizedRows {
 // One row of floats to `stride` bytes, a multiple of kChunk; returns its scale.
 float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
 
-// The same of a row of integers, of which the largest is known; and to two planes.
-float round_integers(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
-float round_integers_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
-                        std::size_t stride);
+// The same of a row whose largest magnitude is known, to one plane and to two. What is returned is that magnitude: the
+// weights' scales are those of a step, kSteps or kSteps16 to the largest.
+float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
+float round_row_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
+                   std::size_t stride);
 
 // Outputs of one block of the weight to output (R, J): integer product * weight scale * row scale, rounded after each
 // factor; of two planes, 256 * the first + the second in place of the product with the weight scale. scales: of all

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "scratch.h"
@@ -11,8 +11,6 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kLanes = 16;
-constexpr float kSteps = 65535.0f;
-constexpr float kSmallestRow = 1e-30f;
 constexpr std::size_t kSerialElements = 16 * 1024;  // fewer are not worth waking threads
 
 __mmask16 lanes_left(std::size_t left) {
@@ -29,21 +27,21 @@ __m512 lane_butterflies(__m512 x) {
   if constexpr (kStride == 2) partners = _mm512_permute_ps(x, 0x4e);
   if constexpr (kStride == 4) partners = _mm512_shuffle_f32x4(x, x, 0xb1);
   if constexpr (kStride == 8) partners = _mm512_shuffle_f32x4(x, x, 0x4e);
-  return _mm512_fmadd_ps(x, signs, partners);  // exact, as integers are
+  return _mm512_fmadd_ps(x, signs, partners);
 }
 
-// Blocks of kBlock numbers as integers times the matrix; returns the largest magnitudes. One register holds as many
-// blocks as it can, and a block as many registers as it needs.
+// Blocks of kBlock numbers times the matrix; returns the largest magnitudes. Numbers raised by `height` are rounded to as
+// many bits as leave every sum exact, so that their order is free. One register holds as many blocks as it can, and a
+// block as many registers as it needs.
 template <std::size_t kBlock>
-__m512 spread_blocks(float* row, std::size_t num_inputs, __m512 steps_of_one) {
+__m512 spread_blocks(float* row, std::size_t num_inputs, __m512 height) {
   constexpr std::size_t kVectors = kBlock > kLanes ? kBlock / kLanes : 1;
   __m512 largest = _mm512_setzero_ps();
   for (std::size_t k = 0; k < num_inputs; k += kVectors * kLanes) {
     __m512 sums[kVectors];
 #pragma GCC unroll 16
     for (std::size_t v = 0; v < kVectors; ++v) {
-      const __m512 in_steps = _mm512_mul_ps(_mm512_loadu_ps(row + k + v * kLanes), steps_of_one);
-      __m512 x = _mm512_roundscale_ps(in_steps, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      __m512 x = _mm512_sub_ps(_mm512_add_ps(_mm512_loadu_ps(row + k + v * kLanes), height), height);
       if constexpr (kBlock > 1) x = lane_butterflies<1>(x);
       if constexpr (kBlock > 2) x = lane_butterflies<2>(x);
       if constexpr (kBlock > 4) x = lane_butterflies<4>(x);
@@ -69,17 +67,17 @@ __m512 spread_blocks(float* row, std::size_t num_inputs, __m512 steps_of_one) {
   return largest;
 }
 
-__m512 spread_blocks(std::size_t block, float* row, std::size_t num_inputs, __m512 steps_of_one) {
+__m512 spread_blocks(std::size_t block, float* row, std::size_t num_inputs, __m512 height) {
   switch (block) {
-    case 1: return spread_blocks<1>(row, num_inputs, steps_of_one);
-    case 2: return spread_blocks<2>(row, num_inputs, steps_of_one);
-    case 4: return spread_blocks<4>(row, num_inputs, steps_of_one);
-    case 8: return spread_blocks<8>(row, num_inputs, steps_of_one);
-    case 16: return spread_blocks<16>(row, num_inputs, steps_of_one);
-    case 32: return spread_blocks<32>(row, num_inputs, steps_of_one);
-    case 64: return spread_blocks<64>(row, num_inputs, steps_of_one);
-    case 128: return spread_blocks<128>(row, num_inputs, steps_of_one);
-    default: return spread_blocks<256>(row, num_inputs, steps_of_one);
+    case 1: return spread_blocks<1>(row, num_inputs, height);
+    case 2: return spread_blocks<2>(row, num_inputs, height);
+    case 4: return spread_blocks<4>(row, num_inputs, height);
+    case 8: return spread_blocks<8>(row, num_inputs, height);
+    case 16: return spread_blocks<16>(row, num_inputs, height);
+    case 32: return spread_blocks<32>(row, num_inputs, height);
+    case 64: return spread_blocks<64>(row, num_inputs, height);
+    case 128: return spread_blocks<128>(row, num_inputs, height);
+    default: return spread_blocks<256>(row, num_inputs, height);
   }
 }
 
@@ -110,7 +108,7 @@ Spread::Spread(const KernelAttributes& attributes) {
   }
 }
 
-SpreadRow Spread::apply(const float* row, float* spread) const {
+float Spread::apply(const float* row, float* spread) const {
   __m512 magnitudes = _mm512_setzero_ps();
   for (std::size_t k = 0; k < num_inputs_; k += kLanes) {
     const __mmask16 mask = lanes_left(num_inputs_ - k);
@@ -118,9 +116,8 @@ SpreadRow Spread::apply(const float* row, float* spread) const {
     magnitudes = _mm512_max_ps(magnitudes, _mm512_abs_ps(x));
     _mm512_storeu_ps(spread + k, x);
   }
-  const float top = std::max(_mm512_reduce_max_ps(magnitudes), kSmallestRow);
-  const __m512 largest = spread_blocks(block_, spread, num_inputs_, _mm512_set1_ps(kSteps / top));
-  return {top / kSteps, _mm512_reduce_max_ps(largest)};
+  const float height = _mm512_reduce_max_ps(magnitudes) * (2.0f * static_cast<float>(block_));
+  return _mm512_reduce_max_ps(spread_blocks(block_, spread, num_inputs_, _mm512_set1_ps(height)));
 }
 
 void SpreadRows::compute(KernelCall& call) const {
@@ -134,8 +131,8 @@ void SpreadRows::compute(KernelCall& call) const {
   const auto spread_row = [&](std::size_t row) {
     thread_local Scratch<float> scratch;
     float* const spread = scratch.take(static_cast<std::int64_t>(num_inputs + kLanes));
-    const float step = spread_.apply(rows.data + row * num_inputs, spread).step;
-    for (std::size_t k = 0; k < num_inputs; ++k) output[row * num_inputs + k] = spread[k] * step;
+    spread_.apply(rows.data + row * num_inputs, spread);
+    std::memcpy(output + row * num_inputs, spread, num_inputs * sizeof(float));
   };
   if (num_rows * num_inputs <= kSerialElements) {
     for (std::size_t row = 0; row < num_rows; ++row) spread_row(row);

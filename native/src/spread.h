@@ -8,23 +8,18 @@
 
 namespace reader_edge {
 
-// Of a row of integers: the size of a step, and the largest number of them.
-struct SpreadRow {
-  float step, largest;
-};
-
 // Memory is the graph's: stretch (K,) float, and a block of inputs, a power of two up to kMaxBlock that divides K.
 class Spread {
  public:
-  static constexpr std::size_t kMaxBlock = 256;  // sums of as many 16-bit integers are exact in fp32, in any order
+  static constexpr std::size_t kMaxBlock = 256;
 
   // stretch: inputs' own factors, input 1 of the node; hadamard: ones and minus ones (b, b), input 2.
   explicit Spread(const KernelAttributes& attributes);
 
   std::size_t num_inputs() const { return num_inputs_; }
 
-  // A row (K,) to integers in `spread`, which has room for a multiple of 16.
-  SpreadRow apply(const float* row, float* spread) const;
+  // A row (K,) to `spread`, which has room for a multiple of 16; returns its largest magnitude then.
+  float apply(const float* row, float* spread) const;
 
  private:
   const float* stretch_;

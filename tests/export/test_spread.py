@@ -21,11 +21,23 @@ def test_a_hadamard_matrix_is_its_own_inverse_but_for_its_size(size: int) -> Non
 
 
 @given(st.integers(1, 20_000))
-def test_blocks_divide_the_inputs_and_sums_of_16_bit_integers_stay_exact(num_inputs: int) -> None:
+def test_blocks_are_the_largest_that_divide_the_inputs(num_inputs: int) -> None:
     block = block_size(num_inputs)
     assert num_inputs % block == 0
     assert block == MAX_BLOCK or num_inputs // block % 2 == 1
-    assert block * 65535 < 2**24
+
+
+@given(st.integers(0, 8), st.integers(-20, 20), st.integers(0, 2**32 - 1))
+def test_sums_of_rounded_rows_are_exact_in_any_order(log_block: int, exponent: int, seed: int) -> None:
+    block = 2**log_block
+    rng = np.random.default_rng(seed)
+    rows = (rng.standard_normal(block) * np.exp(4 * rng.standard_normal(block)) * 2.0**exponent).astype(np.float32)
+    height = np.float32(2 * block) * np.abs(rows).max()
+    rounded = (rows + height) - height
+    orders = [rounded, rounded[::-1], rng.permutation(rounded)]
+    for sums in (np.add.accumulate(order, dtype=np.float32) for order in orders):
+        assert sums[-1] == rounded.astype(np.float64).sum()
+    assert np.abs(rounded - rows).max() <= np.abs(rows).max() * block * 2.0**-22
 
 
 @pytest.mark.parametrize("num_inputs", SIZES)

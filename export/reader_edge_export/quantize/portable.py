@@ -8,9 +8,8 @@ from reader_edge_export.operators import Int8Matrix
 
 _ZERO_POINT = 128  # unsigned activations: ONNX Runtime's signed kernels are up to 20 times slower on x86
 _BASE = 256
-_STEPS = 65535
 _PLANE_STEPS = {1: 127, 2: 127 * _BASE + 127}
-_SMALLEST_ROW = 1e-30
+_SMALLEST = 1e-30
 
 
 class PortableProducts:
@@ -26,49 +25,49 @@ class PortableProducts:
         editor = self._editor
         num_outputs, num_inputs = matrix_shape(matrix.values)
         is_flat = rows.shape is not None and len(rows.shape) == 2
-        spread, step = self._spread(rows, matrix, num_inputs)
-        top, most = self._largest(spread, 1), editor.scalar(_PLANE_STEPS[self._num_planes])
+        spread = self._spread(rows, matrix, num_inputs)
+        most = editor.scalar(_PLANE_STEPS[self._num_planes])
+        top = editor.op("Max", [self._largest(spread), editor.scalar(_SMALLEST)])
         in_steps = editor.op("Mul", [spread, editor.op("Div", [most, top])])
-        product = (self._product if self._num_planes == 1 else self._product_16)(in_steps, matrix)
-        result = editor.op("Mul", [product, editor.op("Mul", [editor.op("Div", [top, most]), step])])
+        scales = editor.op("Div", [matrix.scales, most])
+        product = (self._product if self._num_planes == 1 else self._product_16)(in_steps, matrix.values, scales)
+        result = editor.op("Mul", [product, top])
         if not is_flat:
             result = editor.op("Reshape", [result, self._shape_like(rows, num_outputs)])
         return result if bias is None else editor.op("Add", [result, bias])
 
-    def _spread(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> tuple[ir.Value, ir.Value]:
-        """rows (..., K) -> integers (R, K), and the size of their step (R, 1)."""
-        editor = self._editor
+    def _spread(self, rows: ir.Value, matrix: Int8Matrix, num_inputs: int) -> ir.Value:
+        """rows (..., K) -> (R, K), spread."""
+        editor, block = self._editor, matrix_shape(matrix.hadamard)[0]
         stretched = editor.op("Mul", [rows, matrix.stretch])
         flat = editor.op("Reshape", [stretched, editor.int64s(-1, num_inputs)])
-        top, most = self._largest(flat, _SMALLEST_ROW), editor.scalar(_STEPS)
-        integers = editor.op("Round", [editor.op("Mul", [flat, editor.op("Div", [most, top])])])
-        blocks = editor.op("Reshape", [integers, editor.int64s(-1, matrix_shape(matrix.hadamard)[0])])
-        sums = editor.op("MatMul", [blocks, matrix.hadamard])
-        return editor.op("Reshape", [sums, editor.int64s(-1, num_inputs)]), editor.op("Div", [top, most])
+        height = editor.op("Mul", [self._largest(flat), editor.scalar(2 * block)])
+        rounded = editor.op("Sub", [editor.op("Add", [flat, height]), height])
+        blocks = editor.op("Reshape", [rounded, editor.int64s(-1, block)])
+        return editor.op("Reshape", [editor.op("MatMul", [blocks, matrix.hadamard]), editor.int64s(-1, num_inputs)])
 
-    def _largest(self, flat: ir.Value, least: float) -> ir.Value:
-        """The largest magnitude of each row (R, K), or `least`: (R, 1)."""
+    def _largest(self, flat: ir.Value) -> ir.Value:
+        """The largest magnitude of each row (R, K): (R, 1)."""
         editor = self._editor
-        largest = editor.op("ReduceMax", [editor.op("Abs", [flat]), editor.int64s(1)], {"keepdims": 1})
-        return editor.op("Max", [largest, editor.scalar(least)])
+        return editor.op("ReduceMax", [editor.op("Abs", [flat]), editor.int64s(1)], {"keepdims": 1})
 
-    def _product(self, in_steps: ir.Value, matrix: Int8Matrix) -> ir.Value:
-        """Rows (R, K), at most 127 steps, times the matrix, scaled by output: (R, J)."""
+    def _product(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
+        """Rows (R, K), at most 127 steps, times the transpose of int8 values (J, K), times scales (J,): (R, J)."""
         editor = self._editor
         zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
         rounded = editor.op("QuantizeLinear", [in_steps, editor.scalar(1), zero_point], dtype=ir.DataType.UINT8)
-        inputs = [rounded, editor.transpose(matrix.values, 1, 0), zero_point]
+        inputs = [rounded, editor.transpose(values, 1, 0), zero_point]
         product = editor.op("MatMulInteger", inputs, dtype=ir.DataType.INT32)
-        return editor.op("Mul", [editor.cast(product, ir.DataType.FLOAT), matrix.scales])
+        return editor.op("Mul", [editor.cast(product, ir.DataType.FLOAT), scales])
 
-    def _product_16(self, in_steps: ir.Value, matrix: Int8Matrix) -> ir.Value:
+    def _product_16(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
         """The same of rows of at most 32639 steps, as two planes in one product."""
         editor = self._editor
         steps, base = editor.op("Round", [in_steps]), editor.scalar(_BASE)
         raised = editor.op("Add", [steps, editor.scalar(_ZERO_POINT)])
         high = editor.op("Floor", [editor.op("Mul", [raised, editor.scalar(1 / _BASE)])])
         low = editor.op("Sub", [steps, editor.op("Mul", [high, base])])
-        products = self._product(editor.op("Concat", [high, low], {"axis": 0}), matrix)
+        products = self._product(editor.op("Concat", [high, low], {"axis": 0}), values, scales)
         halves = editor.op_multi("Split", [products], 2, {"axis": 0, "num_outputs": 2})
         return editor.op("Add", [editor.op("Mul", [halves[0], base]), halves[1]])
 

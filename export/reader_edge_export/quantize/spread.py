@@ -22,7 +22,7 @@ from reader_edge_export.graph_editor import GraphEditor
 
 Float32Array = npt.NDArray[np.float32]
 
-MAX_BLOCK = 256  # of inputs: sums of as many 16-bit integers are exact in fp32
+MAX_BLOCK = 256  # of inputs: each doubling takes a bit from those of rows that are to be summed exactly
 _SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not stretched without bound
 
 assert RUN_STEP % MAX_BLOCK == 0  # runs of moments hold whole blocks

@@ -78,7 +78,7 @@ def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_pl
         np.testing.assert_array_equal(biased, bias + product)
         np.testing.assert_array_equal(biased[0, 0], bias)
         expected = _spread(rows, arrays) @ (arrays[0] * arrays[1][:, None]).astype(np.float64).T
-        assert np.abs(product - expected).max() < {1: 0.06, 2: 5e-3}[num_planes] * np.abs(expected).max()
+        assert np.abs(product - expected).max() < {1: 0.06, 2: 0.01}[num_planes] * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("num_inputs", [1, 24, 37, 128, 896, 1536])
@@ -94,8 +94,9 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
     for num_rows in NUM_ROWS:
         rows = _rows(num_rows, num_inputs, rng)
         (spread,) = operator.check(rows=rows)
-        steps = np.abs(rows * arrays[2]).max(axis=-1, keepdims=True) / 65535
-        assert (np.abs(spread - _spread(rows, arrays)) <= 0.51 * len(arrays[3]) * steps).all()
+        block = len(arrays[3])
+        steps = block * np.abs(rows * arrays[2]).max(axis=-1, keepdims=True) / 2**22
+        assert (np.abs(spread - _spread(rows, arrays)) <= 1.1 * block * steps).all()
 
 
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(8, 1), (100, 37), (896, 130), (64, 1152)])
