@@ -4,12 +4,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -23,21 +20,21 @@ from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, MASKED
+from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME
+from tests.export.graph_runner import (
+    LENGTHS,
+    NUM_NODES,
+    FloatArray,
+    GraphRunner,
+    ancestors,
+)
 from tests.export.spread_float_products import SpreadFloatProducts, unrounded_columns
 from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VOCAB_SIZE
 
 LIMIT = 5e-6
 INT8_LIMIT = 0.1
-LENGTHS = [20, 9]
-PARENTS = [-1, 0, 0, 1, 1, 2, 4]
-NUM_NODES = len(PARENTS)
-CAPACITY = 40
 NOT_CALIBRATED = Calibration()
-GARBAGE = 3.3
 PROMPTS, TREE = (np.random.default_rng(size).integers(3, VOCAB_SIZE, (2, size)) for size in (max(LENGTHS), NUM_NODES))
-
-FloatArray = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     source = traced(model_type)
     assert (source.window == 8) == ARCHITECTURES[model_type].has_windows
     write_graph(source.graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED)
-    logits = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - source.expected).max() < LIMIT
     assert np.abs(source.expected).max() > 0.5  # else the limit says nothing
     assert not GraphFile.read(tmp_path / GRAPH_NAME).has_subgraphs  # a package with them would be refused
@@ -123,7 +120,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     monkeypatch.setattr("reader_edge_export.quantize.Int8Products", SpreadFloatProducts)
     monkeypatch.setattr("reader_edge_export.quantize.vocabulary.quantize_columns", unrounded_columns)
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration)
-    logits = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - source.expected).max() < 2 * LIMIT
 
 
@@ -134,10 +131,10 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
 ) -> None:
     source = traced(model_type)
     write_graph(source.graph, tmp_path, ExportOptions(precision, "exact"), source.calibration)
-    pure = _GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
+    pure = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(pure - source.expected).max() < INT8_LIMIT * np.abs(source.expected).max()
     if native_library() is not None:
-        native = _GraphRunner(tmp_path / GRAPH_NAME, source.window, native_library()).tree_logits(PROMPTS, TREE)
+        native = GraphRunner(tmp_path / GRAPH_NAME, source.window, native_library()).tree_logits(PROMPTS, TREE)
         np.testing.assert_array_equal(native, pure)
 
 
@@ -235,92 +232,10 @@ def _int8_operators(traced: Path, folder: Path, calibration: Calibration) -> Cou
     return Counter(node.op_type for node in ir.load(folder / GRAPH_NAME).graph)
 
 
-class _GraphRunner:
-    """The contract played by hand, apart from the runtime: masks, positions and in-place buffers."""
-
-    def __init__(self, graph: Path, window: int | None, library: Path | None = None) -> None:
-        options = ort.SessionOptions()
-        if library is not None:
-            options.register_custom_ops_library(str(library))
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
-        self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        self.window = window
-        self.buffers = {
-            node.name: np.full((2, node.shape[1], CAPACITY, node.shape[3]), GARBAGE, np.float32)
-            for node in self.session.get_inputs()
-            if node.name.startswith("past_")
-        }
-
-    def tree_logits(self, prompts: npt.NDArray[np.int64], tree: npt.NDArray[np.int64]) -> FloatArray:
-        """Prefill each prompt alone, then both trees in one pass: (2, N, V)."""
-        for b, length in enumerate(LENGTHS):
-            causal = np.tri(length, dtype=bool)[None]
-            self._run(prompts[b : b + 1, :length], np.arange(length)[None], causal, [0], slice(b, b + 1))
-        visible = max(LENGTHS) + NUM_NODES
-        seen = np.zeros((2, NUM_NODES, visible), bool)
-        positions = np.zeros((2, NUM_NODES), np.int64)
-        for b, length in enumerate(LENGTHS):
-            seen[b, :, :length] = True
-            seen[b, :, length : length + NUM_NODES] = _ancestors()
-            positions[b] = length + _ancestors().sum(axis=1) - 1
-        return self._run(tree, positions, seen, LENGTHS, slice(0, 2))
-
-    def _run(
-        self,
-        input_ids: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        seen: npt.NDArray[np.bool_],
-        write_pos: list[int],
-        slots: slice,
-    ) -> FloatArray:
-        num_sequences, num_nodes = input_ids.shape
-        feed: dict[str, npt.NDArray[Any]] = {
-            "input_ids": input_ids,
-            "position_ids": positions,
-            "tree_mask": _as_mask(seen),
-            "write_pos": np.array(write_pos),
-            "logit_rows": np.tile(np.arange(num_nodes), (num_sequences, 1)),
-        }
-        if self.window is not None:
-            feed["tree_mask_sliding"] = _as_mask(seen & self._near(positions, write_pos, seen.shape[2]))
-        binding = self.session.io_binding()
-        for name, array in feed.items():
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
-        for name, buffer in self.buffers.items():
-            value = ort.OrtValue.ortvalue_from_numpy(buffer[slots])
-            binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(name.replace("past", "present"), value)
-        binding.bind_output("logits", "cpu")
-        self.session.run_with_iobinding(binding)
-        logits: FloatArray = binding.get_outputs()[-1].numpy()  # bound last
-        return logits
-
-    def _near(self, positions: npt.NDArray[np.int64], write_pos: list[int], visible: int) -> npt.NDArray[np.bool_]:
-        """(B, N, M): whether a row's token lies inside the node's window, by depth."""
-        keys = np.tile(np.arange(visible), (len(write_pos), 1))
-        for b, start in enumerate(write_pos):
-            keys[b, start : start + positions.shape[1]] = positions[b]
-        return positions[:, :, None] - keys[:, None, :] < (self.window or 0)
-
-
-def _as_mask(seen: npt.NDArray[np.bool_]) -> FloatArray:
-    return np.where(seen, 0, MASKED).astype(np.float32)[:, None]
-
-
-def _ancestors() -> npt.NDArray[np.bool_]:
-    """(N, N): whether node j is node i or above it."""
-    mask = np.eye(NUM_NODES, dtype=bool)
-    for node, parent in enumerate(PARENTS):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
-
-
 def _path_logits(model: PreTrainedModel) -> FloatArray:
     expected = np.zeros((2, NUM_NODES, VOCAB_SIZE), np.float32)
     for b, length in enumerate(LENGTHS):
-        for node, path in enumerate(_ancestors()):
+        for node, path in enumerate(ancestors()):
             text = np.concatenate([PROMPTS[b, :length], TREE[b, path]])
             with torch.no_grad():
                 expected[b, node] = model(torch.from_numpy(text)[None], use_cache=False).logits[0, -1].numpy()
