@@ -1,6 +1,6 @@
 """How far packages stray from their source, beside llama.cpp's files of the same source; writes FIDELITY.md.
 
-    python -m benchmarks.fidelity CACHE --model SOURCE --texts FILE... [--gguf FILE] [--precisions int8,int4]
+    python -m benchmarks.fidelity CACHE --model SOURCE --texts FILE... [--gguf FILE] [--precisions int8,...]
 
 SOURCE: a Hugging Face folder or a GGUF file. --texts: recorded answers (the format of `reader-edge bench replay`),
 rendered with the model's own chat template. CACHE keeps llama.cpp's environment, packages, GGUF files and the figures
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--texts", type=Path, nargs="+", required=True, help="recorded answers, NAME.jsonl")
     parser.add_argument("--gguf", type=Path, help="the same model for llama.cpp; by default made from SOURCE")
-    parser.add_argument("--precisions", default="int8,int4", help="of our packages")
+    parser.add_argument("--precisions", default="int8,int8-a16,int4", help="of our packages")
     parser.add_argument("--tokens", type=int, default=2 * MIN_TOKENS, help="how many to measure on")
     parser.add_argument("--name", help="what the page calls the model; by default as SOURCE is called")
     parser.add_argument("--label", default="", help="a word behind our packages' names, such as 'before'")
