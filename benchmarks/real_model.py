@@ -11,15 +11,16 @@ from reader_edge.question import play_out
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 
 
-def measure_real(contenders: Sequence[Contender], source: Path, prompts: Path, num_tokens: int) -> dict[str, Record]:
+def measure_real(
+    contenders: Sequence[Contender], ours: Contender, source: Path, prompts: Path, num_tokens: int
+) -> dict[str, Record]:
     """Contender -> its plain record, which holds the drafted one, which answers were equal, and their categories.
 
-    reader-edge's first package of this source makes prompts of the file's lines, and answers between the turns of
-    conversations, so that every runtime is asked the same.
+    ours: a contender of reader-edge, measured or not, whose package makes prompts of the file's lines and answers
+    between the turns of conversations, so that every runtime is asked the same.
     """
     shape = shape_of(source)
-    package = next(each for each in contenders if each.runtime.name == "reader-edge").converted(shape)
-    engine = Engine.load(package, EngineConfig(threads=THREADS, is_calibrated=False, is_probed=False))
+    engine = Engine.load(ours.converted(shape), EngineConfig(threads=THREADS, is_calibrated=False, is_probed=False))
     questions = play_out(engine, read_prompts(prompts), GenerationConfig(max_tokens=num_tokens), is_raw=False)
     token_ids = [engine.encode_prompt(question.prompt) for question in questions]
     ends = engine.package.manifest.eos_token_ids

@@ -84,7 +84,8 @@ def _ask_real_model(options: argparse.Namespace, only: list[str]) -> dict[str, A
         return None
     found = real_contenders(options.cache.resolve(), options.real)
     wanted = [contender for contender in found if contender.runtime.name in only]
-    return measure_real(wanted, options.real, options.prompts, options.max_tokens)
+    ours = next(contender for contender in found if contender.runtime.name == "reader-edge")
+    return measure_real(wanted, ours, options.real, options.prompts, options.max_tokens)
 
 
 def _decoding(shape: str, bits: tuple[int, ...], rounds: int, num_tokens: int) -> Callable[[list[Contender]], Any]:

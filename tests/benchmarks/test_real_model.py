@@ -48,7 +48,7 @@ def test_every_turn_is_asked_and_told_by_category(demo_folder: Path, tmp_path: P
     missing = replace(ours, precision="int4")
     place_source(cache, source, None)
     ours.converted(shape_of(source)).symlink_to(package.folder)
-    records = measure_real([ours, missing], source, prompts, 6)
+    records = measure_real([ours, missing], ours, source, prompts, 6)
     record = records[ours.name]
     assert record["categories"] == ["chat", "chat", "none"]
     assert record["is_equal"] == [True] * 3
