@@ -1,7 +1,7 @@
 """Counts equal a brute-force reference, whatever is learned and forgotten in whatever pieces."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reader_edge_runtime.drafting.kernels.counts import ORDER
@@ -38,6 +38,9 @@ def test_context_counts_what_a_plain_table_counts(pieces: list[list[int]], num_t
 
 
 @settings(max_examples=150, deadline=None)
+@example(  # a row that is cut before the text that filled it is forgotten
+    texts=[[5] * 4 + [31999] * 2 + [2**31 - 2] * 2, [0] * 22 + [*range(1, 5), *range(6, 23)], [0] * 8], max_tokens=60
+)
 @given(texts=st.lists(streams, max_size=14), max_tokens=st.sampled_from([0, 1, 13, 60, 200, 5000]))
 def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     texts: list[list[int]], max_tokens: int
@@ -51,7 +54,7 @@ def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     assert kept == given_texts[len(given_texts) - len(kept) :]
     if given_texts:
         assert kept, "The newest text is always kept."
-    check_integrity(history, kept, text_ends(history))
+    check_integrity(history, kept, text_ends(history), given_texts[: len(given_texts) - len(kept)])
 
 
 @settings(max_examples=60, deadline=None)
