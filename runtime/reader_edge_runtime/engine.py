@@ -14,7 +14,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
-from reader_edge_runtime.measuring.cost_cache import load_or_measure
+from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
@@ -183,8 +183,9 @@ class Engine:
         """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
         self._closed.extend(requests)
         if not self._lock.locked():
-            with self.working():
-                return
+            with self.working() as decoder:
+                for size in decoder.planner.times.take_outrun():  # its measuring ran beside other work
+                    forget_cost(decoder.target, decoder.config.threads, size)
 
     def _calibrate_batches(self) -> None:
         """Measure batched passes when the first batch comes; one size stands for all."""

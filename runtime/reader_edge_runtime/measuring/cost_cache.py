@@ -43,6 +43,12 @@ def load_or_measure(
     return cost
 
 
+def forget_cost(target: Target, threads: int, batch_size: int) -> None:
+    """Have a cost measured anew at the next start."""
+    with suppress(OSError):
+        cost_path(target, threads, batch_size).unlink()
+
+
 def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
     checksums = {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())}

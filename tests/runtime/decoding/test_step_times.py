@@ -82,3 +82,24 @@ def test_without_a_measurement_nothing_is_corrected() -> None:
 def test_what_a_neighbour_added_is_bounded_by_other_widths() -> None:
     noisy = np.array([9.0, 2.0, 50.0, 4.0, 60.0])  # of 1, 2, 4, 8 and 16 nodes
     assert bounded(noisy, WIDTHS).tolist() == [2.0, 2.0, 4.0, 4.0, 8.0]
+
+
+def test_a_curve_that_passes_clearly_outrun_is_told_once() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(60):
+        times.learn(1, 8, 10, 0.9 * before[8])
+    assert times.take_outrun() == []
+    for _ in range(60):
+        times.learn(1, 8, 10, 0.6 * before[8])
+    assert times.take_outrun() == [1]
+    assert times.take_outrun() == []
+
+
+def test_passes_slower_than_measured_do_not_condemn_a_curve() -> None:
+    times = measured()
+    before = times.seconds(1, 10)
+    for _ in range(60):
+        times.learn(1, 8, 10, 2 * before[8])
+        times.learn(1, 1, 10, 1.5 * before[1])
+    assert times.take_outrun() == []

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
@@ -68,6 +69,16 @@ def replace_facts(target: HostTarget, *facts: str) -> Target:
     fake = FakeTarget(target.manifest)
     fake.timing_facts = facts
     return fake
+
+
+def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
+    demo_folder: Path, target: HostTarget, num_measured: list[int]
+) -> None:
+    for num_starts in (1, 2):  # the stand-in's passes take seconds
+        engine = Engine.load(demo_folder, EngineConfig(threads=2, is_probed=False))
+        assert len(num_measured) == num_starts
+        engine.generate("# tar", GenerationConfig(max_tokens=40, ignores_eos=True))
+    cost_cache.forget_cost(target, threads=2, batch_size=1)  # what is not there is no error
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ _MEMORY = 0.1  # weight of the newest value in a mean, and in a correction, wher
 # curve's shape is wrong: how much of its correction goes to the one-node pass, and to other widths.
 _SHARE_OF_PLAIN, _SHARE_OF_OTHERS = 0.5, 0.7
 _FADING = 0.005  # share of a wrong shape that each plain pass forgets: what made it may be over
+_OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measured beside other work; passes that tell
 
 
 class PassTimes:
@@ -31,6 +32,7 @@ class PassTimes:
         self._curves: dict[tuple[int, int], list[float]] = {}
         self._corrections: dict[int, list[float]] = {}  # of each batch size, the logarithm for each class of widths
         self._num_seen: dict[tuple[int, int], int] = {}
+        self._told_outrun: set[int] = set()
         self._classes = [max(width - 1, 0).bit_length() for width in range(max_width + 1)]
 
     def add(self, cost: VerifyCost) -> None:
@@ -73,6 +75,16 @@ class PassTimes:
             shares = [_SHARE_OF_PLAIN] + [_SHARE_OF_OTHERS] * (len(corrections) - 1)
             shares[number] = 1.0
             corrections[:] = [other + step * share for other, share in zip(corrections, shares, strict=True)]
+
+    def take_outrun(self) -> list[int]:
+        """Batch sizes whose passes take clearly less than was measured; each is told once."""
+        outrun = {
+            size
+            for (size, number), num in self._num_seen.items()
+            if num >= _ENOUGH_SEEN and size in self._costs and self._corrections[size][number] < _OUTRUN
+        } - self._told_outrun
+        self._told_outrun |= outrun
+        return sorted(outrun)
 
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(batch_size, [0.0] * (self._classes[-1] + 1))
