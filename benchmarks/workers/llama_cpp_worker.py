@@ -21,6 +21,7 @@ class LlamaCppWorker:
             n_threads=threads,
             n_threads_batch=threads,
             verbose=False,
+            logits_all=is_drafted,  # else 0.3.x has room for the scores of a batch only, and a longer prompt fails
             draft_model=LlamaPromptLookupDecoding(num_pred_tokens=DRAFT_TOKENS) if is_drafted else None,
         )
         system = llama_cpp.llama_print_system_info().decode()
