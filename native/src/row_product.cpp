@@ -58,7 +58,7 @@ inline __m512 scaled_sum(const __m512i (&sums)[kStepVectors], const Block& block
 }
 
 // kRows rows from `row` on, of kPlanes rows of bytes each, times a block, all sums in registers.
-template <int kRows, int kPlanes, int kFetched>
+template <int kRows, int kPlanes, std::size_t kFetched>
 void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& block, float* output, std::size_t stride) {
   constexpr int kByteRows = kRows * kPlanes;
   const std::uint8_t* a = rows.values + row * kPlanes * rows.stride;
@@ -68,8 +68,8 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& bloc
 #pragma GCC unroll 6
   for (int m = 0; m < kByteRows; ++m) sums[m][0] = sums[m][1] = sums[m][2] = sums[m][3] = _mm512_setzero_si512();
   for (std::size_t chunk = 0; chunk < block.num_chunks; ++chunk, w += kStep, ahead += kStep, a += kChunk) {
-#pragma GCC unroll 2
-    for (int i = 0; i < kFetched; ++i) _mm_prefetch(ahead + i * kVector, _MM_HINT_T1);
+#pragma GCC unroll 4
+    for (std::size_t i = 0; i < kFetched; ++i) _mm_prefetch(ahead + i * kVector, _MM_HINT_T1);
     const __m512i w0 = _mm512_load_si512(w), w1 = _mm512_load_si512(w + kVector);
     const __m512i w2 = _mm512_load_si512(w + 2 * kVector), w3 = _mm512_load_si512(w + 3 * kVector);
 #pragma GCC unroll 6
@@ -93,14 +93,14 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& bloc
 }
 
 using Tile = void (*)(const QuantizedRows&, std::size_t, const Block&, float*, std::size_t);
-template <int kFetched>
+template <std::size_t kFetched>
 constexpr Tile kTiles[] = {multiply_tile<1, 1, kFetched>, multiply_tile<2, 1, kFetched>, multiply_tile<3, 1, kFetched>,
                            multiply_tile<4, 1, kFetched>, multiply_tile<5, 1, kFetched>, multiply_tile<6, 1, kFetched>};
-template <int kFetched>
+template <std::size_t kFetched>
 constexpr Tile kTiles16[] = {multiply_tile<1, 2, kFetched>, multiply_tile<2, 2, kFetched>,
                              multiply_tile<3, 2, kFetched>};
 
-template <int kFetched>
+template <std::size_t kFetched>
 const Tile* tiles_for(std::size_t num_planes) {
   return num_planes == 1 ? kTiles<kFetched> : kTiles16<kFetched>;
 }
@@ -161,14 +161,14 @@ void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::
   static_assert(kZeroPoint == 1 << 7);
   Block block{weight.block(index), weight.block(index) + std::max(weight.block_bytes(), kLeastAhead),
               weight.num_chunks(), _mm512_maskz_loadu_ps(outputs, scales + first), corrections, outputs};
-  // Tiles of equal height, or nearly so. A single one streams through memory; several fetch the next block in parts,
-  // so that memory is busy while they read this one from the cache.
+  // Tiles of equal height, or nearly so. Together they fetch as much of a later block as they read of this one, so that
+  // memory stays busy while they multiply.
   const std::size_t tile_rows = kTileRows / rows.num_planes;
   const std::size_t num_tiles = (rows.count + tile_rows - 1) / tile_rows;
-  const Tile* const tiles = num_tiles == 1              ? tiles_for<0>(rows.num_planes)
-                            : num_tiles < kStepVectors ? tiles_for<2>(rows.num_planes)
-                                                       : tiles_for<1>(rows.num_planes);
-  const std::size_t fetched = num_tiles < kStepVectors ? 2 : 1;
+  const std::size_t fetched = num_tiles == 1 ? kStepVectors : num_tiles < kStepVectors ? 2 : 1;
+  const Tile* const tiles = fetched == kStepVectors ? tiles_for<kStepVectors>(rows.num_planes)
+                            : fetched == 2          ? tiles_for<2>(rows.num_planes)
+                                                    : tiles_for<1>(rows.num_planes);
   std::size_t row = 0;
   for (std::size_t tile = 0; tile < num_tiles; ++tile) {
     const std::size_t height = (rows.count - row + num_tiles - tile - 1) / (num_tiles - tile);
