@@ -14,7 +14,7 @@ from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, mea
 from reader_edge_runtime.processor import num_usable_cores, processor_name
 from reader_edge_runtime.target import Target
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have

@@ -1,8 +1,8 @@
 """The cost of verification: how long a pass over B trees of n nodes takes on this machine.
 
-T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid of widths, interleaved, and of each
-cell's rounds the fastest, because a busy neighbour only adds time. Other cells bound what it added in every round: a
-wider pass takes no less, and two narrower ones do the same work.
+T(B, n, past) is piecewise and not convex, so it is measured: passes over a grid of widths, interleaved, each twice in a
+row, since the first one after others is slower; and of each cell the fastest, because a busy neighbour only adds time.
+Where a wider pass takes less, or two narrower ones together, that bounds what a pass needs to take.
 """
 
 import time
@@ -22,8 +22,9 @@ PASTS = (64, 512, 2048)
 MAX_WIDTH = WIDTHS[-1]
 MAX_ROWS = 64  # of a batch's pass: B * N
 
-_MIN_ROUNDS = 3
-_MAX_ROUNDS = 12
+_MIN_ROUNDS = 2
+_MAX_ROUNDS = 6
+_PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
 
 
@@ -43,10 +44,11 @@ class VerifyCost:
     def pass_seconds(self, past: float) -> Float64Array:
         """Seconds of a pass over trees of n nodes at a past length, float64 for n = 0 (infinite) to the widest.
 
-        Between measured points they are interpolated; beyond the longest past they grow as between the last two.
+        Between measured points they are interpolated, and widths bound each other; beyond the longest past they grow
+        as between the last two.
         """
         at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
-        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
+        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, bounded(at_past, self.widths))
         times[0] = np.inf
         return times
 
@@ -57,7 +59,7 @@ def measure_verify_cost(
     max_seconds: float = 4.0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> VerifyCost:
-    """Time passes over the grid, within about `max_seconds` but at least three rounds.
+    """Time passes over the grid, within about `max_seconds` but at least two rounds.
 
     on_progress: told cells timed and cells in all.
     """
@@ -72,14 +74,13 @@ def measure_verify_cost(
     rounds: list[list[float]] = []
     start = time.perf_counter()
     while len(rounds) < _MIN_ROUNDS or (len(rounds) < _MAX_ROUNDS and time.perf_counter() - start < max_seconds):
-        rounds.append([_pass_seconds(target, cache, batch_size, *cell) for cell in cells])
+        rounds.append([min(_pass_seconds(target, cache, batch_size, *cell) for _ in range(_PASSES)) for cell in cells])
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
     seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
-    bounds = np.stack([bounded(row, widths) for row in seconds])
     row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1])
     target.release_memory()  # drafts are seldom as wide
-    return VerifyCost(batch_size, pasts, widths, bounds, row_s)
+    return VerifyCost(batch_size, pasts, widths, seconds, row_s)
 
 
 def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
