@@ -47,7 +47,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions, calibration:
         fuse_rotary(editor)
     if options.precision in HALF_PRECISIONS:
         NORMS.apply_to_model(model)
-    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS)
+    lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
     store_weights(editor, options.precision, options.attention == "portable", calibration)
     if options.attention == "exact":  # products that share their rows are one by now

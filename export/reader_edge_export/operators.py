@@ -18,7 +18,7 @@ OPERATOR_DOMAIN = "reader_edge"
 # rows (..., K), stretch (K,), hadamard (b, b) of ones and minus ones -> (..., K): each block of b inputs, stretched,
 # times the matrix. Adding 2 b times the row's largest number rounds to as many bits as leave the sums of a block exact
 # in fp32, in any order.
-_SPREAD_ROWS = """
+SPREAD_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24]>
 SpreadRows (rows, stretch, hadamard) => (spread)
 {
@@ -197,7 +197,7 @@ class Int8Matrix:
 
 def spread_rows(editor: GraphEditor, rows: ir.Value, stretch: ir.Value, hadamard: ir.Value) -> ir.Value:
     """rows (..., K), stretched by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
-    _define(editor, _SPREAD_ROWS)
+    define(editor, SPREAD_ROWS)
     return editor.op("SpreadRows", [rows, stretch, hadamard], domain=OPERATOR_DOMAIN)
 
 
@@ -207,17 +207,17 @@ def spread_row_linear(
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
     forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
     linear, definition = forms[num_planes]
-    _define(editor, _SPREAD_ROWS, definition)
+    define(editor, SPREAD_ROWS, definition)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)
-    _define(editor, _BIAS.format(linear=linear))
+    define(editor, _BIAS.format(linear=linear))
     return editor.op(f"{linear}Bias", [*inputs, bias], domain=OPERATOR_DOMAIN)
 
 
 def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
     """gate and up (..., 2 J) side by side -> silu(gate) * up (..., J)."""
-    _define(editor, _SWIGLU)
+    define(editor, _SWIGLU)
     return editor.op("SwiGLU", [gate_up], domain=OPERATOR_DOMAIN)
 
 
@@ -225,12 +225,13 @@ def rotary_heads(
     editor: GraphEditor, qkv: ir.Value, cosines: ir.Value, sines: ir.Value, num_heads: int, num_kv_heads: int
 ) -> Sequence[ir.Value]:
     """qkv (B, N, (Hq + 2 Hkv) D) -> query (B, Hq, N, D) and key turned by the angles (B, N, D / 2), and value."""
-    _define(editor, _ROTARY_HEADS)
+    define(editor, _ROTARY_HEADS)
     attributes = {"q_num_heads": num_heads, "kv_num_heads": num_kv_heads}
     return editor.op_multi("RotaryHeads", [qkv, cosines, sines], 3, attributes, domain=OPERATOR_DOMAIN)
 
 
-def _define(editor: GraphEditor, *texts: str) -> None:
+def define(editor: GraphEditor, *texts: str) -> None:
+    """Give the model these definitions, those that it has already left alone."""
     for text in texts:
         _add(editor, ir.serde.deserialize_function(onnx.parser.parse_function(text)))
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS
+from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS, QUANTIZED_PRECISIONS
+
+KV_TYPES = {"fp32": "float32", "int8": "int8"}  # numpy names
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class ExportOptions:
     precision: one of PRECISIONS. attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
+    kv: how the KV cache is stored, one of KV_TYPES; None takes `default_kv` of the precision and attention.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
@@ -23,6 +26,7 @@ class ExportOptions:
     max_context: int | None = None
     force: bool = False
     calibration_text: Path | None = None
+    kv: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -35,6 +39,26 @@ class ExportOptions:
             raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
         if self.precision in HALF_PRECISIONS and self.attention != "fast":
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
+        if self.kv is not None:
+            self._check_kv()
+
+    def _check_kv(self) -> None:
+        if self.kv not in KV_TYPES:
+            raise ConfigError(f"kv is {self.kv!r}, but must be one of {', '.join(KV_TYPES)}.")
+        if self.kv == "int8" and not _can_round_cache(self.precision, self.attention):
+            raise ConfigError(
+                f"kv 'int8' needs attention 'exact' and precision {', '.join(QUANTIZED_PRECISIONS)}, "
+                f"not {self.attention!r} and {self.precision!r}: leave kv out."
+            )
+        if self.kv == "fp32" and self.precision in HALF_PRECISIONS:
+            raise ConfigError(f"precision {self.precision!r} has a KV cache of its own type: leave kv out.")
+
+    @property
+    def kv_dtype(self) -> str:
+        """The numpy name of the KV cache's type."""
+        if self.precision in HALF_PRECISIONS:
+            return HALF_PRECISIONS[self.precision]
+        return KV_TYPES[self.kv or default_kv(self.precision, self.attention)]
 
     @property
     def is_for_devices(self) -> bool:
@@ -45,6 +69,15 @@ class ExportOptions:
 def default_attention(precision: str) -> str:
     """The attention that a precision is usually exported with."""
     return "fast" if precision in HALF_PRECISIONS else "exact"
+
+
+def default_kv(precision: str, attention: str) -> str:
+    """How the KV cache is usually stored, where that is not for the precision to say."""
+    return "fp32"
+
+
+def _can_round_cache(precision: str, attention: str) -> bool:
+    return precision in QUANTIZED_PRECISIONS and attention == "exact"
 
 
 @dataclass(frozen=True, slots=True)

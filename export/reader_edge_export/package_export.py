@@ -48,7 +48,6 @@ class PackageExport:
         self._calibration = calibration
         self._folder = folder
         self._stages = stages
-        self._kv_dtype = HALF_PRECISIONS.get(options.precision, "float32")
 
     def run(self) -> Manifest:
         with self._stages.enter("loading the model"):
@@ -59,7 +58,9 @@ class PackageExport:
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
                 layer = layers[0]
-                write_commit_graph(self._folder / COMMIT_NAME, self._kv_dtype, layer.num_kv_heads, layer.head_dim)
+                write_commit_graph(
+                    self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
+                )
             manifest = self._manifest(model, tokenizer, layers)
         with self._stages.enter("checking against the source"):
             package = ModelPackage(self._folder, manifest)
@@ -100,7 +101,7 @@ class PackageExport:
             sliding_window=sliding_window_of(layers),
             precision=self._options.precision,
             attention=self._options.attention,
-            kv_dtype=self._kv_dtype,
+            kv_dtype=self._options.kv_dtype,
             eos_token_ids=eos_token_ids,
             bos_token_id=bos_token_id,
             source_name=self._source.short_name,

@@ -1,5 +1,7 @@
 // What ONNX Runtime looks for in the library: the operators of the domain "reader_edge".
 
+#include "cache_rows.h"
+#include "int8_attention.h"
 #include "kernel.h"
 #include "rotary_heads.h"
 #include "row_linear.h"
@@ -29,12 +31,15 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<SpreadRows> spread_rows;
   static const KernelOp<ExactAttention> exact_attention;
   static const KernelOp<IntegerAttention> integer_attention;
+  static const KernelOp<CacheRows> cache_rows;
+  static const KernelOp<Int8CacheAttention> int8_cache_attention;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
   static const ort::CustomOp* const operators[] = {
       &row_linear,           &row_linear_bias,           &spread_row_linear, &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_rows,       &rotary_heads,
-      &exact_attention,      &integer_attention,         &swiglu};
+      &exact_attention,      &integer_attention,         &swiglu,            &cache_rows,
+      &int8_cache_attention};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

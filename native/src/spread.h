@@ -17,6 +17,7 @@ class Spread {
   explicit Spread(const KernelAttributes& attributes);
 
   std::size_t num_inputs() const { return num_inputs_; }
+  std::size_t block() const { return block_; }
 
   // A row (K,) to `spread`, which has room for a multiple of 16; returns its largest magnitude then.
   float apply(const float* row, float* spread) const;

@@ -121,4 +121,4 @@ def _num_bytes(manifest: "Manifest") -> int:
 def _kv_bytes_per_token(manifest: "Manifest") -> int:
     import numpy as np
 
-    return 2 * manifest.num_layers * manifest.num_kv_heads * manifest.head_dim * np.dtype(manifest.kv_dtype).itemsize
+    return 2 * manifest.num_layers * manifest.num_kv_heads * manifest.kv_row_size * np.dtype(manifest.kv_dtype).itemsize

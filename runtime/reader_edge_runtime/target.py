@@ -75,7 +75,7 @@ class ForwardResult(NamedTuple):
 class Cache(ABC):
     """Keys and values of several sequences, one slot each, where the target's passes write them.
 
-    Memory of kv_dtype (2L, slots, H, S, D): key and value of each layer come in turn, and a layer's slots are
+    Memory of kv_dtype (2L, slots, H, S, row size): key and value of each layer come in turn, and a layer's slots are
     contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's affair.
     lengths: committed rows per slot, which callers may cut short; row r of a slot holds the token at position r.
     capacity: rows per slot (S).

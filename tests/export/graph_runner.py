@@ -14,6 +14,7 @@ PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 NUM_NODES = len(PARENTS)
 CAPACITY = 40
 GARBAGE = 3.3
+ELEMENT_TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8}
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -30,7 +31,7 @@ class GraphRunner:
         self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self.window = window
         self.buffers = {
-            node.name: np.full((2, node.shape[1], CAPACITY, node.shape[3]), GARBAGE, np.float32)
+            node.name: np.full((2, node.shape[1], CAPACITY, node.shape[3]), GARBAGE, ELEMENT_TYPES[node.type])
             for node in self.session.get_inputs()
             if node.name.startswith("past_")
         }

@@ -124,13 +124,13 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     assert np.abs(logits - source.expected).max() < 2 * LIMIT
 
 
-@pytest.mark.parametrize("precision", ["int8", "int8-a16"])
+@pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_int8_operators_compute_the_same_with_native_kernels_and_without(
-    model_type: str, precision: str, traced: Callable[[str], Traced], tmp_path: Path
+    model_type: str, precision: str, kv: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
     source = traced(model_type)
-    write_graph(source.graph, tmp_path, ExportOptions(precision, "exact"), source.calibration)
+    write_graph(source.graph, tmp_path, ExportOptions(precision, "exact", kv=kv), source.calibration)
     pure = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(pure - source.expected).max() < INT8_LIMIT * np.abs(source.expected).max()
     if native_library() is not None:

@@ -169,6 +169,10 @@ def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path:
         {"max_context": 0},
         {"precision": "int4", "attention": "portable"},
         {"precision": "fp16"},
+        {"kv": "int4"},
+        {"precision": "fp32", "kv": "int8"},
+        {"attention": "fast", "kv": "int8"},
+        {"precision": "fp16", "attention": "fast", "kv": "fp32"},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:

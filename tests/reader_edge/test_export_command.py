@@ -80,9 +80,9 @@ def test_options_reach_the_exporter(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("words")
-    options = f"--precision int4 --attention fast --max-context 128 --calibration-text {text} --force".split()
+    options = f"--precision int4 --attention fast --kv fp32 --max-context 128 --calibration-text {text} --force".split()
     assert runner.invoke(main, ["export", "some/model", "out", *options]).exit_code == 0
-    assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text)
+    assert asked[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32")
 
 
 def test_half_precision_brings_its_attention(

@@ -8,15 +8,18 @@ portable: operators of opset 18 only; compilers that know no newer ones.
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.exact import ExactAttention
 from reader_edge_export.lowering.fast import lower_fast
+from reader_edge_export.lowering.int8_cache import Int8CacheAttention
 from reader_edge_export.lowering.portable import lower_portable
 from reader_edge_export.markers import MARKER_DOMAIN, attention_markers
 
 _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions that onnx would write
 
 
-def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool) -> None:
-    """Replace every attention marker. is_quantized: the weights are, so that attention may round as they do."""
-    exact = ExactAttention(editor, is_quantized)
+def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_dtype: str = "float32") -> None:
+    """Replace every attention marker. is_quantized: the weights are, so that attention may round as they do.
+    kv_dtype: the KV cache's type in exact attention, "float32" or "int8".
+    """
+    exact = Int8CacheAttention(editor) if kv_dtype == "int8" else ExactAttention(editor, is_quantized)
     lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
         editor.replace(marker.node, lower(editor, marker))

@@ -14,21 +14,23 @@ _MAX_CHAIN = 128
 
 def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value]:
     """Write the new keys and values at [write_pos, write_pos + N) of each sequence; in place where memory is shared."""
-    how: dict[str, int | str] = {"axis": 2, "mode": "linear"}
-    present_key = editor.op("TensorScatter", [marker.past_key, marker.key, marker.write_pos], how)
-    present_value = editor.op("TensorScatter", [marker.past_value, marker.value, marker.write_pos], how)
-    return present_key, present_value
+    present_key = _scattered(editor, marker, marker.past_key, marker.key)
+    return present_key, _scattered(editor, marker, marker.past_value, marker.value)
 
 
 def visible_rows(editor: GraphEditor, mask: ir.Value, *buffers: ir.Value) -> list[ir.Value]:
     """(B, H, S, D) -> (B, H, M, D), the rows the mask speaks of: attention over all S rows would cost O(S)."""
     bounds = [editor.int64s(0), editor.size_of(mask, 3), editor.int64s(2)]
-    return [editor.op("Slice", [buffer, *bounds]) for buffer in buffers]
+    return [editor.op("Slice", [buffer, *bounds], dtype=buffer.dtype or ir.DataType.FLOAT) for buffer in buffers]
 
 
 def masked_scores(editor: GraphEditor, marker: TreeAttentionMarker, keys: ir.Value) -> ir.Value:
     """Scores (B, H, G * N, M) in fp32: the G query heads that share a KV head are folded into rows."""
-    scores = _products(editor, marker, keys)
+    return masked(editor, marker, _products(editor, marker, keys))
+
+
+def masked(editor: GraphEditor, marker: TreeAttentionMarker, scores: ir.Value) -> ir.Value:
+    """Scores (B, H, G * N, M), capped where the model does it, plus the mask."""
     if marker.softcap:
         softcap = editor.scalar(marker.softcap)
         scores = editor.op("Mul", [editor.op("Tanh", [editor.op("Div", [scores, softcap])]), softcap])
@@ -38,6 +40,13 @@ def masked_scores(editor: GraphEditor, marker: TreeAttentionMarker, keys: ir.Val
     return editor.op("Add", [scores, mask])
 
 
+def fold_heads(editor: GraphEditor, marker: TreeAttentionMarker, query: ir.Value) -> ir.Value:
+    """(B, Hq, N, D) -> (B, H, G * N, D)."""
+    if marker.group_size == 1:
+        return query
+    return editor.op("Reshape", [query, editor.int64s(0, marker.num_kv_heads, -1, marker.head_dim)])
+
+
 def unfold_heads(editor: GraphEditor, marker: TreeAttentionMarker, output: ir.Value) -> ir.Value:
     """(B, H, G * N, D) -> (B, Hq, N, D)."""
     if marker.group_size == 1:
@@ -45,11 +54,15 @@ def unfold_heads(editor: GraphEditor, marker: TreeAttentionMarker, output: ir.Va
     return editor.op("Reshape", [output, editor.int64s(0, marker.num_heads, -1, marker.head_dim)])
 
 
+def _scattered(editor: GraphEditor, marker: TreeAttentionMarker, past: ir.Value, new: ir.Value) -> ir.Value:
+    how: dict[str, int | str] = {"axis": 2, "mode": "linear"}
+    return editor.op("TensorScatter", [past, new, marker.write_pos], how, dtype=past.dtype or ir.DataType.FLOAT)
+
+
 def _products(editor: GraphEditor, marker: TreeAttentionMarker, keys: ir.Value) -> ir.Value:
     query = marker.query
     if marker.group_size > 1:  # scaled before it is folded: on (N, D) that is cheaper than on the scores (N, M)
-        scaled = editor.op("Mul", [query, editor.scalar(marker.scale)])
-        query = editor.op("Reshape", [scaled, editor.int64s(0, marker.num_kv_heads, -1, marker.head_dim)])
+        query = fold_heads(editor, marker, editor.op("Mul", [query, editor.scalar(marker.scale)]))
     if marker.head_dim <= _MAX_CHAIN:
         return _product(editor, marker, query, keys)
     parts = []

@@ -14,6 +14,7 @@ Graph contract of format version 1
     logit_rows     int64 (B, R)             log_sum_exp            float32 (B, R), only in packages for devices
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
 
+With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
 """
 
@@ -102,6 +103,11 @@ class Manifest:
     checks: Mapping[str, float]
     files: Mapping[str, FileEntry]
 
+    @property
+    def kv_row_size(self) -> int:
+        """Numbers of a key or value in the KV cache."""
+        return kv_row_size(self.kv_dtype, self.head_dim)
+
     def past_names(self) -> list[str]:
         """Names of the graph's KV inputs, key and value of each layer in turn."""
         return [f"past_{kind}.{layer}" for layer in range(self.num_layers) for kind in ("key", "value")]
@@ -109,6 +115,11 @@ class Manifest:
     def present_names(self) -> list[str]:
         """Names of the graph's KV outputs, in the order of `past_names`."""
         return [name.replace("past_", "present_") for name in self.past_names()]
+
+
+def kv_row_size(kv_dtype: str, head_dim: int) -> int:
+    """Numbers that a KV cache of this type keeps of a key or value: in int8, two tell how large the others are."""
+    return head_dim + 2 if kv_dtype == "int8" else head_dim
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -172,7 +183,7 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "sliding_window": lambda value: value is None or _size(1 << 28)(value),
     "precision": lambda value: value in PRECISIONS,
     "attention": lambda value: value in ATTENTIONS,
-    "kv_dtype": lambda value: value in ("float32", *HALF_PRECISIONS.values()),
+    "kv_dtype": lambda value: value in ("float32", "int8", *HALF_PRECISIONS.values()),
     "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(_MAX_VOCAB - 1, least=0), values)),
     "bos_token_id": lambda value: value is None or _size(_MAX_VOCAB, least=0)(value),
     "source_name": _is_text,

@@ -1,6 +1,7 @@
 """A graph of one operator, for its definition and its native kernel to run."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,24 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """How attention is lowered: whether weights and values are integers, and the type of the KV cache."""
+
+    is_quantized: bool
+    kv_dtype: str = "float32"
+
+
+EXACT, INTEGER, INT8_CACHE = Attention(False), Attention(True), Attention(True, "int8")
+
+
 class Operator:
     """A graph of one operator, run by its own definition and by its native kernel."""
 
     def __init__(
-        self, folder: Path, inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False
+        self, folder: Path, inputs: Mapping[str, Sequence[int | str]], build: Build, attention: Attention = EXACT
     ) -> None:
-        model = operator_model(inputs, build, is_quantized)
+        model = operator_model(inputs, build, attention)
         ir.save(model, folder / "pure.onnx")
         self._sessions = (
             _session(folder / "pure.onnx", None),
@@ -41,7 +53,7 @@ class Operator:
         """Assert the same bits both ways; the outputs."""
         pure, native = (session.run(None, feed) for session in self._sessions)
         for ours, theirs in zip(native, pure, strict=True):
-            np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+            np.testing.assert_array_equal(ours.view(np.uint8), theirs.view(np.uint8))
         outputs: Sequence[Float32Array] = native
         return outputs
 
@@ -51,7 +63,7 @@ class Operator:
         return outputs
 
 
-def operator_model(inputs: Mapping[str, Sequence[int | str]], build: Build, is_quantized: bool = False) -> ir.Model:
+def operator_model(inputs: Mapping[str, Sequence[int | str]], build: Build, attention: Attention = EXACT) -> ir.Model:
     """A model of the operators that `build` makes of the inputs."""
     values = [_value(name, sizes) for name, sizes in inputs.items()]
     model = ir.Model(ir.Graph(values, [], nodes=[], opset_imports={"": 24}, name="one"), ir_version=11)
@@ -59,7 +71,7 @@ def operator_model(inputs: Mapping[str, Sequence[int | str]], build: Build, is_q
     model.graph.outputs.extend(build(editor, values))
     editor.append()
     if any(node.op_type == TREE_ATTENTION for node in model.graph):
-        lower_attention(editor, "exact", is_quantized)
+        lower_attention(editor, "exact", attention.is_quantized, attention.kv_dtype)
     model.graph.opset_imports.update({OPERATOR_DOMAIN: 1, "com.microsoft": 1})
     return model
 

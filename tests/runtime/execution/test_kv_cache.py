@@ -1,5 +1,7 @@
 """The KV cache: commits keep the walked path, and nothing else moves or is lost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,18 +11,21 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from tests.fake_target import make_manifest
 
-MANIFEST = make_manifest(max_context=64)
+MANIFESTS = {kv_dtype: replace(make_manifest(max_context=64), kv_dtype=kv_dtype) for kv_dtype in ("float32", "int8")}
+
+of_each_type = pytest.mark.parametrize("kv_dtype", MANIFESTS)
 
 
-def filled(num_slots: int, capacity: int) -> HostCache:
-    cache = HostCache(MANIFEST, num_slots, capacity)
-    cache.slab[:] = np.arange(cache.slab.size, dtype=np.float32).reshape(cache.slab.shape)
+def filled(kv_dtype: str, num_slots: int, capacity: int) -> HostCache:
+    cache = HostCache(MANIFESTS[kv_dtype], num_slots, capacity)
+    cache.slab[:] = np.random.default_rng(0).integers(-128, 128, cache.slab.shape)
     return cache
 
 
+@of_each_type
 @given(length=st.integers(0, 20), path=st.sets(st.integers(1, 11), max_size=8))
-def test_commit_keeps_the_rows_of_the_path_in_order(length: int, path: set[int]) -> None:
-    cache = filled(2, 32)
+def test_commit_keeps_the_rows_of_the_path_in_order(kv_dtype: str, length: int, path: set[int]) -> None:
+    cache = filled(kv_dtype, 2, 32)
     cache.lengths[1] = length
     before = cache.slab.copy()
     nodes = [0, *sorted(path)]
@@ -32,16 +37,18 @@ def test_commit_keeps_the_rows_of_the_path_in_order(length: int, path: set[int])
     np.testing.assert_array_equal(cache.slab[:, 0], before[:, 0])
 
 
-def test_commit_of_the_spine_moves_nothing() -> None:
-    cache = filled(1, 32)
+@of_each_type
+def test_commit_of_the_spine_moves_nothing(kv_dtype: str) -> None:
+    cache = filled(kv_dtype, 1, 32)
     before = cache.slab.copy()
     cache.commit(0, [0, 1, 2, 3])
     np.testing.assert_array_equal(cache.slab, before)
     assert cache.lengths == [4]
 
 
-def test_growth_is_geometric_bounded_and_keeps_committed_rows() -> None:
-    cache = filled(2, 8)
+@of_each_type
+def test_growth_is_geometric_bounded_and_keeps_committed_rows(kv_dtype: str) -> None:
+    cache = filled(kv_dtype, 2, 8)
     cache.lengths[:] = [5, 8]
     before = cache.slab.copy()
     cache.reserve(2, 9)
@@ -55,8 +62,9 @@ def test_growth_is_geometric_bounded_and_keeps_committed_rows() -> None:
         cache.reserve(1, 65)
 
 
-def test_swap_exchanges_contents_and_lengths() -> None:
-    cache = filled(3, 8)
+@of_each_type
+def test_swap_exchanges_contents_and_lengths(kv_dtype: str) -> None:
+    cache = filled(kv_dtype, 3, 8)
     cache.lengths[:] = [2, 0, 7]
     before = cache.slab.copy()
     cache.swap(0, 2)
@@ -66,10 +74,11 @@ def test_swap_exchanges_contents_and_lengths() -> None:
     np.testing.assert_array_equal(cache.slab[:, 1], before[:, 1])
 
 
-def test_layer_views_of_a_slot_range_share_the_slab() -> None:
-    cache = HostCache(MANIFEST, 4, 8)
+@of_each_type
+def test_layer_views_of_a_slot_range_share_the_slab(kv_dtype: str) -> None:
+    cache = HostCache(MANIFESTS[kv_dtype], 4, 8)
     view = cache.layer_view(1, 1, 2)
-    assert view.shape == (2, 1, 8, 2)
+    assert view.shape == (2, 1, 8, {"float32": 2, "int8": 4}[kv_dtype])
     assert view.flags.c_contiguous
     view[0, 0, 3] = 7
     assert (cache.slab[1, 1, 0, 3] == 7).all()
@@ -81,4 +90,4 @@ def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(np, "zeros", no_memory)
     with pytest.raises(ConfigError, match="GB"):
-        HostCache(MANIFEST, 4, 8)
+        HostCache(MANIFESTS["float32"], 4, 8)

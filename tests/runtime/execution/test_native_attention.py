@@ -12,44 +12,47 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
-from tests.runtime.execution.native_operator import Operator, needs_kernels
+from tests.runtime.execution.int8_rows import rounded_rows, spread_key
+from tests.runtime.execution.native_operator import EXACT, INT8_CACHE, INTEGER, Attention, Operator, needs_kernels
 
 pytestmark = needs_kernels
+FORMS = (EXACT, INTEGER, INT8_CACHE)
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 300])
 @pytest.mark.parametrize(("head_size", "group_size"), [(256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)])
-def test_attention_keeps_the_bits(
-    head_size: int, group_size: int, past: int, is_quantized: bool, tmp_path: Path
-) -> None:
+def test_attention_keeps_the_bits(head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path) -> None:
     num_kv_heads = 2
-    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, is_quantized)
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
     rng = np.random.default_rng(head_size + group_size)
     for num_nodes in (1, 2, 5, 17):
-        attention.check(**_attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size))
+        feed = _attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size)
+        attention.check(**_cached(feed, form))
 
 
-@pytest.mark.parametrize("is_quantized", [False, True])
-def test_attention_of_extreme_values_keeps_the_bits(is_quantized: bool, tmp_path: Path) -> None:
-    attention = _attention(tmp_path, 64, 2, 7, is_quantized)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_attention_of_extreme_values_keeps_the_bits(form: Attention, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 2, 7, form)
     rng = np.random.default_rng(0)
     past, num_nodes = 130, 3
     values = rng.standard_normal((1, 2, past + num_nodes, 64), np.float32)
     values[:, :, ::5] = 0
     values *= 10.0 ** rng.integers(-40, 30, (1, 2, past + num_nodes, 1))
     feed = _attention_feed(rng, past, num_nodes, 2, 7, 64) | {"past_value": values.astype(np.float32)}
-    attention.check(**feed)
-    attention.check(**feed | {"value": np.zeros_like(feed["value"]), "past_value": np.zeros_like(values, np.float32)})
-    attention.check(**feed | {"query": np.full((1, 14, num_nodes, 64), 300, np.float32)})  # all weight on few rows
+    attention.check(**_cached(feed, form))
+    zeros = {"value": np.zeros_like(feed["value"]), "past_value": np.zeros_like(values, np.float32)}
+    attention.check(**_cached(feed | zeros, form))
+    peaked = {"query": np.full((1, 14, num_nodes, 64), 300, np.float32)}  # all weight on few rows
+    attention.check(**_cached(feed | peaked, form))
 
 
-@pytest.mark.parametrize(("is_quantized", "limit"), [(False, 1e-6), (True, 1e-3)])
-def test_attention_is_the_softmax_mean_of_the_values(is_quantized: bool, limit: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("form", "limit"), [(EXACT, 1e-6), (INTEGER, 1e-3), (INT8_CACHE, 2e-2)], ids=str)
+def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: float, tmp_path: Path) -> None:
     past, num_nodes, num_kv_heads, group_size, head_size = 1000, 5, 2, 7, 64
-    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, is_quantized)
+    attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
     feed = _attention_feed(np.random.default_rng(1), past, num_nodes, num_kv_heads, group_size, head_size)
-    output = attention.check(**feed)[0]
+    output = attention.check(**_cached(feed, form))[0]
     keys, values = (
         np.concatenate([feed[f"past_{name}"][:, :, :past], feed[name]], axis=2).astype(np.float64)
         for name in ("key", "value")
@@ -63,14 +66,14 @@ def test_attention_is_the_softmax_mean_of_the_values(is_quantized: bool, limit: 
 
 
 def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
-    attention = _attention(tmp_path, 16, 2, 2, False)
+    attention = _attention(tmp_path, 16, 2, 2, EXACT)
     feed = _attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16)
     for mask in (feed["mask"][:, :, :2], feed["mask"][..., :0], np.zeros((1, 1, 3, 99), np.float32)):
         with pytest.raises(Fail, match="attention: sizes"):
             attention.run_native(feed | {"mask": mask})
 
 
-def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, is_quantized: bool) -> Operator:
+def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, form: Attention) -> Operator:
     num_heads = num_kv_heads * group_size
     new, rows = ("B", num_kv_heads, "N", head_size), ("B", num_kv_heads, "S", head_size)
     inputs: dict[str, Sequence[int | str]] = {
@@ -93,7 +96,7 @@ def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int,
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
         return editor.op_multi(TREE_ATTENTION, values, 3, attributes, domain=MARKER_DOMAIN)
 
-    return Operator(folder, inputs, build, is_quantized)
+    return Operator(folder, inputs, build, form)
 
 
 def _attention_feed(
@@ -111,3 +114,11 @@ def _attention_feed(
         "write_pos": np.array([past]),
         "mask": mask[None, None],
     }
+
+
+def _cached(feed: dict[str, npt.NDArray[np.generic]], form: Attention) -> dict[str, npt.NDArray[np.generic]]:
+    """The feed with its past as the cache holds it; keys are written turned, with signs, as the exporter draws them."""
+    if form != INT8_CACHE:
+        return feed
+    key, value = feed["past_key"].astype(np.float32), feed["past_value"].astype(np.float32)
+    return feed | {"past_key": rounded_rows(spread_key(key)), "past_value": rounded_rows(value)}

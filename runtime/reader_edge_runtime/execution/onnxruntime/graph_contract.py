@@ -40,7 +40,7 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names()})
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names()})
     for name in manifest.past_names():
-        _check_shape(name, inputs[name], 4, {1: manifest.num_kv_heads, 3: manifest.head_dim})
+        _check_shape(name, inputs[name], 4, {1: manifest.num_kv_heads, 3: manifest.kv_row_size})
     for name in ("logits", "top_ids", "top_logits"):
         _, (_, _, size) = promised[name]
         _check_shape(name, outputs[name], 3, {2: size})

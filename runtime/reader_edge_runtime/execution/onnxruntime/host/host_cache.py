@@ -7,9 +7,14 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Cache, Int64Array
 
+KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
+
 
 class HostCache(Cache):
-    """slab: kv_dtype (2L, slots, H, S, D); one indexing operation commits all layers. Another array after growing."""
+    """slab: kv_dtype (2L, slots, H, S, row size); one indexing operation commits all layers.
+
+    Another array after growing.
+    """
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
@@ -19,8 +24,8 @@ class HostCache(Cache):
     def num_bytes(self) -> int:
         return self.slab.nbytes
 
-    def layer_view(self, index: int, first_slot: int, num_slots: int) -> npt.NDArray[np.floating]:
-        """The graph's tensor number `index` (order of `Manifest.past_names`), a view (B, H, S, D)."""
+    def layer_view(self, index: int, first_slot: int, num_slots: int) -> KvArray:
+        """The graph's tensor number `index` (order of `Manifest.past_names`), a view (B, H, S, row size)."""
         return self.slab[index, first_slot : first_slot + num_slots]
 
     def fill(self, slot: int, length: int) -> None:
@@ -39,9 +44,9 @@ class HostCache(Cache):
     def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
         self.slab[:, [other, slot], :, :num_rows] = self.slab[:, [slot, other], :, :num_rows]
 
-    def _zeros(self, num_slots: int, capacity: int) -> npt.NDArray[np.floating]:
+    def _zeros(self, num_slots: int, capacity: int) -> KvArray:
         manifest = self._manifest
-        shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, capacity, manifest.head_dim)
+        shape = (2 * manifest.num_layers, num_slots, manifest.num_kv_heads, capacity, manifest.kv_row_size)
         try:
             return np.zeros(shape, manifest.kv_dtype)  # zeros: a masked row must still be finite
         except MemoryError:

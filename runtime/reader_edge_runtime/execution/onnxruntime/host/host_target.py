@@ -3,14 +3,13 @@
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, KvArray
 from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY, native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
@@ -84,7 +83,7 @@ class HostTarget:
         self._tensors: dict[Sizes, PassTensors] = {}
         self._bound: tuple[ort.IOBinding, PassTensors] | None = None
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_slab: npt.NDArray[np.floating] | None = None
+        self._bound_slab: KvArray | None = None
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":

@@ -1,0 +1,91 @@
+"""Rows of a KV cache of eight bits: how they are written, and how they are read.
+
+A row is the key or value of one token and KV head: D numbers in 127 steps of its magnitude, then the magnitude, which
+is the row's largest number rounded up to 64ths of a power of two. Its last two bytes are those 64ths, 64 to 128, less
+192, and the power's exponent, -100 to 100. So one tensor holds all of a row, which moves as a whole; and any bytes at
+all are finite numbers.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
+
+ROW_STEPS = 127 * 64  # of 64 magnitudes, as `read_rows` tells them
+_FLOAT, _DOUBLE, _INT8, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT8, ir.DataType.INT64
+_POWERS = np.exp2(np.clip(np.arange(-128, 128), -100, 100)).astype(np.float32)  # of any last byte, plus 128
+
+# rows (..., D) -> int8 (..., D + 2)
+_ROUND_ROWS = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+RoundRows (rows) => (bytes)
+{
+  last = Constant <value_ints = [-1]> ()
+  one = Constant <value_float = 1.0> ()
+  smallest = Constant <value_float = 1e-30> ()
+  most_parts = Constant <value_float = 128.0> ()
+  parts_of_power = Constant <value_float = 64.0> ()
+  most = Constant <value_float = 8128.0> ()
+  origin_of_parts = Constant <value_float = 192.0> ()
+  origin_of_powers = Constant <value_float = 128.0> ()
+  zero_point = Constant <value = int8 {0}> ()
+  powers = Constant <value_floats = [POWERS]> ()
+
+  numbers = Abs (rows)
+  largest = ReduceMax <keepdims = 1> (numbers, last)
+  top = Max (largest, smallest)
+  is_reached = GreaterOrEqual (top, powers)
+  reached = Cast <to = 1> (is_reached)
+  num_reached = ReduceSum <keepdims = 1> (reached, last)
+  position = Sub (num_reached, one)
+  index = Cast <to = 7> (position)
+  power = Gather (powers, index)
+  exact_powers = Div (top, power)
+  exact_parts = Mul (exact_powers, parts_of_power)
+  whole_parts = Ceil (exact_parts)
+  parts = Min (whole_parts, most_parts)
+  magnitude = Mul (parts, power)
+  steps_of_one = Div (most, magnitude)
+  in_steps = Mul (rows, steps_of_one)
+  steps = QuantizeLinear (in_steps, one, zero_point)
+  parts_byte = Sub (parts, origin_of_parts)
+  power_byte = Sub (position, origin_of_powers)
+  tail = Concat <axis = -1> (parts_byte, power_byte)
+  tail_bytes = Cast <to = 3> (tail)
+  bytes = Concat <axis = -1> (steps, tail_bytes)
+}
+""".replace("POWERS", ", ".join(f"{power:.9e}" for power in _POWERS))
+
+# key and value (..., D), stretch (D,), hadamard (b, b) -> int8 (..., D + 2); the key is spread before it is rounded.
+_CACHE_ROWS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+CacheRows (key, stretch, hadamard, value) => (key_rows, value_rows)
+{
+  spread = reader_edge.SpreadRows (key, stretch, hadamard)
+  key_rows = reader_edge.RoundRows (spread)
+  value_rows = reader_edge.RoundRows (value)
+}
+"""
+
+
+def cache_rows(
+    editor: GraphEditor, key: ir.Value, value: ir.Value, stretch: ir.Value, hadamard: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2), the key's spread by SpreadRows."""
+    define(editor, SPREAD_ROWS, _ROUND_ROWS, _CACHE_ROWS)
+    key_rows, value_rows = editor.op_multi("CacheRows", [key, stretch, hadamard, value], 2, domain=OPERATOR_DOMAIN)
+    key_rows.dtype = value_rows.dtype = _INT8
+    return key_rows, value_rows
+
+
+def read_rows(editor: GraphEditor, rows: ir.Value, head_dim: int) -> tuple[ir.Value, ir.Value]:
+    """rows (B, H, M, D + 2) -> steps (B, H, M, D) as float64, and 64 magnitudes (B, H, M, 1) in fp32."""
+    sizes = editor.int64s(head_dim, 1, 1)
+    steps, parts_byte, power_byte = editor.op_multi("Split", [rows, sizes], 3, {"axis": -1})
+    for part in (steps, parts_byte, power_byte):
+        part.dtype = _INT8
+    parts = editor.op("Add", [editor.cast(parts_byte, _FLOAT), editor.scalar(192)])
+    index = editor.op("Add", [editor.cast(power_byte, _INT64), editor.constant(np.array(128), "origin")], dtype=_INT64)
+    power = editor.op("Gather", [editor.constant(_POWERS, "powers"), index])
+    return editor.cast(steps, _DOUBLE), editor.op("Mul", [parts, power])

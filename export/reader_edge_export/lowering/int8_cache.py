@@ -1,0 +1,76 @@
+"""Exact attention over a KV cache of eight bits: keys and values are rounded when they are written.
+
+Keys and queries are spread over the head by a Walsh-Hadamard matrix, which leaves their products as they are, times its
+size, and no component of a key much larger than the others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
+steps of their largest: a score is a sum of integers. So is a mean of values, whose weights are rounded to 32,767 steps
+of their query's largest, the values' magnitudes counted in. Sums of integers are the same in any order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.lowering.attention_operator import AttentionOperator
+from reader_edge_export.lowering.cache_rows import ROW_STEPS, cache_rows, read_rows
+from reader_edge_export.lowering.exact_sums import exponentials, float64, integer_mean, integers, magnitudes_of
+from reader_edge_export.lowering.kv_rows import fold_heads, masked, scatter_rows, unfold_heads, visible_rows
+from reader_edge_export.markers import TreeAttentionMarker
+from reader_edge_export.operators import spread_rows
+from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_runtime.package.manifest import kv_row_size
+
+_QUERY_STEPS = 32639  # 127 * 257: two signed bytes hold it
+_WEIGHT_STEPS = 32767
+
+
+class Int8CacheAttention(AttentionOperator):
+    """CacheRows and TensorScatter into the cache, then Int8CacheAttention over its visible rows."""
+
+    def __init__(self, editor: GraphEditor) -> None:
+        super().__init__(editor, "Int8CacheAttention", merges_heads=True)
+        self._spreads: dict[int, tuple[ir.Value, ir.Value]] = {}
+
+    def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The marker's three outputs."""
+        spread = self._spread(editor, marker.head_dim)
+        key, value = cache_rows(editor, marker.key, marker.value, *spread)
+        _narrow(marker)
+        present = scatter_rows(editor, replace(marker, key=key, value=value))
+        return self.attend(editor, marker, present, *spread), *present
+
+    def _spread(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
+        """Drawn signs (D,), since components that agree in sign would add up to one large sum; the matrix (b, b)."""
+        if head_dim not in self._spreads:
+            signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), head_dim)
+            matrix = editor.constant(hadamard(block_size(head_dim)), "hadamard")
+            self._spreads[head_dim] = editor.constant(signs, "signs"), matrix
+        return self._spreads[head_dim]
+
+    def _spell_out(
+        self, editor: GraphEditor, marker: TreeAttentionMarker, present: Sequence[ir.Value], *constants: ir.Value
+    ) -> ir.Value:
+        keys, values = visible_rows(editor, marker.mask, *present)
+        key_steps, key_magnitudes = read_rows(editor, keys, marker.head_dim)
+        query = fold_heads(editor, marker, spread_rows(editor, marker.query, *constants))
+        tops = magnitudes_of(editor, query)
+        query_steps = integers(editor, query, tops, _QUERY_STEPS)
+        sums = float64(editor, "MatMul", query_steps, editor.transpose(key_steps, 0, 1, 3, 2))
+        scores = editor.cast(sums, ir.DataType.FLOAT)
+        scores = editor.op("Mul", [scores, editor.transpose(key_magnitudes, 0, 1, 3, 2)])
+        unit = float(np.float32(marker.scale)) / (_QUERY_STEPS * ROW_STEPS * block_size(marker.head_dim))
+        scores = editor.op("Mul", [scores, editor.op("Mul", [tops, editor.scalar(unit)])])
+        weights = exponentials(editor, masked(editor, marker, scores))
+        mean = integer_mean(
+            editor, weights, _WEIGHT_STEPS, *read_rows(editor, values, marker.head_dim), value_steps=ROW_STEPS
+        )
+        return unfold_heads(editor, marker, mean)
+
+
+def _narrow(marker: TreeAttentionMarker) -> None:
+    """Give the marker's past and present the type and sizes of the cache."""
+    rows = ir.Shape(["B", marker.num_kv_heads, "S", kv_row_size("int8", marker.head_dim)])
+    for value in (marker.past_key, marker.past_value, *marker.node.outputs[1:]):
+        value.dtype, value.shape = ir.DataType.INT8, rows

@@ -1,0 +1,129 @@
+"""A KV cache of eight bits: the same bits at every width, in every batch, drafted or not; and what it takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.graph import TOP_K
+from reader_edge_export.parity import TreeCase, check_tree_against_decoding, logits_after
+from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
+from tests.random_drafter import RandomDrafter, RandomRequest, decode
+from tests.tiny_models import VOCAB_SIZE, build_tiny_model
+
+TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 110).tolist()
+PARENTS = [-1, 0, 0, 1, 1, 2, 4, 6]
+PATH = [0, 1, 4, 6, 7]
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2"])
+def package(
+    request: pytest.FixtureRequest, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> ModelPackage:
+    """One with attention as an operator of our own, and one with scores that are capped, and windows."""
+    out = tmp_path_factory.mktemp("int8 cache") / request.param
+    export_model(tiny_model(request.param), out, ExportOptions("int8", kv="int8"))
+    return ModelPackage.open(out)
+
+
+@pytest.fixture(params=[False, True], ids=["pure", "native"])
+def target(request: pytest.FixtureRequest, package: ModelPackage) -> HostTarget:
+    if request.param and native_library() is None:
+        pytest.skip("reader-edge-native is not installed")
+    return HostTarget.open(package, 1, uses_native=request.param)
+
+
+def test_the_cache_takes_a_quarter_and_two_bytes_a_row(package: ModelPackage) -> None:
+    manifest = package.manifest
+    assert manifest.kv_dtype == "int8"
+    cache = HostCache(manifest, 1, 100)
+    assert cache.num_bytes == 100 * 2 * manifest.num_layers * manifest.num_kv_heads * (manifest.head_dim + 2)
+    wide = replace(manifest, kv_dtype="float32")
+    with pytest.raises(ProviderError, match="export again"):
+        HostTarget.open(ModelPackage(package.folder, wide))
+
+
+def test_a_token_gets_the_same_bits_at_every_width(target: HostTarget) -> None:
+    single = logits_after(target, TEXT[:30], TEXT[30:], 1)
+    for width in (2, 3, 4, 5, 7, 8, 9, 16, 33, 64, 80):
+        np.testing.assert_array_equal(logits_after(target, TEXT[:30], TEXT[30:], width), single)
+
+
+def test_nodes_of_a_ragged_batch_get_the_bits_of_plain_decoding(target: HostTarget, package: ModelPackage) -> None:
+    checks = check_tree_against_decoding(target, TreeCase.draw(package, TEXT))
+    assert checks["tree_rows_equal"] == 1
+
+
+def test_committed_rows_are_those_of_a_fresh_prefill(target: HostTarget) -> None:
+    tree = DraftTree(TEXT[60 : 60 + len(PARENTS)], PARENTS, [""] * len(PARENTS))
+    cache = _prefilled(target, TEXT[:50])
+    target.forward(cache, Pass(0, [tree], [[0]]))
+    cache.commit(0, PATH)
+    fresh = _prefilled(target, TEXT[:50] + [tree.token_ids[node] for node in PATH])
+    assert cache.lengths == fresh.lengths
+    np.testing.assert_array_equal(cache.slab[:, 0, :, : fresh.lengths[0]], fresh.slab[:, 0, :, : fresh.lengths[0]])
+
+
+class _Knowing(RandomDrafter):
+    """Trees that hold a known text at scattered nodes, between others; a single node where none is known."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        super().__init__(VOCAB_SIZE, 1, 0)
+        self._texts = texts
+
+    def begin(self, token_ids: Sequence[int]) -> RandomRequest:
+        return RandomRequest(token_ids, TOP_K)
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        return [self._knowing_tree(wish) for wish in wishes]
+
+    def _knowing_tree(self, wish: DraftWish) -> DraftTree:
+        token_ids = list(cast(RandomRequest, wish.request).token_ids)
+        text = next((text for text in self._texts if list(text[: len(token_ids)]) == token_ids), token_ids)
+        tree, node = DraftTree.root(token_ids[-1]), 0
+        for token_id in text[len(token_ids) :][: min(wish.max_depth, (wish.max_nodes - 1) // 2)]:
+            tree.add((token_id + 1) % VOCAB_SIZE, node, "wrong", value=0.5 * tree.values[node])
+            node = tree.add(token_id, node, "right", value=0.5 * tree.values[node])
+        return tree
+
+
+def test_drafted_answers_are_the_plain_ones(target: HostTarget) -> None:
+    prompts, config = [TEXT[:20], TEXT[40:49]], GenerationConfig(max_tokens=40)
+    plain = decode(_decoder(target, _Knowing([])), prompts, [config] * 2)
+    texts = [[*prompt, *answer] for prompt, answer in zip(prompts, plain, strict=True)]
+    decoder = _decoder(target, _Knowing(texts))
+    assert decode(decoder, prompts, [config] * 2) == plain
+    again = decode(decoder, prompts, [config] * 2)  # on the prefix that the slots still hold
+    assert again == plain
+
+
+def test_a_long_head_has_windows_groups_and_blocks(tmp_path: Path) -> None:
+    source = build_tiny_model("mistral", tmp_path / "source", head_dim=136, num_key_value_heads=1)
+    export_model(source, tmp_path / "out", ExportOptions("int8", kv="int8"))
+    manifest = ModelPackage.open(tmp_path / "out").manifest
+    assert manifest.checks["tree_rows_equal"] == 1
+    assert manifest.checks["mean_kl_nats"] < 0.01
+
+
+def _decoder(target: HostTarget, drafter: _Knowing) -> Decoder:
+    return Decoder(target, cast(Drafter, drafter), EngineConfig(max_batch=2))
+
+
+def _prefilled(target: HostTarget, token_ids: list[int]) -> HostCache:
+    cache = target.new_cache(1, len(token_ids) + len(PARENTS))
+    target.forward(cache, Pass(0, [DraftTree.chain(token_ids)], [[0]]))
+    cache.commit(0, list(range(len(token_ids))))
+    return cache
