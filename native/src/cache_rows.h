@@ -35,7 +35,8 @@ inline float magnitude_of(const std::int8_t* last_bytes) {
 class CacheRows {
  public:
   static constexpr const char* kName = "CacheRows";
-  static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};  // key, stretch, hadamard, value
+  // key, stretch, hadamard, value
+  static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};
   static constexpr std::array kOutputs{ort::kInt8, ort::kInt8};
 
   explicit CacheRows(const KernelAttributes& attributes) : spread_(attributes) {}

@@ -22,7 +22,8 @@ constexpr float kWeightSteps = 32767.0f;
 constexpr float kTotalSteps = 4194304.0f;  // of a weight of one in the divisor
 constexpr double kTotalUnit = 1.0 / 4194304.0;
 constexpr double kUnit = 1.0 / (32767.0 * 127.0 * 64.0);
-static_assert(kTileRows * 127 * 32767 <= INT32_MAX && kTotalRun / kLanes * 4194304 <= INT32_MAX, "sums fit into 32 bits");
+static_assert(kTileRows * 127 * 32767 <= INT32_MAX, "a tile's sums fit into 32 bits");
+static_assert(kTotalRun / kLanes * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
 
 inline void add_products(__m512i& sum, __m512i weights, __m512i values) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(values));

@@ -180,7 +180,7 @@ std::int64_t Int8Call::tasks_of_head() const { return divided_up(rows_of_head(),
 std::int64_t Int8Call::rows_of_task() const { return divided_up(rows_of_head(), tasks_of_head()); }
 
 std::int64_t Int8Call::score_stride() const {
-  return (divided_up(shape.visible, kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages, whose lines share a place in caches
+  return (divided_up(shape.visible, kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages: rows would evict rows
 }
 
 CacheHead Int8Call::cache_head(const std::int8_t* rows, std::int64_t head) const {

@@ -12,7 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
-from tests.runtime.execution.int8_rows import rounded_rows, spread_key
+from tests.runtime.execution.int8_rows import read_rows, rounded_rows, spread_key
 from tests.runtime.execution.native_operator import EXACT, INT8_CACHE, INTEGER, Attention, Operator, needs_kernels
 
 pytestmark = needs_kernels
@@ -63,6 +63,23 @@ def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: flo
     wanted = weights @ values / weights.sum(-1, keepdims=True)
     error = np.abs(output.reshape(wanted.shape) - wanted).max() / np.abs(wanted).max()
     assert error < limit
+
+
+@pytest.mark.parametrize("head_size", [8, 64, 80, 136])
+def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, head_size, 2, 2, INT8_CACHE)
+    rng = np.random.default_rng(head_size)
+    feed = _attention_feed(rng, 3, 20, 2, 2, head_size)
+    scales = 10.0 ** rng.uniform(-40, 29, (1, 2, 20, 1))
+    key, value = ((feed[name] * scales).astype(np.float32) for name in ("key", "value"))
+    value[:, :, 3] = 0
+    value[:, :, 4, 0] = 1024  # a power of two is its own magnitude
+    value[:, :, 4, 1:] = 0
+    _, keys, values = attention.check(**_cached(feed | {"key": key, "value": value}, INT8_CACHE))
+    np.testing.assert_array_equal(values[:, :, 3:], rounded_rows(value))
+    for rows, numbers in ((keys, spread_key(key)), (values, value)):
+        top = np.abs(numbers).max(axis=-1, keepdims=True)
+        assert (np.abs(read_rows(rows[:, :, 3:]) - numbers) <= top * (65 / 64 / 254 * 1.001) + 1e-30).all()
 
 
 def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
