@@ -55,7 +55,7 @@ class AttentionOperator(ABC):
         definition = Definition(self._name, "query", *names, "keys", "values", "mask")
         editor, (query, *constants, keys, values, mask) = definition.editor, definition.inputs
         for mine, theirs in zip((keys, values), (marker.past_key, marker.past_value), strict=True):
-            mine.dtype = theirs.dtype
+            mine.dtype = theirs.dtype or ir.DataType.FLOAT
         output = self._spell_out(editor, replace(marker, query=query, mask=mask), (keys, values), *constants)
         if self._merges_heads:
             output = editor.op("Reshape", [editor.transpose(output, 0, 2, 1, 3), editor.int64s(0, 0, -1)])

@@ -71,13 +71,13 @@ def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp
     rng = np.random.default_rng(head_size)
     feed = _attention_feed(rng, 3, 20, 2, 2, head_size)
     scales = 10.0 ** rng.uniform(-40, 29, (1, 2, 20, 1))
-    key, value = ((feed[name] * scales).astype(np.float32) for name in ("key", "value"))
+    key, value = ((feed[name].astype(np.float64) * scales).astype(np.float32) for name in ("key", "value"))
     value[:, :, 3] = 0
     value[:, :, 4, 0] = 1024  # a power of two is its own magnitude
     value[:, :, 4, 1:] = 0
     _, keys, values = attention.check(**_cached(feed | {"key": key, "value": value}, INT8_CACHE))
     np.testing.assert_array_equal(values[:, :, 3:], rounded_rows(value))
-    for rows, numbers in ((keys, spread_key(key)), (values, value)):
+    for rows, numbers in ((keys.astype(np.int8), spread_key(key)), (values.astype(np.int8), value)):
         top = np.abs(numbers).max(axis=-1, keepdims=True)
         assert (np.abs(read_rows(rows[:, :, 3:]) - numbers) <= top * (65 / 64 / 254 * 1.001) + 1e-30).all()
 
