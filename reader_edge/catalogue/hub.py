@@ -1,10 +1,12 @@
 """The hub: a model's files, fetched by huggingface_hub, which goes on with what broke off, and checked afterwards."""
 
+import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import util
 from pathlib import Path
@@ -17,7 +19,12 @@ from reader_edge_export.architectures import check_architecture
 from reader_edge_export.package_folder import is_disk_full
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.hugging_face import read_json
-from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import (
+    CatalogueError,
+    HubUnavailableError,
+    ReaderEdgeError,
+    UnsupportedArchitectureError,
+)
 from reader_edge_runtime.package.manifest import sha256_of
 
 if TYPE_CHECKING:
@@ -27,6 +34,45 @@ if TYPE_CHECKING:
 ANSWER_S = 2.5  # for the first question: without a network nobody waits longer
 
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "*.model")
+_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_NAMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as the hub announces it. sha256: of large ones only."""
+
+    name: str
+    num_bytes: int
+    sha256: str | None
+
+    @classmethod
+    def of(cls, file: "RepoSibling") -> "_File":
+        if type(file.size) is not int or file.size < 0:
+            raise ValueError(file.size)
+        return cls(file.rfilename, file.size, _matching(_SHA256, file.lfs.sha256) if file.lfs else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """A repository at one commit: its files, without those in folders and those whose names are not plain."""
+
+    commit: str
+    files: tuple[_File, ...]
+
+    @classmethod
+    def of(cls, info: "ModelInfo") -> "_Revision":
+        """Check an answer of the hub. Raises whatever a value of another kind raises."""
+        plain = [file for file in info.siblings or [] if _NAME.fullmatch(file.rfilename)]
+        return cls(_matching(_COMMIT, info.sha), tuple(map(_File.of, plain)))
+
+
+def _matching(form: re.Pattern[str], text: str | None) -> str:
+    if text is None or not form.fullmatch(text):
+        raise ValueError(text)
+    return text
 
 
 def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
@@ -42,33 +88,33 @@ def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
 
     disable_progress_bars()  # one bar is told here for all files
     with quiet_libraries():
-        info = _ask(origin.hub_id)
-        files = _wanted_files(origin, info)
+        revision = _ask(origin.hub_id)
+        files = _wanted_files(origin, revision.files)
         place = folder if origin.file else folder / origin.hub_id.rpartition("/")[2]
         place.mkdir(parents=True, exist_ok=True)
-        total = sum(file.size or 0 for file in files)
+        total = sum(file.num_bytes for file in files)
         check_room(place, total - folder_bytes(place))
         with _failures_told(origin.hub_id), arrivals_told(place, total, on_progress):
             # The config comes first, so that an unsupported model costs nothing.
-            for file in sorted(files, key=lambda file: file.rfilename != "config.json"):
+            for file in sorted(files, key=lambda file: file.name != "config.json"):
                 path = huggingface_hub.hf_hub_download(
-                    origin.hub_id, file.rfilename, revision=info.sha, local_dir=place
+                    origin.hub_id, file.name, revision=revision.commit, local_dir=place
                 )
-                if file.rfilename == "config.json":
+                if file.name == "config.json":
                     _check_config(Path(path), folder)
     _check(place, files)
 
 
-def _ask(hub_id: str) -> "ModelInfo":
-    """What the hub says of a repository: its revision, its files, their sizes and checksums."""
+def _ask(hub_id: str) -> _Revision:
+    """What the hub says of a repository: its commit, its files, their sizes and checksums."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    answer: Future[ModelInfo] = Future()
+    answer: Future[_Revision] = Future()
 
     def ask() -> None:
         try:
-            answer.set_result(HfApi().model_info(hub_id, files_metadata=True, timeout=ANSWER_S))
+            answer.set_result(_Revision.of(HfApi().model_info(hub_id, files_metadata=True, timeout=ANSWER_S)))
         except Exception as error:
             answer.set_exception(error)
 
@@ -80,8 +126,13 @@ def _ask(hub_id: str) -> "ModelInfo":
         raise CatalogueError(f"'{hub_id}' is no name that a model of the hub can have: give OWNER/NAME.") from None
     except HfHubHTTPError as error:
         raise _refusal(hub_id, error) from error
-    except OSError as error:  # those of requests are, and a timeout
-        raise _silence(hub_id, type(error).__name__) from error
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, ValueError):  # those of requests are, and a timeout
+            raise _silence(hub_id, type(error).__name__) from error
+        raise HubUnavailableError(
+            f"What the hub answers about '{hub_id}' cannot be read ({type(error).__name__}): try again, "
+            "or let HF_ENDPOINT name a hub where it is set."
+        ) from error
 
 
 def _refusal(hub_id: str, error: "HfHubHTTPError") -> CatalogueError:
@@ -107,24 +158,27 @@ def _silence(hub_id: str, reason: str) -> HubUnavailableError:
     )
 
 
-def _wanted_files(origin: Origin, info: "ModelInfo") -> "list[RepoSibling]":
-    files = [file for file in info.siblings or [] if "/" not in file.rfilename]
+def _wanted_files(origin: Origin, files: Sequence[_File]) -> list[_File]:
     if origin.file:
-        wanted = [file for file in files if file.rfilename == origin.file]
+        wanted = [file for file in files if file.name == origin.file]
         if not wanted:
             raise CatalogueError(f"'{origin.hub_id}' holds no file '{origin.file}'{_gguf_files(files)}.")
         return wanted
-    wanted = [file for file in files if any(fnmatch(file.rfilename, pattern) for pattern in _WANTED)]
-    if not any(file.rfilename == "config.json" for file in wanted):
+    wanted = [file for file in files if any(fnmatch(file.name, pattern) for pattern in _WANTED)]
+    if not any(file.name == "config.json" for file in wanted):
         raise CatalogueError(
             f"'{origin.hub_id}' holds no config.json, so it is no model in Hugging Face format{_gguf_files(files)}."
         )
     return wanted
 
 
-def _gguf_files(files: "list[RepoSibling]") -> str:
-    names = [file.rfilename for file in files if file.rfilename.endswith(".gguf")]
-    return f"; it has these, to be named as OWNER/NAME/FILE: {', '.join(names)}" if names else ""
+def _gguf_files(files: Sequence[_File]) -> str:
+    """What may be asked for instead, as the end of a sentence."""
+    names = [file.name for file in files if file.name.endswith(".gguf")]
+    if not names:
+        return ": name another model"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"; it has these, to be named as OWNER/NAME/FILE: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 @contextmanager
@@ -136,8 +190,8 @@ def _failures_told(hub_id: str) -> Iterator[None]:
         yield
     except RepositoryNotFoundError as error:  # gated is one of these, and shows only here
         raise _refusal(hub_id, error) from error
-    except (OSError, RuntimeError) as error:  # hf_xet raises the latter
-        if is_disk_full(error):
+    except Exception as error:  # the library raises many classes for what a hub may send
+        if isinstance(error, ReaderEdgeError) or is_disk_full(error):
             raise
         raise CatalogueError(
             f"The download of '{hub_id}' broke off ({type(error).__name__}): try again, it goes on from there."
@@ -152,14 +206,13 @@ def _check_config(path: Path, folder: Path) -> None:
         raise
 
 
-def _check(place: Path, files: "list[RepoSibling]") -> None:
+def _check(place: Path, files: Sequence[_File]) -> None:
     """Compare sizes, and checksums where the hub gives them; a file that is wrong is removed, and so is any other."""
     for file in files:
-        path = place / file.rfilename
-        is_right = path.stat().st_size == file.size and (not file.lfs or sha256_of(path) == file.lfs.sha256)
-        if not is_right:
+        path = place / file.name
+        if path.stat().st_size != file.num_bytes or (file.sha256 and sha256_of(path) != file.sha256):
             path.unlink()
-            raise CatalogueError(f"'{file.rfilename}' was not what the hub promised: fetch the model again.")
+            raise CatalogueError(f"'{file.name}' was not what the hub promised: fetch the model again.")
     for path in place.iterdir():  # huggingface_hub's notes, and what an earlier revision had
-        if path.name not in {file.rfilename for file in files}:
+        if path.name not in {file.name for file in files}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -49,6 +49,13 @@ def test_an_unknown_architecture_is_refused_before_torch_is_imported(source: Pat
     assert "qwen3" in result.stdout
 
 
+def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ExportError, match="has 1073741824 bytes, more than it may have"):
+        export_model(str(tmp_path), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

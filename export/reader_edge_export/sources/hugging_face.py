@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_MAX_JSON_BYTES = 1 << 24
 _UNSAFE_WEIGHTS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -80,6 +81,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ExportError."""
     if not path.is_file():
         raise ExportError(f"'{path.parent}' holds no {path.name}: give a folder in Hugging Face format.")
+    num_bytes = path.stat().st_size
+    if num_bytes > _MAX_JSON_BYTES:
+        raise ExportError(f"'{path}' has {num_bytes} bytes, more than it may have: fetch the model again.")
     try:
         fields = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

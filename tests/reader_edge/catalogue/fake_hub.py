@@ -12,6 +12,7 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 class FakeHub(ThreadingHTTPServer):
     """Serves `files` as the model "owner/model".
 
+    answer: what it says of the model instead of the truth.
     error: (status, code) that every download is answered with. question_error: the same, for questions.
     promised: other contents whose checksums it announces.
     break_after: bytes of weights after which the first download of them stops, until `go_on` is set, and then fails.
@@ -24,6 +25,7 @@ class FakeHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
         self.promised: dict[str, bytes] = {}
+        self.answer: bytes | None = None
         self.error: tuple[int, str] | None = None
         self.question_error: tuple[int, str] | None = None
         self.break_after: int | None = None
@@ -39,6 +41,8 @@ class FakeHub(ThreadingHTTPServer):
 
     def description(self) -> bytes:
         """What the hub's interface says of the model."""
+        if self.answer is not None:
+            return self.answer
         siblings = [
             {"rfilename": name, "size": len(data), "blobId": "0", "lfs": self._large(name)}
             for name, data in self.files.items()

@@ -1,6 +1,7 @@
 """Fetching from the hub: whole or not at all, gone on with after a break, checked, and told in one sentence."""
 
 import errno
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
 from reader_edge_runtime.errors import CatalogueError, HubUnavailableError, UnsupportedArchitectureError
 from tests.reader_edge.catalogue.conftest import set_hub
-from tests.reader_edge.catalogue.fake_hub import FakeHub
+from tests.reader_edge.catalogue.fake_hub import REVISION, FakeHub
 
 
 def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None:
@@ -131,6 +132,64 @@ def test_a_hub_that_refuses_or_is_ill_is_told_apart(
     hub.question_error = (status, "")
     with pytest.raises(error, match=words):
         pulled("owner/model")
+
+
+def _answer(**changes: object) -> bytes:
+    """Of one file, config.json; with changes to it, or to what lies about it where it has such a field."""
+    whole: dict[str, object] = {"id": "owner/model", "sha": REVISION}
+    file: dict[str, object] = {"rfilename": "config.json", "size": 23, "lfs": None}
+    file |= {name: value for name, value in changes.items() if name in file}
+    whole |= {name: value for name, value in changes.items() if name in whole}
+    return json.dumps({"siblings": [file], **whole}).encode()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"<html>Log in to this network", b"null", b"[1]", b"{}", b"[" * 100_000, b'{"id": "x", "siblings": "abc"}'),
+        *(_answer(sha=sha) for sha in (None, 5, "../../etc")),
+        *(_answer(size=size) for size in (None, "23", -1, 1e400)),
+        *(_answer(lfs=lfs) for lfs in ("x", {"size": 1}, {"size": 1, "sha256": "../x", "pointerSize": 1})),
+        _answer(rfilename=7),
+    ],
+)
+def test_an_answer_of_another_form_is_told_in_one_sentence(hub: FakeHub, answer: bytes) -> None:
+    hub.answer = answer
+    with pytest.raises(HubUnavailableError, match=r"^What the hub answers about 'owner/model' cannot be read \(\w+\):"):
+        pulled("owner/model")
+    assert hub.downloads == []
+
+
+@pytest.mark.parametrize(
+    "name", ["..\\x.json", "a\0.json", "\ud800.json", ".x.json", "a\x1b[2J.json", "a" * 300 + ".json"]
+)
+def test_files_whose_names_are_not_plain_are_left_where_they_are(hub: FakeHub, name: str) -> None:
+    hub.files = {"config.json": hub.files["config.json"], name: b"{}"}
+    assert [path.name for path in pulled("owner/model").iterdir()] == ["config.json"]
+
+
+def test_a_download_that_the_library_refuses_is_told_in_one_sentence(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ValueError("The file is too large")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    with pytest.raises(CatalogueError, match=r"broke off \(ValueError\)"):
+        pulled("owner/model")
+
+
+def test_of_very_many_files_a_sentence_names_some(hub: FakeHub) -> None:
+    hub.files = dict.fromkeys((f"{number}.gguf" for number in range(1000)), b"")
+    with pytest.raises(CatalogueError, match=r": 0\.gguf, .*, 19\.gguf and 980 more\.$"):
+        pulled("owner/model")
+
+
+def test_a_failed_pull_leaves_nothing_behind(hub: FakeHub, cache: Path) -> None:
+    for name in ("owner/other", "no such model"):
+        with pytest.raises(CatalogueError):
+            pulled(name)
+    assert not cache.exists() or not list(cache.iterdir())
 
 
 def test_an_unknown_model_is_named(hub: FakeHub) -> None:
