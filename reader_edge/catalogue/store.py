@@ -77,7 +77,7 @@ class StoredModel:
     def locked(self) -> Iterator[None]:
         """The model's folder, made where there is none, for one process at a time; others wait."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._lock_path):
+        with self._lock():
             clear_leftovers(self.folder)
             self.folder.mkdir(exist_ok=True)  # its removal may have been waited for
             if not self.is_stored:
@@ -87,6 +87,7 @@ class StoredModel:
             finally:
                 if not self.parts():
                     shutil.rmtree(self.folder, ignore_errors=True)
+                    self._end_lock()
 
     def parts(self) -> list[Part]:
         """What is stored of the model: source, broken-off downloads, packages."""
@@ -106,12 +107,13 @@ class StoredModel:
         if not self.is_stored:
             raise CatalogueError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
         try:
-            with FileLock(self._lock_path, timeout=0):
+            with self._lock(timeout_s=0):
                 num_bytes = folder_bytes(self.folder)
                 # Renamed first: what a killed removal leaves must not look whole.
                 doomed = temporary_name(self.folder)
                 self.folder.rename(doomed)
                 shutil.rmtree(doomed)
+                self._end_lock()
         except Timeout:
             raise CatalogueError(
                 f"'{self.name}' is being fetched or exported by another process: wait for its end, or end it."
@@ -121,6 +123,14 @@ class StoredModel:
     @property
     def _lock_path(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.lock")
+
+    def _lock(self, timeout_s: float = -1) -> FileLock:
+        return FileLock(self._lock_path, timeout=timeout_s)
+
+    def _end_lock(self) -> None:
+        """Remove the lock's file, which is held: who waits for it notices, and takes a new one."""
+        with suppress(OSError):  # Windows, where the lock itself does so
+            self._lock_path.unlink()
 
 
 def stored_models(cache: Path | None = None) -> list[StoredModel]:
