@@ -19,7 +19,7 @@ def quiet_libraries() -> Iterator[None]:
         # Tracing fixes Python values on purpose: the survey and the parity checks vouch for the result.
         for message in _TRACER_MESSAGES:
             warnings.filterwarnings("ignore", message=message)
-        warnings.filterwarnings("ignore", module=r"(torch|transformers|optimum)\b")
+        warnings.filterwarnings("ignore", module=r"(torch|transformers|optimum|huggingface_hub)\b")
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:

@@ -80,9 +80,9 @@ class StoredModel:
         with self._lock():
             clear_leftovers(self.folder)
             self.folder.mkdir(exist_ok=True)  # its removal may have been waited for
-            if not self.is_stored:
-                write_file(self.folder / _NAME_FILE, os.fsencode(self.name))
             try:
+                if not self.is_stored:
+                    write_file(self.folder / _NAME_FILE, os.fsencode(self.name))
                 yield
             finally:
                 if not self.parts():

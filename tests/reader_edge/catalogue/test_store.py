@@ -1,5 +1,6 @@
 """`reader-edge list` and `reader-edge rm`: what is stored is shown and removed, and nothing else."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -63,11 +64,20 @@ def test_rm_says_what_it_removed(runner: CliRunner, model: StoredModel) -> None:
     result = runner.invoke(main, ["rm", "owner/model"])
     assert result.exit_code == 0
     assert result.stdout == f"Removed owner/model: package, int8, source; {num_bytes / 1e6:.1f} MB.\n"
-    assert not model.folder.exists()
-    assert stored_models() == []
+    assert list(model.folder.parent.iterdir()) == []
     again = runner.invoke(main, ["rm", "owner/model"])
     assert again.exit_code == 1
     assert again.stderr == "Error: No model 'owner/model' is stored here: `reader-edge list` names those that are.\n"
+
+
+def test_a_disk_that_has_no_room_for_the_name_keeps_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("reader_edge.catalogue.store.write_file", fail)
+    with pytest.raises(OSError, match="No space"), StoredModel("owner/model").locked():
+        pass
+    assert list(cache.iterdir()) == []
 
 
 def test_of_a_model_that_lies_elsewhere_only_the_package_is_removed(
