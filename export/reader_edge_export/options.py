@@ -73,7 +73,7 @@ def default_attention(precision: str) -> str:
 
 def default_kv(precision: str, attention: str) -> str:
     """How the KV cache is usually stored, where that is not for the precision to say."""
-    return "fp32"
+    return "int8" if _can_round_cache(precision, attention) else "fp32"
 
 
 def _can_round_cache(precision: str, attention: str) -> bool:

@@ -149,7 +149,8 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(
     assert operators["SwiGLU"] == (NUM_LAYERS if architecture.fuses_swiglu else 0)
     head_biases = 1 if model_type == "phi" else 0
     assert operators["SpreadRowLinearBias"] == NUM_LAYERS * architecture.num_biases + head_biases
-    if architecture.fuses_heads and operators["IntegerAttention"]:
+    assert operators["CacheRows"] == NUM_LAYERS
+    if architecture.fuses_heads and operators["Int8CacheAttention"]:
         assert operators["Reshape"] == (
             0 if model_type == "phi" else 2
         )  # of a tied embedding; heads are merged where attention writes them

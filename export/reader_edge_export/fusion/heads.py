@@ -14,6 +14,7 @@ from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import rotary_heads
 
+_MERGING = ("IntegerAttention", "Int8CacheAttention")  # they write heads side by side
 _ROTARY_STEP = 16  # ONNX Runtime turns eight pairs of components at a time, and rounds what is left over otherwise
 
 
@@ -86,11 +87,11 @@ def _cut_and_joined(op: Any, merged: Any, heads: Any, sizes: Any, there: Any, ba
 
 def _is_merged(context: Any, merged: ir.Value, heads: ir.Value, sizes: ir.Value, there: ir.Attr, back: ir.Attr) -> bool:
     cut, joined = weight_of(heads), weight_of(sizes)
-    if producer(merged, "IntegerAttention") is None or cut is None or joined is None:
+    if producer(merged, *_MERGING) is None or cut is None or joined is None:
         return False
     is_turned_back = there.as_ints() == back.as_ints()
     return is_turned_back and joined.tolist() in ([0, 0, -1], [0, 0, int(cut[2:].prod())])
 
 
-# What cuts an IntegerAttention's output into heads only to merge them again is left out.
+# What cuts such an output into heads only to merge them again is left out.
 MERGED_HEADS = RewriteRuleSet([RewriteRule(_cut_and_joined, lambda op, merged, **_: op.Identity(merged), _is_merged)])
