@@ -25,8 +25,8 @@ from reader_edge.commands import options
 @click.option(
     "--kv",
     type=click.Choice(["fp32", "int8"]),
-    help="The KV cache of int8, int8-a16 and int4 with attention 'exact': 'int8' (the default there) takes a quarter of "
-    "the memory and is read sooner; 'fp32' is closer to the source.",
+    help="The KV cache of int8, int8-a16 and int4 with attention 'exact': 'int8' (the default there) takes little more "
+    "than a quarter of the memory and is read sooner; 'fp32' is closer to the source.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(
