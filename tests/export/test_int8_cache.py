@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from reader_edge_export import ExportOptions, export_model
+from reader_edge_export import ExportOptions
 from reader_edge_export.graph import TOP_K
 from reader_edge_export.parity import TreeCase, check_tree_against_decoding, logits_after
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
@@ -22,21 +22,17 @@ from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.random_drafter import RandomDrafter, RandomRequest, decode
-from tests.tiny_models import VOCAB_SIZE, build_tiny_model
+from tests.tiny_models import VOCAB_SIZE
 
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 110).tolist()
 PARENTS = [-1, 0, 0, 1, 1, 2, 4, 6]
 PATH = [0, 1, 4, 6, 7]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2"])
-def package(
-    request: pytest.FixtureRequest, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> ModelPackage:
+@pytest.fixture(params=["llama", "gemma2"])
+def package(request: pytest.FixtureRequest, exported: Callable[[str, str, str], Path]) -> ModelPackage:
     """One with attention as an operator of our own, and one with scores that are capped, and windows."""
-    out = tmp_path_factory.mktemp("int8 cache") / request.param
-    export_model(tiny_model(request.param), out, ExportOptions("int8", kv="int8"))
-    return ModelPackage.open(out)
+    return ModelPackage.open(exported(request.param, "int8", "exact"))
 
 
 @pytest.fixture(params=[False, True], ids=["pure", "native"])
@@ -44,6 +40,14 @@ def target(request: pytest.FixtureRequest, package: ModelPackage) -> HostTarget:
     if request.param and native_library() is None:
         pytest.skip("reader-edge-native is not installed")
     return HostTarget.open(package, 1, uses_native=request.param)
+
+
+def test_the_cache_is_int8_where_attention_rounds_anyway() -> None:
+    assert {ExportOptions(precision).kv_dtype for precision in ("int8", "int8-a16", "int4")} == {"int8"}
+    assert ExportOptions("fp32").kv_dtype == "float32"
+    assert ExportOptions("int8", kv="fp32").kv_dtype == "float32"
+    assert {ExportOptions("int8", attention).kv_dtype for attention in ("fast", "portable")} == {"float32"}
+    assert [ExportOptions(half, "fast").kv_dtype for half in ("fp16", "bf16")] == ["float16", "bfloat16"]
 
 
 def test_the_cache_takes_a_quarter_and_two_bytes_a_row(package: ModelPackage) -> None:
@@ -108,14 +112,6 @@ def test_drafted_answers_are_the_plain_ones(target: HostTarget) -> None:
     assert decode(decoder, prompts, [config] * 2) == plain
     again = decode(decoder, prompts, [config] * 2)  # on the prefix that the slots still hold
     assert again == plain
-
-
-def test_a_long_head_has_windows_groups_and_blocks(tmp_path: Path) -> None:
-    source = build_tiny_model("mistral", tmp_path / "source", head_dim=136, num_key_value_heads=1)
-    export_model(source, tmp_path / "out", ExportOptions("int8", kv="int8"))
-    manifest = ModelPackage.open(tmp_path / "out").manifest
-    assert manifest.checks["tree_rows_equal"] == 1
-    assert manifest.checks["mean_kl_nats"] < 0.01
 
 
 def _decoder(target: HostTarget, drafter: _Knowing) -> Decoder:

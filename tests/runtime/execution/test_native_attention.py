@@ -65,6 +65,20 @@ def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: flo
     assert error < limit
 
 
+@pytest.mark.parametrize("num_nodes", [1, 6, 70])
+def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 1, 2, INT8_CACHE)
+    rng = np.random.default_rng(num_nodes)
+    feeds = [_attention_feed(rng, past, num_nodes, 1, 2, 64) for past in (1500, 200)]
+    visible = 1500 + num_nodes
+    feeds[1]["mask"] = np.pad(feeds[1]["mask"], ((0, 0), (0, 0), (0, 0), (0, 1300)), constant_values=MASKED)
+    for name in ("past_key", "past_value"):
+        feeds[1][name] = np.pad(feeds[1][name], ((0, 0), (0, 0), (0, 1300), (0, 0)))
+    feed = {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
+    assert feed["mask"].shape == (2, 1, num_nodes, visible)
+    attention.check(**_cached(feed, INT8_CACHE))
+
+
 @pytest.mark.parametrize("head_size", [8, 64, 80, 136])
 def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp_path: Path) -> None:
     attention = _attention(tmp_path, head_size, 2, 2, INT8_CACHE)
