@@ -14,7 +14,7 @@ from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_export.pipeline import check_installation
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.errors import PackageError, TokenizerError
+from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -70,15 +70,31 @@ def find_package(model: str | None) -> Path:
 def find_source(model: str) -> ModelSource:
     """What a path or a name means; what a name means is fetched where it is not here yet.
 
-    Raises CatalogueError, UnsupportedArchitectureError, or InstallationError where nothing could be exported.
+    Raises PackageError for a path that leads nowhere, CatalogueError, UnsupportedArchitectureError, or
+    InstallationError where nothing could be exported.
     """
-    path = Path(model)
-    is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
-    if path.exists() or is_slip or not is_model_name(model):
-        return ModelSource(path)
+    if not _is_name(model):
+        return ModelSource(Path(model))
     if StoredModel(canonical(model)).source() is None:
         check_installation()  # before a download that nothing could be made of
     return ModelSource(pulled(model), canonical(model))
+
+
+def find_stored(model: str | None) -> Path:
+    """What is here of a model, nothing fetched or exported: its package, else what it would be exported from.
+
+    None: as for `find_package`. Raises PackageError for a path that leads nowhere, and CatalogueError.
+    """
+    name = model or os.environ.get(MODEL_VARIABLE)
+    if not name:
+        return bundled_demo()
+    if not _is_name(name):
+        return Path(name)
+    source = StoredModel(canonical(name)).source()
+    if source is None:
+        raise CatalogueError(f"'{name}' is not here: `reader-edge pull {name}` fetches it.")
+    package = _package_of(ModelSource(source, canonical(name)))
+    return package if (package / MANIFEST_NAME).is_file() else source
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -120,13 +136,35 @@ def _gguf_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer(build_tokenizer(vocabulary_of(GgufFile.open(path))))
 
 
+def _is_name(model: str) -> bool:
+    """Whether MODEL is a name, of the catalogue or the hub, and no path. Raises PackageError where it is neither."""
+    path = Path(model)
+    if path.exists():
+        return False
+    is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
+    if is_slip or not is_model_name(model):
+        raise PackageError(
+            f"There is nothing at '{model}': give a package, a model's folder in Hugging Face format, a GGUF file, "
+            "or a name (`reader-edge pull --help` tells those)."
+        )
+    return True
+
+
+def _stored_for(source: ModelSource) -> StoredModel:
+    return StoredModel(source.name or str(source.path.resolve()))
+
+
+def _package_of(source: ModelSource) -> Path:
+    """Where the package that a model is run as belongs."""
+    return _stored_for(source).package("int8", f"{FORMAT_VERSION} {_source_key(source.path)}")
+
+
 def _exported(source: ModelSource) -> Path:
     """The package of a model, in the user's cache; one process exports it while others wait."""
     from reader_edge_export.options import ExportOptions
     from reader_edge_export.pipeline import export_model
 
-    stored = StoredModel(source.name or str(source.path.resolve()))
-    out = stored.package("int8", f"{FORMAT_VERSION} {_source_key(source.path)}")
+    stored, out = _stored_for(source), _package_of(source)
     if (out / MANIFEST_NAME).is_file():
         return out
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it is not yet

@@ -71,7 +71,11 @@ def _parsed(line: str, place: str) -> FilePrompt:
     if not isinstance(category, str) or not category.isprintable():
         raise PromptError(f'{place} has the "category" {category!r:.80}: give a text in one line.')
     match [fields[kind] for kind in ("prompt", "messages", "turns") if kind in fields]:
-        case [str(text)] if text and "prompt" in fields:
+        case ["" | []]:
+            raise PromptError(f"{place} asks nothing: it is to hold {_KINDS}.")
+        case [_, _, *_]:
+            raise PromptError(f"{place} holds more than one of these: {_KINDS}.")
+        case [str(text)] if "prompt" in fields:
             turns: tuple[Prompt, ...] = (text,)
         case [[_, *_] as messages] if "messages" in fields:
             turns = (_messages(messages, place),)

@@ -39,6 +39,8 @@ class ExportOptions:
             raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
         if self.precision in HALF_PRECISIONS and self.attention != "fast":
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
+        if self.calibration_text is not None and self.precision not in QUANTIZED_PRECISIONS:
+            raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
         if self.kv is not None:
             self._check_kv()
 

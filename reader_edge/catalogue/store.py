@@ -13,10 +13,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
@@ -75,9 +76,9 @@ class StoredModel:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The model's folder, made where there is none, for one process at a time; others wait."""
+        """The model's folder, made where there is none, for one process at a time; others wait, and say so."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._lock():
+        with self._waited_for():
             clear_leftovers(self.folder)
             self.folder.mkdir(exist_ok=True)  # its removal may have been waited for
             try:
@@ -119,6 +120,15 @@ class StoredModel:
                 f"'{self.name}' is being fetched or exported by another process: wait for its end, or end it."
             ) from None
         return num_bytes
+
+    def _waited_for(self) -> AbstractContextManager[object]:
+        """The lock, once it is free."""
+        lock = self._lock()
+        try:
+            return lock.acquire(timeout=0)
+        except Timeout:
+            click.echo(f"Another process fetches or exports '{self.name}': waiting for it.", err=True)
+            return lock.acquire()
 
     @property
     def _lock_path(self) -> Path:

@@ -18,6 +18,7 @@ from reader_edge.commands import options
 @options.top_p
 @options.seed
 @options.engine
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
 def record(
     model: str | None,
@@ -25,6 +26,7 @@ def record(
     out: Path,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
+    force: bool,
 ) -> None:
     """Answer prompts plainly and write the answers down, for `bench replay`.
 
@@ -39,6 +41,8 @@ def record(
     from reader_edge.terminal.control_characters import visible
     from reader_edge_runtime.atomic_file import new_file
 
+    if out.exists() and not force:
+        raise click.UsageError(f"'{out}' exists: add --force to replace it.")
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     questions = play_out(engine, file_prompts, config, is_raw=False)

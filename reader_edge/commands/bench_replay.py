@@ -24,7 +24,8 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--model", help="Time both ways of decoding on this package's real passes.")
 @click.option(
     "--tokenizer",
-    help="A package, a Hugging Face folder or a tokenizer.json. Needed without --model; with it, its own by default.",
+    help="A tokenizer.json, or what has one: a package, a Hugging Face folder, a GGUF file, a name. Needed without "
+    "--model; with it, its own by default.",
 )
 @click.option(
     "--nodes", callback=options.node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]"

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,8 @@ import click
 from reader_edge.commands import options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from reader_edge_export.sources.gguf.summary import GgufSummary
     from reader_edge_runtime.package.manifest import Manifest
 
@@ -20,20 +21,26 @@ if TYPE_CHECKING:
 def info(model: str | None, as_json: bool) -> None:
     """Tell what a package is, and check its files against their checksums.
 
-    MODEL may be a GGUF file too: what it holds is told from its header, and whether it can be exported.
+    MODEL may be a GGUF file too: what it holds is told from its header, and whether it can be exported. Nothing is
+    fetched or exported.
     """
-    from reader_edge.model_source import find_package
+    from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
+    from reader_edge_runtime.errors import PackageError
+    from reader_edge_runtime.package.manifest import MANIFEST_NAME
     from reader_edge_runtime.package.model_package import ModelPackage
 
-    if model is not None and Path(model).is_file():
-        summary = _gguf_summary(Path(model))
+    path = find_stored(model)
+    if path.is_file():
+        summary = _gguf_summary(path)
         if as_json:
             click.echo(json.dumps(asdict(summary)))
         else:
             print_pairs(_gguf_pairs(summary))
         return
-    package = ModelPackage.open(find_package(model))
+    if (path / "config.json").is_file() and not (path / MANIFEST_NAME).exists():
+        raise PackageError(f"'{path}' is a model to be exported, not a package: `reader-edge export` makes one of it.")
+    package = ModelPackage.open(path)
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
     if not as_json:
@@ -76,7 +83,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     ]
 
 
-def _gguf_summary(path: Path) -> "GgufSummary":
+def _gguf_summary(path: "Path") -> "GgufSummary":
     from reader_edge_export.pipeline import check_installation
 
     check_installation(["gguf"], "Reading GGUF files")

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.options import default_attention
 from reader_edge_runtime.errors import (
     ConfigError,
     ExportError,
@@ -159,6 +160,12 @@ def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -
     tokenizer.save(str(source / "tokenizer.json"))
     with pytest.raises(TokenizerError, match=f"vocabulary ends at {VOCAB_SIZE - 1}"):
         export_model(source, tmp_path / "out", FP32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_calibration_text_is_refused_where_nothing_is_calibrated(precision: str) -> None:
+    with pytest.raises(ConfigError, match="is not calibrated: leave calibration_text out"):
+        ExportOptions(precision, default_attention(precision), calibration_text=Path("text"))
 
 
 def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_spoilt_package_is_one_sentence(
 def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tmp_path: Path, command: str) -> None:
     missing = runner.invoke(main, [command, str(tmp_path / "missing")], input="# tar")
     assert missing.exit_code == 1
-    assert missing.stderr.startswith("Error: No model package at '")
+    assert missing.stderr.startswith("Error: There is nothing at '")
     (tmp_path / "empty").mkdir()
     empty = runner.invoke(main, [command, str(tmp_path / "empty")], input="# tar")
     assert empty.exit_code == 1

@@ -1,6 +1,7 @@
 """`reader-edge info`: what a package says of itself."""
 
 import json
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -19,6 +20,14 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     assert lines["files"].strip() == "checksums verified"
     assert set(manifest["files"]) <= set(lines)
     assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
+
+
+def test_a_model_that_is_not_exported_is_told_and_stays_so(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    result = runner.invoke(main, ["info", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is a model to be exported, not a package: `reader-edge export` makes one of it." in result.stderr
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_info_as_json_holds_the_manifest_and_what_follows_from_it(runner: CliRunner, package: PackageCopy) -> None:

@@ -13,10 +13,10 @@ from filelock import FileLock
 from reader_edge.catalogue.names import canonical
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
-from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source
+from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source, find_stored
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
-from reader_edge_runtime.errors import InstallationError, PackageError
+from reader_edge_runtime.errors import CatalogueError, InstallationError, PackageError
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -53,10 +53,33 @@ def test_a_package_folder_means_itself(demo_folder: Path) -> None:
     assert find_package(str(demo_folder)) == demo_folder
 
 
-def test_the_environment_comes_before_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("READER_EDGE_MODEL", "mine")
-    assert find_package(None) == Path("mine")
-    assert find_package("other") == Path("other")
+def test_the_environment_comes_before_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("READER_EDGE_MODEL", str(mine))
+    assert find_package(None) == find_stored(None) == mine
+    assert find_package(str(other)) == find_stored(str(other)) == other
+
+
+def test_a_path_that_leads_nowhere_is_told_with_what_may_be_given(tmp_path: Path) -> None:
+    for model in (str(tmp_path / "qwen"), "nosuch.gguf", "nosuchmodel"):
+        with pytest.raises(PackageError, match=r"There is nothing at .*, a GGUF file, or a name"):
+            find_package(model)
+
+
+def test_what_is_here_of_a_name_is_its_source_until_it_is_exported(exported: list[str]) -> None:
+    with pytest.raises(CatalogueError, match="`reader-edge pull owner/stored` fetches it"):
+        find_stored("owner/stored")
+    stored = StoredModel("owner/stored")
+    with stored.locked():
+        stored.partial("hub").mkdir()
+        (stored.partial("hub") / "model.gguf").write_bytes(b"GGUF")
+        stored.finish(stored.partial("hub"))
+    assert find_stored("owner/stored") == stored.source()
+    assert not exported
+    assert find_stored("owner/stored") != find_package("owner/stored")
+    assert find_stored("owner/stored") == find_package("owner/stored")
 
 
 def test_in_an_installation_the_demo_lies_beside_the_code(
@@ -148,7 +171,8 @@ def test_a_path_below_an_existing_folder_is_no_hub_id(
     exported: list[str], monkeypatch: pytest.MonkeyPatch, source_folder: Path
 ) -> None:
     monkeypatch.chdir(source_folder.parent)
-    assert find_package("model/name") == Path("model/name")
+    with pytest.raises(PackageError, match="There is nothing at 'model/name'"):
+        find_package("model/name")
     assert exported == []
 
 

@@ -174,7 +174,11 @@ def test_commands_record_replay_and_tell_by_category(
     ]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     common = [str(chat_package.folder), "--prompts", str(prompts), "-n", "24"]
-    result = runner.invoke(main, ["bench", "record", *common, "-o", str(answers)])
+    answers.touch()
+    refused = runner.invoke(main, ["bench", "record", *common, "-o", str(answers)])
+    assert refused.exit_code == 2
+    assert "exists: add --force to replace it." in refused.stderr
+    result = runner.invoke(main, ["bench", "record", *common, "--force", "-o", str(answers)])
     assert result.exit_code == 0, result.output
     assert result.stdout == f"3 answers in '{answers}'.\n"
 

@@ -4,6 +4,8 @@ import errno
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,22 @@ def test_a_model_that_is_being_fetched_is_not_removed(model: StoredModel) -> Non
     ):
         StoredModel("owner/model").remove()
     assert model.source()
+
+
+def test_who_waits_for_another_process_says_so(model: StoredModel, capsys: pytest.CaptureFixture[str]) -> None:
+    is_held = threading.Event()
+
+    def hold() -> None:
+        with FileLock(model.folder.with_name(f"{model.folder.name}.lock")):
+            is_held.set()
+            time.sleep(0.1)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    is_held.wait()
+    with StoredModel("owner/model").locked():
+        other.join()
+    assert capsys.readouterr().err == "Another process fetches or exports 'owner/model': waiting for it.\n"
 
 
 def test_a_broken_off_removal_leaves_nothing_that_looks_whole(

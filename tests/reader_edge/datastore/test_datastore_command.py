@@ -185,6 +185,6 @@ def test_a_disk_that_takes_only_a_part_is_one_sentence_and_leaves_nothing(
 def test_a_tokenizer_that_is_none_is_told(runner: CliRunner, corpus: Path, tmp_path: Path) -> None:
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}", encoding="utf-8")
-    for name, sentence in ((tmp_path / "nowhere", "No tokenizer at"), (broken, "is not a readable tokenizer")):
+    for name, sentence in ((tmp_path / "nowhere", "There is nothing at"), (broken, "is not a readable tokenizer")):
         arguments = ["-o", str(tmp_path / "new.ds"), "--tokenizer", str(name)]
         assert sentence in failed(runner.invoke(main, ["datastore", "build", str(corpus), *arguments]))
