@@ -260,3 +260,14 @@ def test_pieces_that_join_in_endless_ways_are_refused(tmp_path: Path, monkeypatc
     build_tokenizer(read(path, sentence_piece({"a" * length: 0.0 for length in range(1, 11)}, {})))  # 45 ways
     with pytest.raises(TokenizerError, match="join in more than 50 ways"):
         build_tokenizer(read(path, sentence_piece({"a" * length: 0.0 for length in range(1, 12)}, {})))
+
+
+def test_pieces_and_special_tokens_of_very_many_characters_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_export.sources.gguf.tokenizer._MAX_PIECES_CHARACTERS", 100)
+    with pytest.raises(TokenizerError, match=r"pieces of \d+ characters together"):
+        build_tokenizer(read(tmp_path / "a", sentence_piece({**PIECES, "a" * 100: 0.0}, {})))
+    monkeypatch.setattr("reader_edge_export.sources.gguf.tokenizer._MAX_ADDED_CHARACTERS", 100)
+    with pytest.raises(TokenizerError, match=r"4 special tokens of 1\d\d characters together"):
+        build_tokenizer(read(tmp_path / "b", sentence_piece({}, {"b" * 100: TokenKind.CONTROL})))

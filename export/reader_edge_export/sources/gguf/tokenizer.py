@@ -10,9 +10,10 @@ from reader_edge_runtime.errors import TokenizerError
 
 _SPACE = "\u2581"  # SentencePiece's mark
 _SPECIAL = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-_MAX_ADDED_TOKENS = 1 << 14
+_MAX_ADDED_TOKENS, _MAX_ADDED_CHARACTERS = 1 << 14, 1 << 20
 _MAX_MERGES = 1 << 20  # of SentencePiece's: Gemma has half as many
-_MAX_PIECE_CHARACTERS = 128  # of SentencePiece's: every cut of every piece is looked up
+# Of SentencePiece's, of which every cut is looked up; Gemma's quarter of a million have some two million characters.
+_MAX_PIECE_CHARACTERS, _MAX_PIECES_CHARACTERS = 128, 1 << 22
 # Phi-3's tokens that leave the white space behind them alone.
 _NEVER_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")
 
@@ -62,6 +63,8 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     SentencePiece joins the two neighbours whose piece has the best score, the leftmost first, which is the same.
     """
     pieces = {vocabulary.tokens[token_id]: token_id for token_id in _normal_ids(vocabulary)}
+    if (num_characters := sum(map(len, pieces))) > _MAX_PIECES_CHARACTERS:
+        raise TokenizerError(f"The GGUF file has pieces of {num_characters} characters together: fetch it again.")
     ranked = []
     for piece, token_id in pieces.items():
         if len(piece) > _MAX_PIECE_CHARACTERS:
@@ -111,8 +114,11 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         if (is_special or kind == TokenKind.USER_DEFINED) and not _is_filler(vocabulary, token_id):
             strips = vocabulary.strips_behind and is_special and token not in _NEVER_STRIPPED
             added.append(AddedToken(token, special=is_special, normalized=False, rstrip=strips))
-    if len(added) > _MAX_ADDED_TOKENS:
-        raise TokenizerError(f"The GGUF file has {len(added)} special tokens, which cannot be: fetch it again.")
+    num_characters = sum(len(token.content) for token in added)
+    if len(added) > _MAX_ADDED_TOKENS or num_characters > _MAX_ADDED_CHARACTERS:
+        raise TokenizerError(
+            f"The GGUF file has {len(added)} special tokens of {num_characters} characters together: fetch it again."
+        )
     tokenizer.add_tokens(added)
 
 
