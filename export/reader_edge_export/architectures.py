@@ -24,6 +24,7 @@ SUPPORTED = (  # values of model_type
     "olmo2",
 )
 
+MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 # "dynamic" changes its base only past max_position_embeddings, which max_context never exceeds.
 _FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
@@ -50,8 +51,11 @@ def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
     Raises ExportError where the position embedding would change within that length.
     """
     limit = config.get("max_position_embeddings") or config.get("n_positions")
-    if not isinstance(limit, int) or limit < 1:
-        raise ExportError(f"config.json gives max_position_embeddings as {limit!r}: it must be a positive number.")
+    if not isinstance(limit, int) or not MIN_CONTEXT <= limit <= _MAX_CONTEXT:
+        raise ExportError(
+            f"The model gives its context (max_position_embeddings) as {limit!r:.80}, which must be from {MIN_CONTEXT} "
+            f"to {_MAX_CONTEXT} tokens: fetch it again."
+        )
     max_context = limit if wanted is None else min(limit, wanted)
     _check_rope(config, max_context)
     return max_context

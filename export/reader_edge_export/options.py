@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from reader_edge_export.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS, QUANTIZED_PRECISIONS
 
@@ -33,8 +34,8 @@ class ExportOptions:
             raise ConfigError(f"precision is {self.precision!r}, but must be one of {', '.join(PRECISIONS)}.")
         if self.attention not in ATTENTIONS:
             raise ConfigError(f"attention is {self.attention!r}, but must be one of {', '.join(ATTENTIONS)}.")
-        if self.max_context is not None and self.max_context < 16:
-            raise ConfigError(f"max_context is {self.max_context!r}, but must be 16 or more.")
+        if self.max_context is not None and self.max_context < MIN_CONTEXT:
+            raise ConfigError(f"max_context is {self.max_context!r}, but must be {MIN_CONTEXT} or more.")
         if self.precision == "int4" and self.attention == "portable":
             raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
         if self.precision in HALF_PRECISIONS and self.attention != "fast":

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.architectures import max_context_of
 from reader_edge_export.options import default_attention
 from reader_edge_runtime.errors import (
     ConfigError,
@@ -48,6 +49,12 @@ def test_an_unknown_architecture_is_refused_before_torch_is_imported(source: Pat
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert "'mamba' cannot be exported" in result.stdout
     assert "qwen3" in result.stdout
+
+
+@pytest.mark.parametrize("limit", [None, "64", 1, 15, 2.5, 10**30])
+def test_a_context_that_no_package_can_have_is_refused(limit: object) -> None:
+    with pytest.raises(ExportError, match="which must be from 16 to 268435456 tokens: fetch it again"):
+        max_context_of({"max_position_embeddings": limit}, None)
 
 
 def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
