@@ -17,7 +17,7 @@ from reader_edge_export.quality import check_quality, max_quality_tokens, source
 from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source
-from reader_edge_export.sources.tokenizer import text_tokenizer, write_tokenizer
+from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
@@ -53,6 +53,7 @@ class PackageExport:
         with self._stages.enter("loading the model"):
             model = self._source.load_model()
             tokenizer = self._source.load_tokenizer(vocab_size_of(model))
+            check_chat_template(text_tokenizer(self._source, tokenizer), self._source.max_context)
         layers = self._write_graph(model, self._calibrate(model, tokenizer))
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)

@@ -1,14 +1,15 @@
 """A source's tokenizer, and its part of a package: tokenizer.json and the chat template."""
 
+import warnings
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reader_edge_export.sources.source import Source
-from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -51,9 +52,35 @@ def text_tokenizer(source: Source, tokenizer: PreTrainedTokenizerFast) -> Tokeni
     return Tokenizer(fast, ChatTemplate(template, special) if template else None)
 
 
+def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
+    """Warn where the chat template does not take the plainest of conversations: no chat will go better."""
+    if not tokenizer.has_chat_template:
+        return
+    try:
+        num_tokens = len(tokenizer.encode_chat([{"role": "user", "content": "Hello"}]))
+        problem = None if 0 < num_tokens < max_context else f"it makes {num_tokens} tokens of a short one"
+    except PromptError as error:
+        problem = str(error)
+    if problem is not None:
+        remedy = "ask it with --raw, or correct the template and export again"
+        warnings.warn(f"The model's chat template takes no messages ({problem.rstrip('.')}): {remedy}.", stacklevel=2)
+
+
 def _chat_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
+    """Raises TokenizerError for a template that no package can have."""
     template = tokenizer.chat_template
-    return template.get("default") if isinstance(template, dict) else template
+    template = template.get("default") if isinstance(template, dict) else template
+    if not template:
+        return None
+    try:
+        num_bytes = len(template.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise TokenizerError(f"The model's chat template is {template!r:.80}, which is no text: remove it.") from None
+    if num_bytes > MAX_TEMPLATE_BYTES:
+        raise TokenizerError(
+            f"The model's chat template has {num_bytes} bytes, of which {MAX_TEMPLATE_BYTES} can be: remove it."
+        )
+    return str(template)
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:

@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 Message = Mapping[str, str]
 
 _WORKER = Path(__file__).with_name("template_worker.py")
-_MAX_FILE_BYTES = 1 << 20
+MAX_TEMPLATE_BYTES = 1 << 20
 # Besides the messages, what transformers gives a template: some ask whether `tools` is none.
 _CIRCUMSTANCES = {"add_generation_prompt": True, "tools": None, "documents": None}
 
@@ -36,7 +36,7 @@ class ChatTemplate:
     def open(cls, path: Path, special_tokens: Mapping[str, str]) -> "ChatTemplate":
         """Read a template. Raises TokenizerError."""
         num_bytes = path.stat().st_size
-        if num_bytes > _MAX_FILE_BYTES:
+        if num_bytes > MAX_TEMPLATE_BYTES:
             raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a template may have: export again.")
         try:
             return cls(path.read_text(encoding="utf-8"), special_tokens)
