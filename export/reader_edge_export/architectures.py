@@ -25,13 +25,17 @@ SUPPORTED = (  # values of model_type
 )
 
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
+_MAX_LAYERS = 1 << 10
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 # "dynamic" changes its base only past max_position_embeddings, which max_context never exceeds.
 _FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
-    """Raise UnsupportedArchitectureError, with the reason in one sentence, for a model that cannot be exported."""
+    """Raise UnsupportedArchitectureError, with the reason in one sentence, for a model that cannot be exported.
+
+    Raises ExportError for a number of layers that cannot be.
+    """
     model_type = config.get("model_type")
     if "text_config" in config:
         raise UnsupportedArchitectureError(
@@ -43,6 +47,11 @@ def check_architecture(config: Mapping[str, Any]) -> None:
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
         )
     _check_is_decoder(config)
+    num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
+    if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
+        raise ExportError(
+            f"The model has {num_layers!r:.80} layers, of which 1 to {_MAX_LAYERS} can be: fetch it again."
+        )
 
 
 def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
@@ -53,8 +62,8 @@ def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
     limit = config.get("max_position_embeddings") or config.get("n_positions")
     if not isinstance(limit, int) or not MIN_CONTEXT <= limit <= _MAX_CONTEXT:
         raise ExportError(
-            f"The model gives its context (max_position_embeddings) as {limit!r:.80}, which must be from {MIN_CONTEXT} "
-            f"to {_MAX_CONTEXT} tokens: fetch it again."
+            f"config.json, or the GGUF file in its place, gives max_position_embeddings as {limit!r:.80}, which must "
+            f"be from {MIN_CONTEXT} to {_MAX_CONTEXT}: fetch the model again."
         )
     max_context = limit if wanted is None else min(limit, wanted)
     _check_rope(config, max_context)

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import max_context_of
+from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_export.options import default_attention
 from reader_edge_runtime.errors import (
     ConfigError,
@@ -53,8 +53,14 @@ def test_an_unknown_architecture_is_refused_before_torch_is_imported(source: Pat
 
 @pytest.mark.parametrize("limit", [None, "64", 1, 15, 2.5, 10**30])
 def test_a_context_that_no_package_can_have_is_refused(limit: object) -> None:
-    with pytest.raises(ExportError, match="which must be from 16 to 268435456 tokens: fetch it again"):
+    with pytest.raises(ExportError, match="must be from 16 to 268435456: fetch the model again"):
         max_context_of({"max_position_embeddings": limit}, None)
+
+
+@pytest.mark.parametrize("num_layers", [None, 0, -1, "2", 10**6])
+def test_a_number_of_layers_that_cannot_be_is_refused(num_layers: object) -> None:
+    with pytest.raises(ExportError, match=r"layers, of which 1 to 1024 can be"):
+        check_architecture({"model_type": "llama", "num_hidden_layers": num_layers})
 
 
 def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
