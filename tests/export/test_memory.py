@@ -1,0 +1,32 @@
+"""How much memory is free, by the machine and by the container's limit."""
+
+from pathlib import Path
+
+import pytest
+
+from reader_edge_export.sources import memory
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with 10 GB free, and a container on it that has taken 3 GB, a third of it pages of files."""
+    (tmp_path / "meminfo").write_text("MemTotal: 20000000 kB\nMemAvailable:  8000000 kB\nSwapFree: 2000000 kB\n")
+    (tmp_path / "memory.current").write_text("3000000000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000000000\nactive_file 300000000\ninactive_file 700000000\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("limit", "free"), [("4000000000", 2_000_000_000), ("1000", 0), ("max", 10_240_000_000), ("10" * 9, 10_240_000_000)]
+)
+def test_a_container_s_limit_bounds_what_is_free(cgroup: Path, limit: str, free: int) -> None:
+    (cgroup / "memory.max").write_text(f"{limit}\n")
+    assert memory.free_bytes() == free
+
+
+def test_without_a_container_the_machine_tells_or_nobody(cgroup: Path) -> None:
+    assert memory.free_bytes() == 10_240_000_000
+    (cgroup / "meminfo").unlink()
+    assert memory.free_bytes() is None
