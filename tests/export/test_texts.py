@@ -80,9 +80,19 @@ def test_a_users_text_is_used_as_a_whole(tmp_path: Path) -> None:
     assert sum(map(len, sequences)) >= 3000
 
 
-def test_a_users_text_without_an_end_is_refused() -> None:
-    with pytest.raises(ExportError, match="more than the 64 MiB"):
-        TextSet.read(Path("/dev/zero"))
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/dev/zero", r"\(more than the 64 MiB .*\): give another\.$"), ("/none", r"\(No such file .*\):")],
+)
+def test_a_users_text_without_an_end_or_a_place_is_refused(path: str, words: str) -> None:
+    with pytest.raises(ExportError, match=rf"^'{path}' cannot be the calibration text {words}"):
+        TextSet.read(Path(path))
+
+
+def test_a_users_text_in_another_encoding_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"Z\xfcrich")
+    with pytest.raises(ExportError, match=r"text' is not UTF-8 \(byte 1\): save it as plain text\.$"):
+        TextSet.read(tmp_path / "text")
 
 
 @pytest.mark.parametrize("name", ["calibration", "held_out"])

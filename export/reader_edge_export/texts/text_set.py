@@ -40,8 +40,12 @@ class TextSet:
         """A user's plain text, as documents of a sequence's length. Raises ExportError."""
         try:
             text = read_bounded(path, _MAX_BYTES).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ExportError(f"The calibration text '{path}' cannot be read: {error}.") from error
+        except OSError as error:
+            raise ExportError(f"'{path}' cannot be the calibration text ({error.strerror}): give another.") from error
+        except UnicodeDecodeError as error:
+            raise ExportError(
+                f"The calibration text '{path}' is not UTF-8 (byte {error.start}): save it as plain text."
+            ) from None
         if not text.strip():
             raise ExportError(f"The calibration text '{path}' is empty: give some paragraphs of plain text.")
         return cls([text[start : start + _PART] for start in range(0, len(text), _PART)])
