@@ -57,14 +57,16 @@ RoundRows (rows) => (bytes)
 }
 """.replace("POWERS", ", ".join(f"{power:.9e}" for power in _POWERS))
 
-# key and value (..., D), stretch (D,), hadamard (b, b) -> int8 (..., D + 2); the key is spread before it is rounded.
+# key and value (B, H, N, D), stretch (D,), hadamard (b, b) -> int8 (B, H, N, D + 2); the key is spread before it is
+# rounded.
 _CACHE_ROWS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
 CacheRows (key, stretch, hadamard, value) => (key_rows, value_rows)
 {
   spread = reader_edge.SpreadRows (key, stretch, hadamard)
-  key_rows = reader_edge.RoundRows (spread)
-  value_rows = reader_edge.RoundRows (value)
+  both = Concat <axis = 1> (spread, value)
+  both_rows = reader_edge.RoundRows (both)
+  key_rows, value_rows = Split <axis = 1, num_outputs = 2> (both_rows)
 }
 """
 
