@@ -36,13 +36,17 @@ _MOST = {
 class Tokenizer:
     """The tokenizer of a package and, where the model has one, its chat template.
 
-    vocab_size: one more than the highest token id.
+    max_context: tokens of a prompt at most; None for any number. vocab_size: one more than the highest token id.
     """
 
-    def __init__(self, fast: FastTokenizer, chat_template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self, fast: FastTokenizer, chat_template: ChatTemplate | None = None, max_context: int | None = None
+    ) -> None:
         fast.no_truncation()
         fast.no_padding()
-        self.vocab_size = max(fast.get_vocab().values(), default=-1) + 1
+        vocabulary = fast.get_vocab()
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._max_characters = None if max_context is None else max_context * max(map(len, vocabulary), default=1)
         self._fast = fast
         self._chat_template = chat_template
         self._special_tokens = {token.content for token in fast.get_added_tokens_decoder().values() if token.special}
@@ -58,7 +62,7 @@ class Tokenizer:
             ids = {"bos_token": manifest.bos_token_id, "eos_token": next(iter(manifest.eos_token_ids), None)}
             special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
             template = ChatTemplate.open(package.path(CHAT_TEMPLATE_NAME), special)
-        tokenizer = cls(fast, template)
+        tokenizer = cls(fast, template, manifest.max_context)
         if tokenizer.vocab_size > manifest.vocab_size:
             raise TokenizerError(
                 f"'{path}' has {tokenizer.vocab_size} tokens, the model {manifest.vocab_size}: "
@@ -97,6 +101,8 @@ class Tokenizer:
 
     def encode(self, text: str, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the model's own start tokens unless told otherwise. Raises PromptError."""
+        if adds_special_tokens:
+            self._check_length(text)
         with _library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
 
@@ -109,7 +115,17 @@ class Tokenizer:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
         if self._chat_template is None:
             raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
-        return self.encode(self._chat_template.render(messages), adds_special_tokens=False)
+        text = self._chat_template.render(messages)
+        self._check_length(text)
+        return self.encode(text, adds_special_tokens=False)
+
+    def _check_length(self, text: str) -> None:
+        """Refuse a prompt that cannot fit: the library would take minutes and gigabytes to find that out."""
+        if self._max_characters is not None and len(text) > self._max_characters:
+            raise PromptError(
+                f"The prompt has {len(text)} characters, more than the {self._max_characters} that the longest tokens "
+                "could fill the model's context with: shorten the prompt."
+            )
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""

@@ -41,6 +41,16 @@ def test_half_a_surrogate_pair_is_refused() -> None:
         BYTE_LEVEL.encode_batch(["\ud800"])
 
 
+def test_a_prompt_that_no_tokens_make_short_enough_is_refused_at_once() -> None:
+    tokenizer = Tokenizer(byte_level_tokenizer(), ChatTemplate("{{ messages[0].content }}", {}), max_context=10)
+    most = 10 * max(map(len, byte_level_tokenizer().get_vocab()))
+    assert len(tokenizer.encode("a" * most)) > 10  # which the decoder refuses
+    with pytest.raises(PromptError, match=rf"has {most + 1} characters, more than the {most} .*: shorten the prompt"):
+        tokenizer.encode("a" * (most + 1))
+    with pytest.raises(PromptError, match="shorten the prompt"):
+        tokenizer.encode_chat([{"role": "user", "content": "a" * (most + 1)}])
+
+
 def test_special_and_unknown_tokens_have_no_text() -> None:
     assert [BYTE_LEVEL.token(token_id) for token_id in (256, 257)] == [None, None]
     assert BYTE_LEVEL.token(BYTE_LEVEL.encode("a")[0]) == "a"
