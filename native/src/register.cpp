@@ -1,5 +1,6 @@
 // What ONNX Runtime looks for in the library: the operators of the domain "reader_edge".
 
+#include "block_linear.h"
 #include "cache_rows.h"
 #include "int8_attention.h"
 #include "kernel.h"
@@ -28,6 +29,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<RowLinear<true, 1, true>> spread_row_linear_bias;
   static const KernelOp<RowLinear<true, 2, false>> spread_row_linear_16;
   static const KernelOp<RowLinear<true, 2, true>> spread_row_linear_16_bias;
+  static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
+  static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
   static const KernelOp<SpreadRows> spread_rows;
   static const KernelOp<ExactAttention> exact_attention;
   static const KernelOp<IntegerAttention> integer_attention;
@@ -38,7 +41,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const ort::CustomOp* const operators[] = {
       &row_linear,           &row_linear_bias,           &spread_row_linear, &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_rows,       &rotary_heads,
-      &exact_attention,      &integer_attention,         &swiglu,            &cache_rows,
+      &spread_block_linear,  &spread_block_linear_bias,  &exact_attention,      &integer_attention,         &swiglu,            &cache_rows,
       &int8_cache_attention};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);

@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include "packed_weight.h"
 #include "row_product.h"
+#include "row_tasks.h"
 #include "spread.h"
 
 namespace reader_edge {
@@ -28,7 +29,7 @@ class RowProduct {
   void compute(KernelCall& call) const;
 
  private:
-  QuantizedRows quantized(KernelCall& call, const float* rows, std::size_t num_rows) const;
+  QuantizedRows quantized(KernelCall& call, const float* rows, const RowTasks& tasks) const;
 
   std::size_t num_planes_;
   std::optional<Spread> spread_;

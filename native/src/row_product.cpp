@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::size_t kVector = 64;
 constexpr std::size_t kStepVectors = kStep / kVector;
-constexpr int kZeroPoint = 128;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
 constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
 constexpr float kBase = 256.0f;
@@ -105,8 +104,8 @@ const Tile* tiles_for(std::size_t num_planes) {
   return num_planes == 1 ? kTiles<kFetched> : kTiles16<kFetched>;
 }
 
-void store_bytes(__m512i integers, __mmask16 mask, std::uint8_t* values) {
-  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(integers, _mm512_set1_epi32(kZeroPoint)));
+void store_bytes(__m512i integers, __mmask16 mask, std::uint8_t* values, int zero_point = kZeroPoint) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_add_epi32(integers, _mm512_set1_epi32(zero_point)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(values), _mm_maskz_mov_epi8(mask, bytes));
 }
 
@@ -129,12 +128,14 @@ float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* value
   return scale;
 }
 
-float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
+float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride,
+                int zero_point) {
   const float top = std::max(largest, kSmallestRow);
   const __m512 steps_of_one = _mm512_set1_ps(kSteps / top);
   for (std::size_t k = 0; k < stride; k += kChunk) {
     const __mmask16 mask = lanes_left(num_inputs, k);
-    store_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k), steps_of_one)), mask, values + k);
+    const __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row + k), steps_of_one));
+    store_bytes(steps, mask, values + k, zero_point);
   }
   return top;
 }

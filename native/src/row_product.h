@@ -9,6 +9,7 @@
 namespace reader_edge {
 
 constexpr float kSteps = 127, kSteps16 = 127 * 256 + 127;
+constexpr int kZeroPoint = 128;
 constexpr std::size_t kTileRows = 6;  // rows of bytes that share each weight read
 
 // Rows (R, planes, stride) of bytes, stored unsigned as value + 128, zeros beyond K, and a scale for each row. Of two
@@ -23,9 +24,10 @@ struct QuantizedRows {
 // One row of floats to `stride` bytes, a multiple of kChunk; returns its scale.
 float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
 
-// The same of a row whose largest magnitude is known, to one plane and to two. What is returned is that magnitude: the
+// The same of a row whose largest magnitude is known, to one plane, stored as value + zero_point, and to two. What is returned is that magnitude: the
 // weights' scales are those of a step, kSteps or kSteps16 to the largest.
-float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride);
+float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride,
+                int zero_point = kZeroPoint);
 float round_row_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
                    std::size_t stride);
 

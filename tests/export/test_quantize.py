@@ -170,13 +170,10 @@ def _strays(folder: Path) -> float:
 def _restored(weight: FloatArray) -> FloatArray:
     """A weight (K, J) from its int4 form, not spread, of inputs never seen."""
     as_it_is = Spread(np.ones(len(weight), np.float32), 1)
-    return _unpack(*quantize_blocks(weight, as_it_is, InputMoments.none(len(weight))))[:, : len(weight)].T
-
-
-def _unpack(packed: npt.NDArray[np.uint8], scales: FloatArray) -> FloatArray:
-    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(*scales.shape, BLOCK)
-    values = (nibbles.astype(np.float32) - 8) * scales[..., None]
-    return values.reshape(len(scales), -1)
+    values, block_scales, scales = quantize_blocks(weight, as_it_is, InputMoments.none(len(weight)))
+    halves = np.concatenate([values & 15, values >> 4], axis=-1).astype(np.float32) - 8
+    restored: FloatArray = (halves * block_scales[..., None]).reshape(len(values), -1).T * scales
+    return restored[: len(weight)]
 
 
 def _vocabulary_matrices(folder: Path) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import replace_products
-from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_int8
+from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_quantized
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
@@ -15,14 +15,13 @@ def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibr
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised.
 
-    The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most, and its
-    pass over memory is shared by all nodes of a tree, which the int4 kernel's is not.
+    The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
         layers = Int4Products(editor) if precision == "int4" else int8
         replace_products(editor, layers.multiply, calibration)
-        store_vocabulary_int8(editor, int8, calibration)  # after them: it makes products of its own
+        store_vocabulary_quantized(editor, int8, calibration)  # after them: it makes products of its own
         return
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:

@@ -1,24 +1,34 @@
-"""int4 weights in blocks of 32 inputs with one scale each, for ONNX Runtime's MatMulNBits."""
+"""int4 weights in blocks of 32 inputs, each with a scale of its own: an integer, times one number for the output."""
+
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from reader_edge_export.block_linear import (
+    BLOCK_INPUTS,
+    MAX_TOTAL_SCALE,
+    BlockMatrix,
+    looked_up_rows,
+    spread_block_linear,
+)
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import spread_rows
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Spread, Spreading
 
 Float32Array = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
 UInt8Array = npt.NDArray[np.uint8]
 
-# accuracy_level 4: activations int8 per block of a row, sums int32: row independent, and fast
-_FORM = {"bits": 4, "block_size": BLOCK, "accuracy_level": 4}
-_FACTORS = (8 / 7, 1.0, 0.95, 0.9, 0.85, 0.8)  # with the first, no value lies beyond the range
+assert BLOCK == BLOCK_INPUTS  # rounding asks for the steps of one block at a time
+
+_FACTORS = (8 / 7, 1.07, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75)  # with the first, no value lies beyond the range
 _LOWEST, _HIGHEST = -8, 7
+_MAX_BLOCK_SCALE = 127
 
 
 class Int4Products:
@@ -29,50 +39,77 @@ class Int4Products:
         self._spreading = Spreading(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
-        """The product's output (..., J), by MatMulNBits."""
-        editor, name = self._editor, product.name
-        spread = Spread.fit(product.weight, product.inputs)
-        packed, scales = quantize_blocks(product.weight, spread, product.inputs)
-        rows = spread_rows(editor, product.rows, *self._spreading.constants(spread, name))
-        inputs = [rows, editor.constant(packed, f"{name}.int4"), editor.constant(scales, f"{name}.scale")]
-        attributes = dict(zip("KN", product.weight.shape, strict=True)) | _FORM
-        output = editor.op("MatMulNBits", inputs, attributes, domain="com.microsoft")
-        return output if product.bias is None else editor.op("Add", [output, product.bias])
+        """The product's output (..., J)."""
+        matrix = self.store(product.weight, product.inputs, product.name)
+        return self.multiply_stored(product.rows, matrix, product.bias)
+
+    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> BlockMatrix:
+        """A weight (K, J) as initializers."""
+        spread = Spread.fit(weight, inputs)
+        values, block_scales, scales = quantize_blocks(weight, spread, inputs)
+        return BlockMatrix(
+            self._editor.constant(values, f"{name}.int4"),
+            self._editor.constant(block_scales, f"{name}.block_scale"),
+            self._editor.constant(scales, f"{name}.scale"),
+            *self._spreading.constants(spread, name),
+        )
+
+    def multiply_stored(self, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
+        """rows (..., K) times the transpose of a stored matrix (J, K), plus the bias (J,) -> (..., J)."""
+        return spread_block_linear(self._editor, rows, matrix, bias)
+
+    def look_up(self, matrix: BlockMatrix, indices: ir.Value | None, num_inputs: int) -> ir.Value:
+        """Integers of rows (V, E) by index (B, N), each a multiple of its scale, spread, in fp32 (B, N, E)."""
+        return looked_up_rows(self._editor, matrix, indices, num_inputs)
 
 
-def quantize_blocks(weight: Float32Array, spread: Spread, inputs: InputMoments) -> tuple[UInt8Array, Float32Array]:
-    """weight (K, J) -> its spread form, errors made up for: packed uint8 (J, blocks, 16), scales (J, blocks).
+def quantize_blocks(
+    weight: Float32Array, spread: Spread, inputs: InputMoments
+) -> tuple[UInt8Array, Int8Array, Float32Array]:
+    """weight (K, J) -> its spread form, errors made up for, as a BlockMatrix has it.
 
-    value = scale * (nibble - 8). Nibbles run from 0 to 15, two a byte, the first in the low half.
+    That is values (J, blocks, 16), block scales (J, blocks) and scales (J,).
     """
     num_inputs, num_outputs = weight.shape
     num_blocks = -(-num_inputs // BLOCK)
-    nibbles = np.full((num_outputs, num_blocks * BLOCK), -_LOWEST, np.uint8)
-    scales = np.empty((num_outputs, num_blocks), np.float32)
+    halves = np.full((num_outputs, num_blocks * BLOCK), -_LOWEST, np.uint8)
+    block_scales = np.empty((num_outputs, num_blocks), np.int8)
+    scales = np.empty(num_outputs, np.float32)
+    most = min(_MAX_BLOCK_SCALE, MAX_TOTAL_SCALE // num_blocks)
     compensation = Compensation(spread.moments(inputs))
     for outputs in parts_of_outputs(num_outputs):
         part = spread.weight(weight[:, outputs])
-        integers, steps = compensation.round(part, _best_scales, _LOWEST, _HIGHEST)
-        nibbles[outputs, :num_inputs] = integers.T - _LOWEST
-        scales[outputs] = steps.T
-    nibbles = nibbles.reshape(num_outputs, num_blocks, BLOCK)
-    return np.bitwise_or(nibbles[..., 0::2], np.left_shift(nibbles[..., 1::2], np.uint8(4))), scales
+        units = _units(torch.from_numpy(part), most)
+        integers, steps = compensation.round(part, partial(_best_steps, units, most), _LOWEST, _HIGHEST)
+        halves[outputs, :num_inputs] = integers.T - _LOWEST
+        block_scales[outputs] = np.rint(steps / units.numpy()).T
+        scales[outputs] = units
+    halves = halves.reshape(num_outputs, num_blocks, 2, BLOCK // 2)
+    return np.bitwise_or(halves[:, :, 0], np.left_shift(halves[:, :, 1], np.uint8(4))), block_scales, scales
 
 
-def _best_scales(block: torch.Tensor) -> torch.Tensor:
-    """Of weights (k, J), the scale of each output (J,).
+def _units(weight: torch.Tensor, most: int) -> torch.Tensor:
+    """Of weights (K, J), what block scales count, (J,): the largest of them reaches the output's extreme either way."""
+    extremes = weight.abs().amax(dim=0)
+    extremes[extremes == 0] = 1
+    return extremes / (_HIGHEST * most)
 
-    The block's extreme value takes the nibble 0, as in llama.cpp's Q4_0, since the range reaches one step further
-    there; of that scale, shorter ones, and the one whose range holds the extreme with either sign, the block keeps the
+
+def _best_steps(units: torch.Tensor, most: int, block: torch.Tensor) -> torch.Tensor:
+    """Of weights (k, J), the step of each output (J,), a multiple of its unit.
+
+    The block's extreme value takes the number -8, as in llama.cpp's Q4_0, since the range reaches one step further
+    there; of that step, shorter ones, and the one whose range holds the extreme with either sign, the block keeps the
     one with the least squared error.
     """
-    full = block.gather(0, block.abs().argmax(dim=0, keepdim=True))[0] / _LOWEST
-    full[full == 0] = 1
-    best, least = full, torch.full_like(full, torch.inf)
+    full = block.gather(0, block.abs().argmax(dim=0, keepdim=True))[0] / _LOWEST / units
+    best, least = torch.empty_like(full), torch.full_like(full, torch.inf)
     for factor in _FACTORS:
-        scales = full * factor
-        rounded = (block / scales).round_().clamp_(_LOWEST, _HIGHEST) * scales
+        multiples = (full * factor).round_().clamp_(-most, most)
+        multiples[multiples == 0] = 1
+        steps = multiples * units
+        rounded = (block / steps).round_().clamp_(_LOWEST, _HIGHEST) * steps
         error = (rounded - block).square_().sum(dim=0)
-        best = torch.where(error < least, scales, best)
+        best = torch.where(error < least, steps, best)
         least = torch.minimum(error, least)
     return best

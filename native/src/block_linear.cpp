@@ -1,0 +1,82 @@
+#include "block_linear.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "output_constants.h"
+#include "row_product.h"
+#include "scratch.h"
+
+namespace reader_edge {
+namespace {
+
+BlockWeight packed(const KernelAttributes& attributes, std::size_t num_inputs) {
+  const auto values = attributes.constant<std::uint8_t>(3);
+  const auto scales = attributes.constant<std::int8_t>(4);
+  const std::size_t num_blocks = (num_inputs + kBlockInputs - 1) / kBlockInputs;
+  if (values.sizes.size() != 3 || values.size(0) == 0 || values.size(1) != num_blocks || values.size(2) != kBlockBytes) {
+    throw std::invalid_argument("BlockLinear: its values need outputs, blocks of the inputs, and 16 bytes a block");
+  }
+  if (scales.sizes.size() != 2 || scales.size(0) != values.size(0) || scales.size(1) != num_blocks) {
+    throw std::invalid_argument("BlockLinear: sizes of values and scales of blocks do not fit");
+  }
+  return {values.data, scales.data, values.size(0), num_blocks};
+}
+
+}  // namespace
+
+BlockLinear::BlockLinear(const KernelAttributes& attributes, bool has_bias)
+    : spread_(attributes), weight_(packed(attributes, spread_.num_inputs())) {
+  const float* const scales = of_outputs(attributes, 5, weight_.num_outputs());
+  scales_.assign(scales, scales + weight_.num_outputs());
+  for (float& scale : scales_) scale /= kSteps;
+  if (has_bias) bias_ = of_outputs(attributes, 6, weight_.num_outputs());
+}
+
+// Rows as bytes, in memory that a thread keeps from call to call.
+BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
+  thread_local Scratch<std::int8_t> kept_values;
+  thread_local Scratch<std::int32_t> kept_offsets;
+  thread_local Scratch<float> kept_scales;
+  const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes, num_blocks = weight_.num_blocks();
+  std::int8_t* const values = kept_values.take(static_cast<std::int64_t>(tasks.num_rows * stride));
+  std::int32_t* const offsets = kept_offsets.take(static_cast<std::int64_t>(tasks.num_rows * num_blocks));
+  float* const scales = kept_scales.take(static_cast<std::int64_t>(tasks.num_rows));
+  tasks.round_rows(call, [=](std::size_t index) {
+    thread_local Scratch<float> kept_row;
+    float* const spread = kept_row.take(static_cast<std::int64_t>(stride));
+    std::int8_t* const bytes = values + index * stride;
+    const float largest = spread_.apply(rows + index * num_inputs, spread);
+    scales[index] = round_row(spread, largest, num_inputs, reinterpret_cast<std::uint8_t*>(bytes), stride, 0);
+    block_offsets(bytes, num_blocks, offsets + index * num_blocks);
+  });
+  return {values, stride, offsets, scales, tasks.num_rows};
+}
+
+void BlockLinear::compute(KernelCall& call) const {
+  const auto rows = call.input<float>(0);
+  const std::size_t rank = rows.sizes.size(), num_outputs = weight_.num_outputs(), num_inputs = spread_.num_inputs();
+  if (rank == 0 || rows.size(rank - 1) != num_inputs) {
+    throw std::invalid_argument("BlockLinear: sizes of rows and weight do not fit");
+  }
+  auto sizes = rows.sizes;
+  sizes.back() = static_cast<std::int64_t>(num_outputs);
+  const std::size_t num_rows = rows.count(0, rank - 1), num_blocks = weight_.num_blocks();
+  float* const output = call.output<float>(0, sizes).data;
+  if (num_rows == 0) return;
+
+  const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_blocks * kBlockInputs,
+                       kMaxTileRows, weight_.num_panels(), weight_.panel_bytes()};
+  const BlockRows all = rounded(call, rows.data, tasks);
+  tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
+    const BlockRows group{all.values + first_row * all.stride, all.stride, all.offsets + first_row * num_blocks,
+                          all.scales + first_row, count};
+    float* const outputs = output + first_row * num_outputs;
+    for (std::size_t panel = first; panel < last; ++panel) multiply_panel(group, weight_, panel, scales_.data(), outputs);
+    if (bias_ != nullptr) {
+      add_bias(bias_, first * kPanelOutputs, std::min(last * kPanelOutputs, num_outputs), count, outputs, num_outputs);
+    }
+  });
+}
+
+}  // namespace reader_edge

@@ -1,0 +1,31 @@
+// Rows rounded to bytes, times a 4-bit matrix in blocks, scaled back; for processors with AVX-512 VNNI.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "block_weight.h"
+
+namespace reader_edge {
+
+constexpr std::size_t kMaxTileRows = 16;  // rows that share each read of the weights, and each unpacking
+
+// Rows (R, stride) of bytes, zeros beyond K. offsets (R, blocks): what each block's sum begins with, so that halves of
+// bytes count from -8 on. scales: of each row.
+struct BlockRows {
+  const std::int8_t* values;
+  std::size_t stride;
+  const std::int32_t* offsets;
+  const float* scales;
+  std::size_t count;
+};
+
+// The offsets of a row of num_blocks * kBlockInputs bytes.
+void block_offsets(const std::int8_t* values, std::size_t num_blocks, std::int32_t* offsets);
+
+// Outputs of one panel of the weight to output (R, J): integer product * scale of the output * row scale, rounded after
+// each factor. scales: of all outputs (J,).
+void multiply_panel(const BlockRows& rows, const BlockWeight& weight, std::size_t panel, const float* scales,
+                    float* output);
+
+}  // namespace reader_edge

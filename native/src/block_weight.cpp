@@ -1,0 +1,60 @@
+#include "block_weight.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+#include "weight_memory.h"
+
+namespace reader_edge {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
+constexpr std::size_t kLaneBytes = 4;          // inputs of an output that lie together
+constexpr std::size_t kLargestSum = kBlockInputs * 127 * 8;  // of a block
+
+std::size_t output_bytes(std::size_t num_blocks) { return num_blocks * kBlockBytes; }
+
+// The sums of an output are exact while none can leave 32 bits.
+void check_scales(const std::int8_t* scales, std::size_t num_blocks) {
+  std::size_t total = 0;
+  for (std::size_t block = 0; block < num_blocks; ++block) total += static_cast<std::size_t>(std::abs(scales[block]));
+  if (total > std::numeric_limits<std::int32_t>::max() / kLargestSum) {
+    throw std::invalid_argument("BlockLinear: scales of blocks are too large for sums of 32 bits");
+  }
+}
+
+}  // namespace
+
+std::size_t BlockWeight::panel_bytes() const {
+  const std::size_t bytes = (output_bytes(num_blocks_) + num_blocks_) * kPanelOutputs;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, std::size_t num_outputs,
+                         std::size_t num_blocks)
+    : num_outputs_(num_outputs), num_blocks_(num_blocks), memory_(weight_memory(num_panels() * panel_bytes())) {
+  const std::size_t row_bytes = output_bytes(num_blocks);
+  std::size_t kept = 0;  // outputs whose source is still in memory, from here on
+  for (std::size_t j = 0; j < num_outputs; ++j) {
+    const std::uint8_t* const row = values + j * row_bytes;
+    const std::int8_t* const row_scales = scales + j * num_blocks;
+    check_scales(row_scales, num_blocks);
+    std::int8_t* const panel = memory_.get() + j / kPanelOutputs * panel_bytes();
+    std::int8_t* out = panel + j % kPanelOutputs * kLaneBytes;
+    for (std::size_t i = 0; i < row_bytes; i += kLaneBytes, out += kLaneBytes * kPanelOutputs) {
+      std::memcpy(out, row + i, kLaneBytes);
+    }
+    out = panel + row_bytes * kPanelOutputs + j % kPanelOutputs;
+    for (std::size_t block = 0; block < num_blocks; ++block) out[block * kPanelOutputs] = row_scales[block];
+    if ((j + 1 - kept) * row_bytes >= kForgetBytes || j + 1 == num_outputs) {
+      forget_file_pages(values + kept * row_bytes, (j + 1 - kept) * row_bytes);
+      kept = j + 1;
+    }
+  }
+}
+
+}  // namespace reader_edge

@@ -1,0 +1,147 @@
+"""Native products of rows with 4-bit matrices in blocks: the bits of their definitions, whatever size and width."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+
+from reader_edge_export.block_linear import MAX_TOTAL_SCALE, BlockMatrix, spread_block_linear
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session
+from tests.runtime.execution.native_operator import Operator, left_to_kernels, needs_kernels, operator_model
+
+Float32Array = npt.NDArray[np.float32]
+Arrays = Sequence[npt.NDArray[Any]]  # of a BlockMatrix, in its order
+
+NUM_ROWS = (1, 2, 5, 16, 17, 40, 200)
+
+pytestmark = needs_kernels
+
+
+@pytest.mark.parametrize(
+    ("num_inputs", "num_outputs"),
+    [(1, 5), (8, 1), (32, 16), (37, 3), (100, 37), (48, 7), (96, 1152), (576, 40), (896, 130), (4864, 3)],
+)
+def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_inputs)
+    arrays = _matrix(num_inputs, num_outputs, rng)
+    bias = rng.standard_normal(num_outputs, np.float32)
+    operator = Operator(
+        tmp_path, {"rows": ("B", "N", num_inputs)}, lambda editor, values: _products(editor, values, arrays, bias)
+    )
+    for num_rows in NUM_ROWS:
+        rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
+        rows[0, 0], rows[1, -1, 0] = 0, 1e4
+        product, biased = operator.check(rows=rows)
+        np.testing.assert_array_equal(biased, bias + product)
+        np.testing.assert_array_equal(biased[0, 0], bias)
+        expected = _spread(rows, arrays) @ _weight(arrays).T
+        assert np.abs(product - expected).max() < 0.06 * np.abs(expected).max()
+
+
+def test_a_row_has_the_same_bits_among_any_number_of_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = _matrix(576, 40, rng)
+    operator = Operator(
+        tmp_path, {"rows": ("B", "N", 576)}, lambda editor, values: _products(editor, values, arrays, None)
+    )
+    rows = rng.standard_normal((1, 64, 576), np.float32)
+    alone = [operator.run_native({"rows": rows[:, row : row + 1]})[0][0, 0] for row in range(64)]
+    for width in range(1, 65):
+        (product,) = operator.run_native({"rows": rows[:, :width]})
+        np.testing.assert_array_equal(product[0], alone[:width])
+
+
+def test_the_largest_sums_that_are_allowed_keep_the_bits(tmp_path: Path) -> None:
+    num_blocks = MAX_TOTAL_SCALE // 127
+    values = np.zeros((2, num_blocks, 16), np.uint8)  # -8 throughout
+    block_scales = np.array([[127] * num_blocks, [-127] * num_blocks], np.int8)
+    num_inputs = num_blocks * 32
+    arrays = [values, block_scales, np.ones(2, np.float32), np.ones(num_inputs, np.float32), hadamard(1)]
+    operator = Operator(
+        tmp_path, {"rows": ("B", "N", num_inputs)}, lambda editor, values: _products(editor, values, arrays, None)
+    )
+    (product,) = operator.check(rows=np.ones((1, 1, num_inputs), np.float32))
+    np.testing.assert_allclose(product[0, 0], [-8 * 127 * num_inputs, 8 * 127 * num_inputs], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "array", "message"),
+    [
+        (3, np.ones(128, np.float32), "its values need outputs, blocks of the inputs"),
+        (3, np.ones((2, 32), np.float32), "its stretch needs one axis"),
+        (4, np.ones((3, 3), np.float32), "no Hadamard matrix"),
+        (0, np.ones((4, 2, 15), np.uint8), "16 bytes a block"),
+        (0, np.ones((4, 3, 16), np.uint8), "blocks of the inputs"),
+        (0, np.ones((0, 2, 16), np.uint8), "its values need outputs"),
+        (0, np.ones((4, 32), np.uint8), "16 bytes a block"),
+        (1, np.ones((4, 3), np.int8), "sizes of values and scales of blocks do not fit"),
+        (1, np.ones((3, 2), np.int8), "sizes of values and scales of blocks do not fit"),
+        (1, np.ones(8, np.int8), "sizes of values and scales of blocks do not fit"),
+        (2, np.ones(5, np.float32), "sizes of weight, scales and bias do not fit"),
+        (5, np.ones(3, np.float32), "sizes of weight, scales and bias do not fit"),
+    ],
+)
+def test_constants_that_do_not_fit_are_refused(
+    part: int, array: npt.NDArray[Any], message: str, tmp_path: Path
+) -> None:
+    arrays: list[npt.NDArray[Any]] = [*_matrix(64, 4, np.random.default_rng(0)), np.ones(4, np.float32)]
+    arrays[part] = array
+    _refused(tmp_path, arrays, message)
+
+
+def test_scales_whose_sums_could_overflow_are_refused(tmp_path: Path) -> None:
+    num_blocks = MAX_TOTAL_SCALE // 127 + 1
+    values, scales = np.zeros((1, num_blocks, 16), np.uint8), np.full((1, num_blocks), 127, np.int8)
+    one = np.ones(1, np.float32)
+    _refused(tmp_path, [values, scales, one, np.ones(num_blocks * 32, np.float32), hadamard(1), one], "too large")
+
+
+def _matrix(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Arrays:
+    num_blocks = -(-num_inputs // 32)
+    stretch = rng.standard_normal(num_inputs, np.float32)
+    values = rng.integers(0, 256, (num_outputs, num_blocks, 16)).astype(np.uint8)
+    block_scales = rng.integers(-127, 128, (num_outputs, num_blocks)).astype(np.int8)
+    return [values, block_scales, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))]
+
+
+def _products(
+    editor: GraphEditor, values: Sequence[ir.Value], arrays: Arrays, bias: Float32Array | None
+) -> list[ir.Value]:
+    blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
+    biases = [None] if bias is None else [None, editor.constant(bias, "bias")]
+    return [spread_block_linear(editor, values[0], blocks, either) for either in biases]
+
+
+def _weight(arrays: Arrays) -> npt.NDArray[np.float64]:
+    """The matrix (J, K) that is stored."""
+    values, block_scales, scales, stretch, _ = arrays
+    halves = np.concatenate([values & 15, values >> 4], axis=-1).astype(np.float64) - 8
+    weight = (halves * block_scales[..., None]).reshape(len(values), -1) * scales[:, None]
+    result: npt.NDArray[np.float64] = weight[:, : len(stretch)]
+    return result
+
+
+def _spread(rows: Float32Array, arrays: Arrays) -> npt.NDArray[np.float64]:
+    stretch, matrix = arrays[3].astype(np.float64), arrays[4].astype(np.float64)
+    spread: npt.NDArray[np.float64] = ((rows * stretch).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
+    return spread
+
+
+def _refused(folder: Path, arrays: Sequence[npt.NDArray[Any]], message: str) -> None:
+    """Loading a product with these constants, a bias last, fails with the message."""
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
+        *stored, bias = (editor.constant(array, "constant") for array in arrays)
+        return [spread_block_linear(editor, values[0], BlockMatrix(*stored), bias)]
+
+    graph = left_to_kernels(operator_model({"rows": ("B", "N", "K")}, build), folder)
+    with pytest.raises(ProviderError, match=message):
+        open_session(graph, 1, native_library())
