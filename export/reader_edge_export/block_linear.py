@@ -7,7 +7,6 @@ scales add up to MAX_TOTAL_SCALE at most.
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
@@ -107,17 +106,3 @@ def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix
         return editor.op("SpreadBlockLinear", inputs, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS)
     return editor.op("SpreadBlockLinearBias", [*inputs, bias], domain=OPERATOR_DOMAIN)
-
-
-def looked_up_rows(editor: GraphEditor, matrix: BlockMatrix, indices: ir.Value | None, num_inputs: int) -> ir.Value:
-    """Rows of the matrix by index (B, N), as they are stored, but for the scale of each: integers in fp32 (B, N, K)."""
-    values = editor.op("Gather", [matrix.values, indices], dtype=ir.DataType.UINT8)
-    low = editor.op("BitwiseAnd", [values, editor.constant(np.array(15, np.uint8), "half")], dtype=ir.DataType.UINT8)
-    shift = editor.constant(np.array(4, np.uint8), "half")
-    high = editor.op("BitShift", [values, shift], {"direction": "RIGHT"}, dtype=ir.DataType.UINT8)
-    halves = editor.op("Concat", [low, high], {"axis": -1}, dtype=ir.DataType.UINT8)
-    centred = editor.op("Sub", [editor.cast(halves, ir.DataType.FLOAT), editor.scalar(8)])
-    scales = editor.op("Gather", [matrix.block_scales, indices], dtype=ir.DataType.INT8)
-    factors = editor.op("Unsqueeze", [editor.cast(scales, ir.DataType.FLOAT), editor.int64s(-1)])
-    filled = editor.op("Reshape", [editor.op("Mul", [centred, factors]), editor.int64s(0, 0, -1)])
-    return editor.op("Slice", [filled, editor.int64s(0), editor.int64s(num_inputs), editor.int64s(2)])

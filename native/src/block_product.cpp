@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace reader_edge {
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::size_t kVector = 64;
 constexpr std::size_t kBlockVectors = kBlockBytes / 4;
+constexpr std::size_t kChains = 4;  // rows whose sums grow side by side: each waits for its last instruction
 constexpr std::size_t kAhead = 8 * 1024;  // weights are fetched this many bytes early
 
 // The instruction itself, its four bytes of a row read in every lane.
@@ -44,13 +46,23 @@ void multiply_tile(const BlockRows& rows, std::size_t row, const BlockWeight& we
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(block_scales + block * kPanelOutputs));
     const __m512i scale = _mm512_and_si512(_mm512_cvtepi8_epi32(bytes), low_words);
 #pragma GCC unroll 16
-    for (std::size_t m = 0; m < kRows; ++m) {
-      __m512i sum = _mm512_set1_epi32(offsets[m * num_blocks]);
+    for (std::size_t first = 0; first < kRows; first += kChains) {
+      __m512i sums[kChains];
+#pragma GCC unroll 8
+      for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
+        sums[m - first] = _mm512_set1_epi32(offsets[m * num_blocks]);
+      }
 #pragma GCC unroll 8
       for (std::size_t v = 0; v < 2 * kBlockVectors; ++v) {
-        add_products(sum, halves[v], values + m * rows.stride + v * 4);
+#pragma GCC unroll 8
+        for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
+          add_products(sums[m - first], halves[v], values + m * rows.stride + v * 4);
+        }
       }
-      totals[m] = _mm512_dpwssd_epi32(totals[m], sum, scale);
+#pragma GCC unroll 8
+      for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
+        totals[m] = _mm512_dpwssd_epi32(totals[m], sums[m - first], scale);
+      }
     }
     values += kBlockInputs;
     ++offsets;

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
-from reader_edge_export.quantize.int8 import looked_up_int8
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Spread, Spreading
 
@@ -44,6 +43,3 @@ class SpreadFloatProducts:
         spread = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
         product = editor.op("MatMul", [spread, editor.transpose(matrix.values, 1, 0)])
         return product if bias is None else editor.op("Add", [product, bias])
-
-    def look_up(self, matrix: Int8Matrix, indices: ir.Value | None, _num_inputs: int) -> ir.Value:
-        return looked_up_int8(self._editor, matrix.values, indices)

@@ -7,7 +7,7 @@ from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import replace_products
-from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_quantized
+from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_int8
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
@@ -21,7 +21,7 @@ def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibr
         int8 = Int8Products(editor, precision, is_portable)
         layers = Int4Products(editor) if precision == "int4" else int8
         replace_products(editor, layers.multiply, calibration)
-        store_vocabulary_quantized(editor, int8, calibration)  # after them: it makes products of its own
+        store_vocabulary_int8(editor, int8, calibration)  # after them: it makes products of its own
         return
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:

@@ -11,7 +11,6 @@ from reader_edge_export.block_linear import (
     BLOCK_INPUTS,
     MAX_TOTAL_SCALE,
     BlockMatrix,
-    looked_up_rows,
     spread_block_linear,
 )
 from reader_edge_export.calibration import InputMoments
@@ -40,27 +39,16 @@ class Int4Products:
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
-        matrix = self.store(product.weight, product.inputs, product.name)
-        return self.multiply_stored(product.rows, matrix, product.bias)
-
-    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> BlockMatrix:
-        """A weight (K, J) as initializers."""
-        spread = Spread.fit(weight, inputs)
-        values, block_scales, scales = quantize_blocks(weight, spread, inputs)
-        return BlockMatrix(
-            self._editor.constant(values, f"{name}.int4"),
-            self._editor.constant(block_scales, f"{name}.block_scale"),
-            self._editor.constant(scales, f"{name}.scale"),
+        editor, name = self._editor, product.name
+        spread = Spread.fit(product.weight, product.inputs)
+        values, block_scales, scales = quantize_blocks(product.weight, spread, product.inputs)
+        matrix = BlockMatrix(
+            editor.constant(values, f"{name}.int4"),
+            editor.constant(block_scales, f"{name}.block_scale"),
+            editor.constant(scales, f"{name}.scale"),
             *self._spreading.constants(spread, name),
         )
-
-    def multiply_stored(self, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
-        """rows (..., K) times the transpose of a stored matrix (J, K), plus the bias (J,) -> (..., J)."""
-        return spread_block_linear(self._editor, rows, matrix, bias)
-
-    def look_up(self, matrix: BlockMatrix, indices: ir.Value | None, num_inputs: int) -> ir.Value:
-        """Integers of rows (V, E) by index (B, N), each a multiple of its scale, spread, in fp32 (B, N, E)."""
-        return looked_up_rows(self._editor, matrix, indices, num_inputs)
+        return spread_block_linear(editor, product.rows, matrix, product.bias)
 
 
 def quantize_blocks(

@@ -88,13 +88,3 @@ class Int8Products:
         if self._portable is not None:
             return self._portable.multiply(rows, matrix, bias)
         return spread_row_linear(self._editor, rows, matrix, bias, self._num_planes)
-
-    def look_up(self, matrix: Int8Matrix, indices: ir.Value | None, _num_inputs: int) -> ir.Value:
-        """Integers of rows (V, E) by index (B, N), each a multiple of its scale, spread, in fp32 (B, N, E)."""
-        return looked_up_int8(self._editor, matrix.values, indices)
-
-
-def looked_up_int8(editor: GraphEditor, stored: ir.Value, indices: ir.Value | None) -> ir.Value:
-    """Rows of int8 (V, E) by index (B, N), as fp32 (B, N, E)."""
-    rows = editor.op("Gather", [stored, indices], dtype=ir.DataType.INT8)
-    return editor.cast(rows, ir.DataType.FLOAT)

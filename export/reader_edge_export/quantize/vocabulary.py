@@ -5,44 +5,17 @@ Runtime folds and packs when it loads the graph: the file holds one copy, and th
 width, as with any constant matrix.
 """
 
-from typing import Protocol, TypeVar
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.calibration import Calibration, InputMoments
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
-from reader_edge_export.quantize.int8 import looked_up_int8, quantize_columns
+from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
 
 Float32Array = npt.NDArray[np.float32]
-
-
-class StoredMatrix(Protocol):
-    """A matrix (V, E) as initializers; its rows are spread, each of integers times one of scales (V,)."""
-
-    @property
-    def scales(self) -> ir.Value: ...
-
-    @property
-    def stretch(self) -> ir.Value: ...
-
-    @property
-    def hadamard(self) -> ir.Value: ...
-
-
-Matrix = TypeVar("Matrix", bound=StoredMatrix)
-
-
-class Products(Protocol[Matrix]):
-    """What stores matrices in one form, multiplies by them and looks their rows up."""
-
-    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> Matrix: ...
-
-    def multiply_stored(self, rows: ir.Value, matrix: Matrix, bias: ir.Value | None) -> ir.Value: ...
-
-    def look_up(self, matrix: Matrix, indices: ir.Value | None, num_inputs: int) -> ir.Value: ...
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -55,8 +28,8 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
     editor.replace(marker.node, [logits])
 
 
-def store_vocabulary_quantized(editor: GraphEditor, products: Products[Matrix], calibration: Calibration) -> None:
-    """Store the logit head as products store it, and an embedding apart from it as int8; tied they are one matrix."""
+def store_vocabulary_int8(editor: GraphEditor, products: Int8Products, calibration: Calibration) -> None:
+    """Store embedding and logit head as int8 with a scale per token; one matrix where they are tied."""
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
     weight = _matrix(marker.weight)
@@ -64,14 +37,12 @@ def store_vocabulary_quantized(editor: GraphEditor, products: Products[Matrix], 
     hidden = _wanted_rows(editor, marker)
     editor.replace(marker.node, [products.multiply_stored(hidden, head, marker.bias)])
     if embedding.inputs[0] is marker.weight:
-        width = weight.shape[1]
-        rows = _spread_back(editor, products.look_up(head, embedding.inputs[1], width), head, width)
+        rows = _spread_back(editor, _look_up(editor, head.values, embedding), head)
         scales = head.scales
     else:
         integers, array = quantize_columns(_matrix(embedding.inputs[0]).T)
         stored = editor.constant(np.ascontiguousarray(integers.T), "embedding.int8")
-        rows = looked_up_int8(editor, stored, embedding.inputs[1])
-        scales = editor.constant(array, "embedding.scale")
+        rows, scales = _look_up(editor, stored, embedding), editor.constant(array, "embedding.scale")
     row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, embedding.inputs[1]]), editor.int64s(-1)])
     editor.replace(embedding, [editor.op("Mul", [rows, row_scales])])
 
@@ -82,9 +53,15 @@ def _matrix(value: ir.Value | None) -> Float32Array:
     return weight.astype(np.float32, copy=False)
 
 
-def _spread_back(editor: GraphEditor, rows: ir.Value, head: StoredMatrix, width: int) -> ir.Value:
+def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Value:
+    """Rows of int8 (V, E) as fp32 (B, N, E)."""
+    rows = editor.op("Gather", [stored, embedding.inputs[1]], dtype=stored.dtype or ir.DataType.INT8)
+    return editor.cast(rows, ir.DataType.FLOAT)
+
+
+def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix) -> ir.Value:
     """Integers (B, N, E) of the spread head, as the plain matrix has them: sums of a block are exact in fp32."""
-    block = matrix_shape(head.hadamard)[0]
+    width, block = matrix_shape(head.values)[1], matrix_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
     joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
     return editor.op("Mul", [joined, head.stretch])

@@ -33,9 +33,7 @@ def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp
     rng = np.random.default_rng(num_inputs)
     arrays = _matrix(num_inputs, num_outputs, rng)
     bias = rng.standard_normal(num_outputs, np.float32)
-    operator = Operator(
-        tmp_path, {"rows": ("B", "N", num_inputs)}, lambda editor, values: _products(editor, values, arrays, bias)
-    )
+    operator = _operator(tmp_path, arrays, bias)
     for num_rows in NUM_ROWS:
         rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
         rows[0, 0], rows[1, -1, 0] = 0, 1e4
@@ -49,9 +47,7 @@ def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp
 def test_a_row_has_the_same_bits_among_any_number_of_others(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = _matrix(576, 40, rng)
-    operator = Operator(
-        tmp_path, {"rows": ("B", "N", 576)}, lambda editor, values: _products(editor, values, arrays, None)
-    )
+    operator = _operator(tmp_path, arrays, None)
     rows = rng.standard_normal((1, 64, 576), np.float32)
     alone = [operator.run_native({"rows": rows[:, row : row + 1]})[0][0, 0] for row in range(64)]
     for width in range(1, 65):
@@ -64,10 +60,8 @@ def test_the_largest_sums_that_are_allowed_keep_the_bits(tmp_path: Path) -> None
     values = np.zeros((2, num_blocks, 16), np.uint8)  # -8 throughout
     block_scales = np.array([[127] * num_blocks, [-127] * num_blocks], np.int8)
     num_inputs = num_blocks * 32
-    arrays = [values, block_scales, np.ones(2, np.float32), np.ones(num_inputs, np.float32), hadamard(1)]
-    operator = Operator(
-        tmp_path, {"rows": ("B", "N", num_inputs)}, lambda editor, values: _products(editor, values, arrays, None)
-    )
+    arrays: Arrays = [values, block_scales, np.ones(2, np.float32), np.ones(num_inputs, np.float32), hadamard(1)]
+    operator = _operator(tmp_path, arrays, None)
     (product,) = operator.check(rows=np.ones((1, 1, num_inputs), np.float32))
     np.testing.assert_allclose(product[0, 0], [-8 * 127 * num_inputs, 8 * 127 * num_inputs], rtol=1e-6)
 
@@ -112,12 +106,15 @@ def _matrix(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Arra
     return [values, block_scales, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))]
 
 
-def _products(
-    editor: GraphEditor, values: Sequence[ir.Value], arrays: Arrays, bias: Float32Array | None
-) -> list[ir.Value]:
-    blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
-    biases = [None] if bias is None else [None, editor.constant(bias, "bias")]
-    return [spread_block_linear(editor, values[0], blocks, either) for either in biases]
+def _operator(folder: Path, arrays: Arrays, bias: Float32Array | None) -> Operator:
+    """Rows (B, N, K) times the matrix; with a bias, once more with it added."""
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
+        blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
+        biases = [None] if bias is None else [None, editor.constant(bias, "bias")]
+        return [spread_block_linear(editor, values[0], blocks, either) for either in biases]
+
+    return Operator(folder, {"rows": ("B", "N", len(arrays[3]))}, build)
 
 
 def _weight(arrays: Arrays) -> npt.NDArray[np.float64]:
