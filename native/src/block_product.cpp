@@ -5,7 +5,6 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace reader_edge {
@@ -14,11 +13,28 @@ namespace {
 constexpr std::size_t kVector = 64;
 constexpr std::size_t kBlockVectors = kBlockBytes / 4;
 constexpr std::size_t kChains = 4;  // rows whose sums grow side by side: each waits for its last instruction
-constexpr std::size_t kAhead = 8 * 1024;  // weights are fetched this many bytes early
+constexpr std::size_t kAhead = 16 * 1024;  // weights are fetched this many bytes early
 
 // The instruction itself, its four bytes of a row read in every lane.
 inline void add_products(__m512i& sum, __m512i weights, const std::int8_t* values) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const std::int32_t*>(values)));
+}
+
+// A block of kCount rows, `stride` bytes and num_blocks offsets apart, times its scale, added to their totals.
+template <std::size_t kCount>
+[[gnu::always_inline]] inline void add_block(__m512i* totals, const __m512i (&halves)[2 * kBlockVectors], __m512i scale,
+                                             const std::int8_t* values, std::size_t stride, const std::int32_t* offsets,
+                                             std::size_t num_blocks) {
+  __m512i sums[kCount];
+#pragma GCC unroll 4
+  for (std::size_t m = 0; m < kCount; ++m) sums[m] = _mm512_set1_epi32(offsets[m * num_blocks]);
+#pragma GCC unroll 8
+  for (std::size_t v = 0; v < 2 * kBlockVectors; ++v) {
+#pragma GCC unroll 4
+    for (std::size_t m = 0; m < kCount; ++m) add_products(sums[m], halves[v], values + m * stride + v * 4);
+  }
+#pragma GCC unroll 4
+  for (std::size_t m = 0; m < kCount; ++m) totals[m] = _mm512_dpwssd_epi32(totals[m], sums[m], scale);
 }
 
 // kRows rows from `row` on times a panel, all sums in registers.
@@ -32,42 +48,33 @@ void multiply_tile(const BlockRows& rows, std::size_t row, const BlockWeight& we
   const std::int8_t* values = rows.values + row * rows.stride;
   const std::int32_t* offsets = rows.offsets + row * num_blocks;
   __m512i totals[kRows];
-#pragma GCC unroll 16
+#pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) totals[m] = _mm512_setzero_si512();
   for (std::size_t block = 0; block < num_blocks; ++block) {
     __m512i halves[2 * kBlockVectors];
 #pragma GCC unroll 4
     for (std::size_t v = 0; v < kBlockVectors; ++v, w += kVector) {
-      _mm_prefetch(w + kAhead, _MM_HINT_T0);
+      _mm_prefetch(w + kAhead, _MM_HINT_T1);
       const __m512i packed = _mm512_load_si512(w);
       halves[v] = _mm512_and_si512(packed, low_half);
       halves[kBlockVectors + v] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low_half);
     }
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(block_scales + block * kPanelOutputs));
     const __m512i scale = _mm512_and_si512(_mm512_cvtepi8_epi32(bytes), low_words);
-#pragma GCC unroll 16
-    for (std::size_t first = 0; first < kRows; first += kChains) {
-      __m512i sums[kChains];
-#pragma GCC unroll 8
-      for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
-        sums[m - first] = _mm512_set1_epi32(offsets[m * num_blocks]);
-      }
-#pragma GCC unroll 8
-      for (std::size_t v = 0; v < 2 * kBlockVectors; ++v) {
-#pragma GCC unroll 8
-        for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
-          add_products(sums[m - first], halves[v], values + m * rows.stride + v * 4);
-        }
-      }
-#pragma GCC unroll 8
-      for (std::size_t m = first; m < std::min(first + kChains, kRows); ++m) {
-        totals[m] = _mm512_dpwssd_epi32(totals[m], sums[m - first], scale);
-      }
+    constexpr std::size_t kLast = kRows / kChains * kChains;
+#pragma GCC unroll 4
+    for (std::size_t m = 0; m < kLast; m += kChains) {
+      add_block<kChains>(totals + m, halves, scale, values + m * rows.stride, rows.stride, offsets + m * num_blocks,
+                         num_blocks);
+    }
+    if constexpr (kLast < kRows) {
+      add_block<kRows - kLast>(totals + kLast, halves, scale, values + kLast * rows.stride, rows.stride,
+                               offsets + kLast * num_blocks, num_blocks);
     }
     values += kBlockInputs;
     ++offsets;
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) {
     const __m512 product = _mm512_mul_ps(_mm512_cvtepi32_ps(totals[m]), scales);
     const __m512 result = _mm512_mul_ps(product, _mm512_set1_ps(rows.scales[row + m]));

@@ -8,7 +8,7 @@
 
 namespace reader_edge {
 
-constexpr std::size_t kMaxTileRows = 16;  // rows that share each read of the weights, and each unpacking
+constexpr std::size_t kMaxTileRows = 12;  // rows that share each read of the weights, and each unpacking
 
 // Rows (R, stride) of bytes, zeros beyond K. offsets (R, blocks): what each block's sum begins with, so that halves of
 // bytes count from -8 on. scales: of each row.
