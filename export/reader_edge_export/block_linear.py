@@ -1,8 +1,7 @@
 """The operator SpreadBlockLinear: rows times a 4-bit matrix in blocks of inputs, defined as those in `operators` are.
 
-A weight is scale_j * block_scale_jb * (half - 8): one number in fp32 for an output and one integer for a block of it.
-So a row's whole sum is one integer, the same in any order. It fits 32 bits while the magnitudes of an output's block
-scales add up to MAX_TOTAL_SCALE at most.
+A weight is scale_j * block_scale_jb * (half - 8): one number in fp32 for an output and one small integer for a block of
+it. Their product is an int8 matrix, so that a row's whole sum is one integer, the same in any order.
 """
 
 from dataclasses import dataclass
@@ -10,32 +9,24 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROW_LINEAR, SPREAD_ROWS, define
 
 BLOCK_INPUTS = 32
-MAX_TOTAL_SCALE = (2**31 - 1) // (BLOCK_INPUTS * 127 * 8)
+MAX_BLOCK_SCALE = 15  # of either sign, times -8 to 7
 
 # values (J, blocks, 16): byte i of a block holds input i in its low half and input 16 + i in its high one, both counted
-# from -8 on; what is beyond K is not read. block_scales (J, blocks), scales (J,). The integers of the weights have
-# eleven bits; they are multiplied in two planes, 32 * upper + lower.
+# from -8 on; what is beyond K is not read. block_scales (J, blocks), scales (J,).
 _SPREAD_BLOCK_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
 SpreadBlockLinear (rows, stretch, hadamard, values, block_scales, scales) => (output)
 {
-  last = Constant <value_ints = [-1]> ()
   begin = Constant <value_ints = [0]> ()
-  second = Constant <value_ints = [1]> ()
-  flat_sizes = Constant <value_ints = [0, -1]> ()
+  axis = Constant <value_ints = [1]> ()
+  last = Constant <value_ints = [-1]> ()
+  sizes = Constant <value_ints = [0, -1]> ()
   low_half = Constant <value = uint8 {15}> ()
   four = Constant <value = uint8 {4}> ()
   eight = Constant <value_float = 8.0> ()
-  base = Constant <value_float = 32.0> ()
-  integer_base = Constant <value = int32 {32}> ()
-  inverse = Constant <value_float = 0.03125> ()
-  one = Constant <value_float = 1.0> ()
-  smallest = Constant <value_float = 1e-30> ()
-  most = Constant <value_float = 127.0> ()
-  zero_point = Constant <value = uint8 {128}> ()
 
   low = BitwiseAnd (values, low_half)
   high = BitShift <direction = "RIGHT"> (values, four)
@@ -45,32 +36,11 @@ SpreadBlockLinear (rows, stretch, hadamard, values, block_scales, scales) => (ou
   block_numbers = Cast <to = 1> (block_scales)
   factors = Unsqueeze (block_numbers, last)
   blocks = Mul (centred, factors)
-  filled = Reshape (blocks, flat_sizes)
+  filled = Reshape (blocks, sizes)
   num_inputs = Shape (stretch)
-  weight = Slice (filled, begin, num_inputs, second)
-  parts = Mul (weight, inverse)
-  upper = Round (parts)
-  upper_steps = Mul (upper, base)
-  lower = Sub (weight, upper_steps)
-  planes = Concat <axis = 0> (upper, lower)
-  bytes = Cast <to = 3> (planes)
-  columns = Transpose <perm = [1, 0]> (bytes)
-  scales_of_one = Div (scales, most)
-
-  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
-  magnitudes = Abs (spread)
-  largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, smallest)
-  steps_of_one = Div (most, top)
-  in_steps = Mul (spread, steps_of_one)
-  quantized = QuantizeLinear (in_steps, one, zero_point)
-  products = MatMulInteger (quantized, columns, zero_point)
-  upper_product, lower_product = Split <axis = -1, num_outputs = 2> (products)
-  upper_sum = Mul (upper_product, integer_base)
-  sum = Add (upper_sum, lower_product)
-  number = Cast <to = 1> (sum)
-  product = Mul (number, scales_of_one)
-  output = Mul (product, top)
+  integers = Slice (filled, begin, num_inputs, axis)
+  weight = Cast <to = 3> (integers)
+  output = reader_edge.SpreadRowLinear (rows, stretch, hadamard, weight, scales)
 }
 """
 
@@ -100,7 +70,7 @@ class BlockMatrix:
 
 def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    define(editor, SPREAD_ROWS, _SPREAD_BLOCK_LINEAR)
+    define(editor, SPREAD_ROWS, SPREAD_ROW_LINEAR, _SPREAD_BLOCK_LINEAR)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
     if bias is None:
         return editor.op("SpreadBlockLinear", inputs, domain=OPERATOR_DOMAIN)

@@ -14,16 +14,14 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
 constexpr std::size_t kLaneBytes = 4;          // inputs of an output that lie together
-constexpr std::size_t kLargestSum = kBlockInputs * 127 * 8;  // of a block
+constexpr int kMaxScale = 15;                  // times 8, it fits a byte
+constexpr std::size_t kMaxInputs = std::numeric_limits<std::int32_t>::max() / (127 * 8 * kMaxScale);
 
 std::size_t output_bytes(std::size_t num_blocks) { return num_blocks * kBlockBytes; }
 
-// The sums of an output are exact while none can leave 32 bits.
 void check_scales(const std::int8_t* scales, std::size_t num_blocks) {
-  std::size_t total = 0;
-  for (std::size_t block = 0; block < num_blocks; ++block) total += static_cast<std::size_t>(std::abs(scales[block]));
-  if (total > std::numeric_limits<std::int32_t>::max() / kLargestSum) {
-    throw std::invalid_argument("BlockLinear: scales of blocks are too large for sums of 32 bits");
+  for (std::size_t block = 0; block < num_blocks; ++block) {
+    if (std::abs(scales[block]) > kMaxScale) throw std::invalid_argument("BlockLinear: a scale of a block is beyond 15");
   }
 }
 
@@ -38,6 +36,7 @@ BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, 
                          std::size_t num_blocks)
     : num_outputs_(num_outputs), num_blocks_(num_blocks), memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t row_bytes = output_bytes(num_blocks);
+  if (num_blocks > kMaxInputs / kBlockInputs) throw std::invalid_argument("BlockLinear: too many inputs for 32 bits");
   std::size_t kept = 0;  // outputs whose source is still in memory, from here on
   for (std::size_t j = 0; j < num_outputs; ++j) {
     const std::uint8_t* const row = values + j * row_bytes;

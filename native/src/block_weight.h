@@ -16,7 +16,7 @@ constexpr std::size_t kBlockBytes = kBlockInputs / 2;  // of an output
 class BlockWeight {
  public:
   // values (J, blocks, kBlockBytes), scales (J, blocks). Where values are mapped from a file, their pages are given
-  // back: nobody reads them here again. Throws where an output's scales are so large that its sums may overflow.
+  // back: nobody reads them here again. Throws where scales or sums could overflow.
   BlockWeight(const std::uint8_t* values, const std::int8_t* scales, std::size_t num_outputs, std::size_t num_blocks);
 
   std::size_t num_outputs() const { return num_outputs_; }

@@ -9,7 +9,7 @@ import torch
 
 from reader_edge_export.block_linear import (
     BLOCK_INPUTS,
-    MAX_TOTAL_SCALE,
+    MAX_BLOCK_SCALE,
     BlockMatrix,
     spread_block_linear,
 )
@@ -25,9 +25,8 @@ UInt8Array = npt.NDArray[np.uint8]
 
 assert BLOCK == BLOCK_INPUTS  # rounding asks for the steps of one block at a time
 
-_FACTORS = (8 / 7, 1.07, 1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75)  # with the first, no value lies beyond the range
+_FACTORS = (8 / 7, 1.0, 0.95, 0.9, 0.85, 0.8)  # with the first, no value lies beyond the range
 _LOWEST, _HIGHEST = -8, 7
-_MAX_BLOCK_SCALE = 127
 
 
 class Int4Products:
@@ -63,12 +62,11 @@ def quantize_blocks(
     halves = np.full((num_outputs, num_blocks * BLOCK), -_LOWEST, np.uint8)
     block_scales = np.empty((num_outputs, num_blocks), np.int8)
     scales = np.empty(num_outputs, np.float32)
-    most = min(_MAX_BLOCK_SCALE, MAX_TOTAL_SCALE // num_blocks)
     compensation = Compensation(spread.moments(inputs))
     for outputs in parts_of_outputs(num_outputs):
         part = spread.weight(weight[:, outputs])
-        units = _units(torch.from_numpy(part), most)
-        integers, steps = compensation.round(part, partial(_best_steps, units, most), _LOWEST, _HIGHEST)
+        units = _units(torch.from_numpy(part))
+        integers, steps = compensation.round(part, partial(_best_steps, units), _LOWEST, _HIGHEST)
         halves[outputs, :num_inputs] = integers.T - _LOWEST
         block_scales[outputs] = np.rint(steps / units.numpy()).T
         scales[outputs] = units
@@ -76,14 +74,14 @@ def quantize_blocks(
     return np.bitwise_or(halves[:, :, 0], np.left_shift(halves[:, :, 1], np.uint8(4))), block_scales, scales
 
 
-def _units(weight: torch.Tensor, most: int) -> torch.Tensor:
-    """Of weights (K, J), what block scales count, (J,): the largest of them reaches the output's extreme either way."""
+def _units(weight: torch.Tensor) -> torch.Tensor:
+    """Of weights (K, J), what block scales count, (J,): the largest of them takes the output's extreme to -8."""
     extremes = weight.abs().amax(dim=0)
     extremes[extremes == 0] = 1
-    return extremes / (_HIGHEST * most)
+    return extremes / (-_LOWEST * MAX_BLOCK_SCALE)
 
 
-def _best_steps(units: torch.Tensor, most: int, block: torch.Tensor) -> torch.Tensor:
+def _best_steps(units: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     """Of weights (k, J), the step of each output (J,), a multiple of its unit.
 
     The block's extreme value takes the number -8, as in llama.cpp's Q4_0, since the range reaches one step further
@@ -93,7 +91,7 @@ def _best_steps(units: torch.Tensor, most: int, block: torch.Tensor) -> torch.Te
     full = block.gather(0, block.abs().argmax(dim=0, keepdim=True))[0] / _LOWEST / units
     best, least = torch.empty_like(full), torch.full_like(full, torch.inf)
     for factor in _FACTORS:
-        multiples = (full * factor).round_().clamp_(-most, most)
+        multiples = (full * factor).round_().clamp_(-MAX_BLOCK_SCALE, MAX_BLOCK_SCALE)
         multiples[multiples == 0] = 1
         steps = multiples * units
         rounded = (block / steps).round_().clamp_(_LOWEST, _HIGHEST) * steps

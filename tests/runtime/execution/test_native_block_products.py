@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.block_linear import MAX_TOTAL_SCALE, BlockMatrix, spread_block_linear
+from reader_edge_export.block_linear import MAX_BLOCK_SCALE, BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_runtime.errors import ProviderError
@@ -55,15 +55,15 @@ def test_a_row_has_the_same_bits_among_any_number_of_others(tmp_path: Path) -> N
         np.testing.assert_array_equal(product[0], alone[:width])
 
 
-def test_the_largest_sums_that_are_allowed_keep_the_bits(tmp_path: Path) -> None:
-    num_blocks = MAX_TOTAL_SCALE // 127
+def test_the_largest_sums_keep_the_bits(tmp_path: Path) -> None:
+    num_blocks = 200
     values = np.zeros((2, num_blocks, 16), np.uint8)  # -8 throughout
-    block_scales = np.array([[127] * num_blocks, [-127] * num_blocks], np.int8)
+    block_scales = np.array([[MAX_BLOCK_SCALE] * num_blocks, [-MAX_BLOCK_SCALE] * num_blocks], np.int8)
     num_inputs = num_blocks * 32
     arrays: Arrays = [values, block_scales, np.ones(2, np.float32), np.ones(num_inputs, np.float32), hadamard(1)]
     operator = _operator(tmp_path, arrays, None)
     (product,) = operator.check(rows=np.ones((1, 1, num_inputs), np.float32))
-    np.testing.assert_allclose(product[0, 0], [-8 * 127 * num_inputs, 8 * 127 * num_inputs], rtol=1e-6)
+    np.testing.assert_allclose(product[0, 0], np.array([-120, 120]) * num_inputs, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,20 @@ def test_constants_that_do_not_fit_are_refused(
     _refused(tmp_path, arrays, message)
 
 
-def test_scales_whose_sums_could_overflow_are_refused(tmp_path: Path) -> None:
-    num_blocks = MAX_TOTAL_SCALE // 127 + 1
-    values, scales = np.zeros((1, num_blocks, 16), np.uint8), np.full((1, num_blocks), 127, np.int8)
+@pytest.mark.parametrize(
+    ("num_blocks", "scale", "message"), [(2, 16, "beyond 15"), (2, -128, "beyond 15"), (4404, 1, "too many inputs")]
+)
+def test_sums_that_could_overflow_are_refused(num_blocks: int, scale: int, message: str, tmp_path: Path) -> None:
+    values, scales = np.zeros((1, num_blocks, 16), np.uint8), np.full((1, num_blocks), scale, np.int8)
     one = np.ones(1, np.float32)
-    _refused(tmp_path, [values, scales, one, np.ones(num_blocks * 32, np.float32), hadamard(1), one], "too large")
+    _refused(tmp_path, [values, scales, one, np.ones(num_blocks * 32, np.float32), hadamard(1), one], message)
 
 
 def _matrix(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Arrays:
     num_blocks = -(-num_inputs // 32)
     stretch = rng.standard_normal(num_inputs, np.float32)
     values = rng.integers(0, 256, (num_outputs, num_blocks, 16)).astype(np.uint8)
-    block_scales = rng.integers(-127, 128, (num_outputs, num_blocks)).astype(np.int8)
+    block_scales = rng.integers(-MAX_BLOCK_SCALE, MAX_BLOCK_SCALE + 1, (num_outputs, num_blocks)).astype(np.int8)
     return [values, block_scales, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))]
 
 
