@@ -39,10 +39,10 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
   static const ort::CustomOp* const operators[] = {
-      &row_linear,           &row_linear_bias,           &spread_row_linear, &spread_row_linear_bias,
-      &spread_row_linear_16, &spread_row_linear_16_bias, &spread_rows,       &rotary_heads,
-      &spread_block_linear,  &spread_block_linear_bias,  &exact_attention,      &integer_attention,         &swiglu,            &cache_rows,
-      &int8_cache_attention};
+      &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
+      &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
+      &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
+      &swiglu,               &cache_rows,                &int8_cache_attention};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");
