@@ -195,6 +195,12 @@ class Int8Matrix:
     hadamard: ir.Value
 
 
+def spread_rows(editor: GraphEditor, rows: ir.Value, stretch: ir.Value, hadamard: ir.Value) -> ir.Value:
+    """rows (..., K), stretched by (K,), times the Hadamard matrix (b, b) in blocks -> (..., K)."""
+    define(editor, SPREAD_ROWS)
+    return editor.op("SpreadRows", [rows, stretch, hadamard], domain=OPERATOR_DOMAIN)
+
+
 def spread_row_linear(
     editor: GraphEditor, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None, num_planes: int
 ) -> ir.Value:

@@ -19,14 +19,15 @@ Steps = Callable[[torch.Tensor], torch.Tensor]
 
 BLOCK = 32  # inputs whose errors are handed on one by one; those after them get the block's at once
 MAX_OUTPUTS = 8192  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
-_DAMPING = 0.1  # of the mean moment: a short text says little of directions that it hardly has
+DAMPING = 0.1
 
 
 class Compensation:
     """What makes up for the rounding of matrices with the same inputs (K,)."""
 
-    def __init__(self, inputs: InputMoments) -> None:
-        self._factors = [_factor(gram) for gram in inputs.grams]
+    def __init__(self, inputs: InputMoments, damping: float = DAMPING) -> None:
+        """damping: of the mean moment; a short text says little of directions that it hardly has."""
+        self._factors = [_factor(gram, damping) for gram in inputs.grams]
 
     def round(self, weight: Float32Array, steps: Steps, lowest: int, highest: int) -> tuple[Int8Array, Float32Array]:
         """weight (K, J) -> integers in [lowest, highest], int8 (K, J), and the steps of each block, (blocks, J).
@@ -43,11 +44,11 @@ def parts_of_outputs(num_outputs: int) -> list[slice]:
     return [slice(begin, begin + MAX_OUTPUTS) for begin in range(0, num_outputs, MAX_OUTPUTS)]
 
 
-def _factor(gram: Float32Array) -> torch.Tensor:
+def _factor(gram: Float32Array, damping: float) -> torch.Tensor:
     """The upper triangular U of a run of inputs, fp32."""
     damped = torch.from_numpy(gram).double()
     mean = float(damped.diagonal().mean())
-    damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
+    damped.diagonal().add_(damping * mean if mean > 0 else 1.0)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
     return factor.float()

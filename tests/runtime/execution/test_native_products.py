@@ -11,7 +11,7 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import SPREAD_ROWS, Int8Matrix, define, spread_row_linear
+from reader_edge_export.operators import Int8Matrix, spread_row_linear, spread_rows
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
@@ -87,7 +87,8 @@ def test_rows_spread_alone_keep_the_bits(num_inputs: int, tmp_path: Path) -> Non
     arrays = _matrix(num_inputs, 1, rng)
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        return [editor.op("Add", [_spread_rows(editor, values[0], arrays[2:]), editor.scalar(0)])]  # one zero
+        stretch, matrix = (editor.constant(array, "constant") for array in arrays[2:])
+        return [editor.op("Add", [spread_rows(editor, values[0], stretch, matrix), editor.scalar(0)])]  # one zero
 
     operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
     for num_rows in NUM_ROWS:
@@ -125,8 +126,8 @@ def test_int4_products_of_packages_of_before_keep_the_bits(tmp_path: Path) -> No
     form = {"K": 96, "N": 40, "bits": 4, "block_size": 32, "accuracy_level": 4}
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        rows = _spread_rows(editor, values[0], arrays[2:])
-        stored = [editor.constant(array, "constant") for array in (packed, scales)]
+        stretch, matrix, *stored = (editor.constant(array, "constant") for array in (*arrays[2:], packed, scales))
+        rows = spread_rows(editor, values[0], stretch, matrix)
         return [editor.op("MatMulNBits", [rows, *stored], form, domain="com.microsoft")]
 
     operator = Operator(tmp_path, {"rows": ("B", "N", 96)}, build)
@@ -172,7 +173,7 @@ def test_rows_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
         constants = [editor.constant(array, "constant") for array in arrays]
         product = spread_row_linear(editor, values[0], Int8Matrix(*constants), None, 1)
-        return [product, _spread_rows(editor, values[0], arrays[2:])]
+        return [product, spread_rows(editor, values[0], *constants[2:])]
 
     operator = Operator(tmp_path, {"rows": ("B", "N", "K")}, build)
     with pytest.raises(Fail, match="do not fit"):
@@ -195,14 +196,6 @@ def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> FloatArra
     rows[1, : num_rows // 2] *= np.float32(1e-12)
     rows[1, -1, 0] *= np.float32(1e4)
     return rows
-
-
-def _spread_rows(editor: GraphEditor, rows: ir.Value, constants: Sequence[FloatArray]) -> ir.Value:
-    """rows (..., K) spread by a stretch and a Hadamard matrix, apart from a product, as int4 packages of before do."""
-    define(editor, SPREAD_ROWS)
-    return editor.op(
-        "SpreadRows", [rows, *(editor.constant(array, "spread") for array in constants)], domain="reader_edge"
-    )
 
 
 def _spread(rows: FloatArray, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
