@@ -1,54 +1,63 @@
 """The operator SpreadBlockLinear: rows times a 4-bit matrix in blocks of inputs, defined as those in `operators` are.
 
 A weight is scale_j * block_scale_jb * (half - 8): one number in fp32 for an output and one small integer for a block of
-it. Their product is an int8 matrix, so that a row's whole sum is one integer, the same in any order.
+it, so that a row's whole sum is one integer, the same in any order.
 """
 
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROW_LINEAR, SPREAD_ROWS, define
+from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
 
 BLOCK_INPUTS = 32
 MAX_BLOCK_SCALE = 15  # of either sign, times -8 to 7
+MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 
-# values (J, blocks, 16): byte i of a block holds input i in its low half and input 16 + i in its high one, both counted
-# from -8 on; what is beyond K is not read. block_scales (J, blocks), scales (J,).
+# values (J, blocks, 16): two inputs a byte, the first in its low half, counted from -8 on; what is beyond K counts for
+# nothing. block_scales (J, blocks), scales (J,). Rows are rounded as by SpreadRowLinear and cut into 16 * high + low, at most 8
+# each: their sums are exact in fp32 up to MAX_INPUTS, and so ONNX Runtime's product in fp32 has the bits of integers.
 _SPREAD_BLOCK_LINEAR = """
-<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-SpreadBlockLinear (rows, stretch, hadamard, values, block_scales, scales) => (output)
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
+SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales) => (output)
 {
-  begin = Constant <value_ints = [0]> ()
-  axis = Constant <value_ints = [1]> ()
   last = Constant <value_ints = [-1]> ()
-  sizes = Constant <value_ints = [0, -1]> ()
-  low_half = Constant <value = uint8 {15}> ()
-  four = Constant <value = uint8 {4}> ()
-  eight = Constant <value_float = 8.0> ()
-
-  low = BitwiseAnd (values, low_half)
-  high = BitShift <direction = "RIGHT"> (values, four)
-  halves = Concat <axis = -1> (low, high)
-  numbers = Cast <to = 1> (halves)
-  centred = Sub (numbers, eight)
+  smallest = Constant <value_float = 1e-30> ()
+  most = Constant <value_float = 127.0> ()
+  base = Constant <value_float = 16.0> ()
+  inverse = Constant <value_float = 0.0625> ()
   block_numbers = Cast <to = 1> (block_scales)
-  factors = Unsqueeze (block_numbers, last)
-  blocks = Mul (centred, factors)
-  filled = Reshape (blocks, sizes)
-  num_inputs = Shape (stretch)
-  integers = Slice (filled, begin, num_inputs, axis)
-  weight = Cast <to = 3> (integers)
-  output = reader_edge.SpreadRowLinear (rows, stretch, hadamard, weight, scales)
+  scales_of_one = Div (scales, most)
+
+  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
+  magnitudes = Abs (spread)
+  largest = ReduceMax <keepdims = 1> (magnitudes, last)
+  top = Max (largest, smallest)
+  steps_of_one = Div (most, top)
+  in_steps = Mul (spread, steps_of_one)
+  steps = Round (in_steps)
+  parts = Mul (steps, inverse)
+  high = Round (parts)
+  high_steps = Mul (high, base)
+  low = Sub (steps, high_steps)
+  planes = Concat <axis = 0> (high, low)
+  sums = com.microsoft.MatMulNBits <K : int = @K, N : int = @N, bits = 4, block_size = 32, accuracy_level = 1>
+    (planes, values, block_numbers)
+  high_sum, low_sum = Split <axis = 0, num_outputs = 2> (sums)
+  high_product = Mul (high_sum, base)
+  sum = Add (high_product, low_sum)
+  product = Mul (sum, scales_of_one)
+  output = Mul (product, top)
 }
 """
 
 _BIAS = """
 <domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
-SpreadBlockLinearBias (rows, stretch, hadamard, values, block_scales, scales, bias) => (output)
+SpreadBlockLinearBias <K, N> (rows, stretch, hadamard, values, block_scales, scales, bias) => (output)
 {
-  product = reader_edge.SpreadBlockLinear (rows, stretch, hadamard, values, block_scales, scales)
+  product = reader_edge.SpreadBlockLinear <K : int = @K, N : int = @N>
+    (rows, stretch, hadamard, values, block_scales, scales)
   output = Add (bias, product)
 }
 """
@@ -70,9 +79,16 @@ class BlockMatrix:
 
 def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    define(editor, SPREAD_ROWS, SPREAD_ROW_LINEAR, _SPREAD_BLOCK_LINEAR)
+    define(editor, SPREAD_ROWS, _SPREAD_BLOCK_LINEAR)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
+    sizes = {"K": _length(matrix.stretch), "N": _length(matrix.scales)}
     if bias is None:
-        return editor.op("SpreadBlockLinear", inputs, domain=OPERATOR_DOMAIN)
+        return editor.op("SpreadBlockLinear", inputs, sizes, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS)
-    return editor.op("SpreadBlockLinearBias", [*inputs, bias], domain=OPERATOR_DOMAIN)
+    return editor.op("SpreadBlockLinearBias", [*inputs, bias], sizes, domain=OPERATOR_DOMAIN)
+
+
+def _length(constant: ir.Value) -> int:
+    array = weight_of(constant)
+    assert array is not None
+    return len(array)

@@ -45,7 +45,7 @@ SpreadRows (rows, stretch, hadamard) => (spread)
 # rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
 # with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
 # Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
-SPREAD_ROW_LINEAR = """
+_SPREAD_ROW_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
 {
@@ -205,7 +205,7 @@ def spread_row_linear(
     editor: GraphEditor, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None, num_planes: int
 ) -> ir.Value:
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    forms = {1: ("SpreadRowLinear", SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
+    forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
     linear, definition = forms[num_planes]
     define(editor, SPREAD_ROWS, definition)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]

@@ -48,7 +48,7 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTas
     std::int8_t* const bytes = values + index * stride;
     const float largest = spread_.apply(rows + index * num_inputs, spread);
     scales[index] = round_row(spread, largest, num_inputs, reinterpret_cast<std::uint8_t*>(bytes), stride, 0);
-    block_offsets(bytes, num_blocks, offsets + index * num_blocks);
+    order_blocks(bytes, num_blocks, offsets + index * num_blocks);
   });
   return {values, stride, offsets, scales, tasks.num_rows};
 }

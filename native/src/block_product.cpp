@@ -56,8 +56,8 @@ void multiply_tile(const BlockRows& rows, std::size_t row, const BlockWeight& we
     for (std::size_t v = 0; v < kBlockVectors; ++v, w += kVector) {
       _mm_prefetch(w + kAhead, _MM_HINT_T1);
       const __m512i packed = _mm512_load_si512(w);
-      halves[v] = _mm512_and_si512(packed, low_half);
-      halves[kBlockVectors + v] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low_half);
+      halves[2 * v] = _mm512_and_si512(packed, low_half);
+      halves[2 * v + 1] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low_half);
     }
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(block_scales + block * kPanelOutputs));
     const __m512i scale = _mm512_and_si512(_mm512_cvtepi8_epi32(bytes), low_words);
@@ -93,10 +93,14 @@ struct Tiles<std::index_sequence<kBefore...>> {
 
 }  // namespace
 
-void block_offsets(const std::int8_t* values, std::size_t num_blocks, std::int32_t* offsets) {
+void order_blocks(std::int8_t* values, std::size_t num_blocks, std::int32_t* offsets) {
   const __m256i eights = _mm256_set1_epi8(8);
+  const __m256i evens_first =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
   for (std::size_t block = 0; block < num_blocks; ++block, values += kBlockInputs) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values));
+    __m256i* const place = reinterpret_cast<__m256i*>(values);
+    const __m256i bytes = _mm256_loadu_si256(place);
+    _mm256_storeu_si256(place, _mm256_shuffle_epi8(bytes, evens_first));
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), eights, bytes);
     offsets[block] = -_mm512_reduce_add_epi32(_mm512_zextsi256_si512(sums));
   }

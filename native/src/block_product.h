@@ -10,7 +10,8 @@ namespace reader_edge {
 
 constexpr std::size_t kMaxTileRows = 12;  // rows that share each read of the weights, and each unpacking
 
-// Rows (R, stride) of bytes, zeros beyond K. offsets (R, blocks): what each block's sum begins with, so that halves of
+// Rows (R, stride) of bytes, zeros beyond K; of each eight, those at even places come first, as the low halves of the
+// weights do. offsets (R, blocks): what each block's sum begins with, so that halves of
 // bytes count from -8 on. scales: of each row.
 struct BlockRows {
   const std::int8_t* values;
@@ -20,8 +21,8 @@ struct BlockRows {
   std::size_t count;
 };
 
-// The offsets of a row of num_blocks * kBlockInputs bytes.
-void block_offsets(const std::int8_t* values, std::size_t num_blocks, std::int32_t* offsets);
+// Brings a row of num_blocks * kBlockInputs bytes into the order of BlockRows, and finds its offsets.
+void order_blocks(std::int8_t* values, std::size_t num_blocks, std::int32_t* offsets);
 
 // Outputs of one panel of the weight to output (R, J): integer product * scale of the output * row scale, rounded after
 // each factor. scales: of all outputs (J,).

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 #include "weight_memory.h"
@@ -14,8 +13,8 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
 constexpr std::size_t kLaneBytes = 4;          // inputs of an output that lie together
-constexpr int kMaxScale = 15;                  // times 8, it fits a byte
-constexpr std::size_t kMaxInputs = std::numeric_limits<std::int32_t>::max() / (127 * 8 * kMaxScale);
+constexpr int kMaxScale = 15;
+constexpr std::size_t kMaxInputs = (1 << 24) / (8 * 8 * kMaxScale);  // the definition's sums are exact up to there
 
 std::size_t output_bytes(std::size_t num_blocks) { return num_blocks * kBlockBytes; }
 
@@ -36,7 +35,7 @@ BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, 
                          std::size_t num_blocks)
     : num_outputs_(num_outputs), num_blocks_(num_blocks), memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t row_bytes = output_bytes(num_blocks);
-  if (num_blocks > kMaxInputs / kBlockInputs) throw std::invalid_argument("BlockLinear: too many inputs for 32 bits");
+  if (num_blocks > kMaxInputs / kBlockInputs) throw std::invalid_argument("BlockLinear: too many inputs for exact sums");
   std::size_t kept = 0;  // outputs whose source is still in memory, from here on
   for (std::size_t j = 0; j < num_outputs; ++j) {
     const std::uint8_t* const row = values + j * row_bytes;

@@ -12,7 +12,7 @@ constexpr std::size_t kBlockInputs = 32;
 constexpr std::size_t kBlockBytes = kBlockInputs / 2;  // of an output
 
 // Panels of outputs, one after another: values (blocks, kBlockBytes / 4, kPanelOutputs, 4), then scales (blocks,
-// kPanelOutputs), filled up with zeros. Byte i of a block holds input i in its low half, input 16 + i in its high one.
+// kPanelOutputs), filled up with zeros. A byte holds two inputs, the first in its low half.
 class BlockWeight {
  public:
   // values (J, blocks, kBlockBytes), scales (J, blocks). Where values are mapped from a file, their pages are given

@@ -19,7 +19,7 @@ def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibr
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
-        layers = Int4Products(editor) if precision == "int4" else int8
+        layers = Int4Products(editor, int8) if precision == "int4" else int8
         replace_products(editor, layers.multiply, calibration)
         store_vocabulary_int8(editor, int8, calibration)  # after them: it makes products of its own
         return

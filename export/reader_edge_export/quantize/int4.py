@@ -10,12 +10,14 @@ import torch
 from reader_edge_export.block_linear import (
     BLOCK_INPUTS,
     MAX_BLOCK_SCALE,
+    MAX_INPUTS,
     BlockMatrix,
     spread_block_linear,
 )
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
+from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Spread, Spreading
 
@@ -31,14 +33,17 @@ _DAMPING = 0.2  # large errors lean on moments harder than those of int8 do
 
 
 class Int4Products:
-    """Stores matrices as int4 and multiplies by them."""
+    """Stores matrices as int4 and multiplies by them; int8: for those with too many inputs for exact sums."""
 
-    def __init__(self, editor: GraphEditor) -> None:
+    def __init__(self, editor: GraphEditor, int8: Int8Products) -> None:
         self._editor = editor
+        self._int8 = int8
         self._spreading = Spreading(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
+        if len(product.weight) > MAX_INPUTS:
+            return self._int8.multiply(product)
         editor, name = self._editor, product.name
         spread = Spread.fit(product.weight, product.inputs)
         values, block_scales, scales = quantize_blocks(product.weight, spread, product.inputs)
@@ -71,8 +76,8 @@ def quantize_blocks(
         halves[outputs, :num_inputs] = integers.T - _LOWEST
         block_scales[outputs] = np.rint(steps / units.numpy()).T
         scales[outputs] = units
-    halves = halves.reshape(num_outputs, num_blocks, 2, BLOCK // 2)
-    return np.bitwise_or(halves[:, :, 0], np.left_shift(halves[:, :, 1], np.uint8(4))), block_scales, scales
+    halves = halves.reshape(num_outputs, num_blocks, BLOCK)
+    return np.bitwise_or(halves[..., 0::2], np.left_shift(halves[..., 1::2], np.uint8(4))), block_scales, scales
 
 
 def _units(weight: torch.Tensor) -> torch.Tensor:

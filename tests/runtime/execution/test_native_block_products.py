@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.block_linear import MAX_BLOCK_SCALE, BlockMatrix, spread_block_linear
+from reader_edge_export.block_linear import MAX_BLOCK_SCALE, MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_runtime.errors import ProviderError
@@ -56,7 +56,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_others(tmp_path: Path) -> N
 
 
 def test_the_largest_sums_keep_the_bits(tmp_path: Path) -> None:
-    num_blocks = 200
+    num_blocks = MAX_INPUTS // 32
     values = np.zeros((2, num_blocks, 16), np.uint8)  # -8 throughout
     block_scales = np.array([[MAX_BLOCK_SCALE] * num_blocks, [-MAX_BLOCK_SCALE] * num_blocks], np.int8)
     num_inputs = num_blocks * 32
@@ -92,7 +92,7 @@ def test_constants_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("num_blocks", "scale", "message"), [(2, 16, "beyond 15"), (2, -128, "beyond 15"), (4404, 1, "too many inputs")]
+    ("num_blocks", "scale", "message"), [(2, 16, "beyond 15"), (2, -128, "beyond 15"), (547, 1, "too many inputs")]
 )
 def test_sums_that_could_overflow_are_refused(num_blocks: int, scale: int, message: str, tmp_path: Path) -> None:
     values, scales = np.zeros((1, num_blocks, 16), np.uint8), np.full((1, num_blocks), scale, np.int8)
@@ -122,7 +122,7 @@ def _operator(folder: Path, arrays: Arrays, bias: Float32Array | None) -> Operat
 def _weight(arrays: Arrays) -> npt.NDArray[np.float64]:
     """The matrix (J, K) that is stored."""
     values, block_scales, scales, stretch, _ = arrays
-    halves = np.concatenate([values & 15, values >> 4], axis=-1).astype(np.float64) - 8
+    halves = np.stack([values & 15, values >> 4], axis=-1).reshape(*block_scales.shape, 32).astype(np.float64) - 8
     weight = (halves * block_scales[..., None]).reshape(len(values), -1) * scales[:, None]
     result: npt.NDArray[np.float64] = weight[:, : len(stretch)]
     return result
