@@ -38,7 +38,7 @@ def read_prompts(path: Path) -> list[FilePrompt]:
     try:
         text = read_bounded(path, _MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}).") from None
+        raise PromptError(f"'{path}' is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
     lines = text.replace("\r\n", "\n").split("\n")  # not splitlines: a prompt may hold what Unicode calls a line end
     prompts = []
     for number, line in enumerate(lines, start=1):

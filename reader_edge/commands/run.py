@@ -32,7 +32,7 @@ class Question:
         try:
             return piped.decode("utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}).") from None
+            raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
 
 
 @click.command()

@@ -152,7 +152,7 @@ def test_one_prompt_s_options_refuse_a_chat(runner: CliRunner, monkeypatch: pyte
 def test_standard_input_that_is_no_text_exits_2(runner: CliRunner) -> None:
     result = runner.invoke(main, ["run"], input=b"\xff\xfe")
     assert result.exit_code == 2
-    assert "not UTF-8 text" in result.stderr
+    assert "not UTF-8 text (byte 0): convert it" in result.stderr
 
 
 def test_compare_tells_both_speeds_and_that_the_text_is_the_same(runner: CliRunner) -> None:
