@@ -20,14 +20,14 @@ from tests.runtime.execution.native_operator import Operator, left_to_kernels, n
 Float32Array = npt.NDArray[np.float32]
 Arrays = Sequence[npt.NDArray[Any]]  # of a BlockMatrix, in its order
 
-NUM_ROWS = (1, 2, 5, 16, 17, 40, 200)
+NUM_ROWS = (1, 3, 12, 17, 90)
 
 pytestmark = needs_kernels
 
 
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"),
-    [(1, 5), (8, 1), (32, 16), (37, 3), (100, 37), (48, 7), (96, 1152), (576, 40), (896, 130), (4864, 3)],
+    [(1, 5), (8, 1), (37, 3), (100, 37), (48, 288), (576, 40), (4864, 3)],
 )
 def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(num_inputs)
