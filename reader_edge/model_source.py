@@ -144,7 +144,7 @@ def _is_name(model: str) -> bool:
     is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
     if is_slip or not is_model_name(model):
         raise PackageError(
-            f"There is nothing at '{model}': give a package, a model's folder in Hugging Face format, a GGUF file, "
+            f"There is nothing at '{path}': give a package, a model's folder in Hugging Face format, a GGUF file, "
             "or a name (`reader-edge pull --help` tells those)."
         )
     return True

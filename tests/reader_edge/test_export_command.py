@@ -130,7 +130,8 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
     monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: None)
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
+    (tmp_path / "model").mkdir()
     result = runner.invoke(main, ["export", str(tmp_path / "model"), str(tmp_path / "out")])
     assert result.exit_code == 130
     assert result.stdout == ""
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
