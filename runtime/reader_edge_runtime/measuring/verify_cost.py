@@ -7,7 +7,7 @@ Where a wider pass takes less, or two narrower ones together, that bounds what a
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,14 +41,17 @@ class VerifyCost:
     seconds: Float64Array
     row_s: float = 0.0
 
+    def bounded(self) -> "VerifyCost":
+        """What passes need to take, as plans have it: where others take less, that bounds what was measured."""
+        return replace(self, seconds=np.stack([bounded(row, self.widths) for row in self.seconds]))
+
     def pass_seconds(self, past: float) -> Float64Array:
         """Seconds of a pass over trees of n nodes at a past length, float64 for n = 0 (infinite) to the widest.
 
-        Between measured points they are interpolated, and widths bound each other; beyond the longest past they grow
-        as between the last two.
+        Between measured points they are interpolated; beyond the longest past they grow as between the last two.
         """
         at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
-        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, bounded(at_past, self.widths))
+        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
         times[0] = np.inf
         return times
 

@@ -82,6 +82,7 @@ def test_without_a_measurement_nothing_is_corrected() -> None:
 def test_what_a_neighbour_added_is_bounded_by_other_widths() -> None:
     noisy = np.array([9.0, 2.0, 50.0, 4.0, 60.0])  # of 1, 2, 4, 8 and 16 nodes
     assert bounded(noisy, WIDTHS).tolist() == [2.0, 2.0, 4.0, 4.0, 8.0]
+    assert VerifyCost(1, (10,), WIDTHS, noisy[None]).bounded().seconds.tolist() == [[2.0, 2.0, 4.0, 4.0, 8.0]]
 
 
 def test_a_curve_that_passes_clearly_outrun_is_told_once() -> None:

@@ -66,6 +66,7 @@ class Planner:
 
     def add(self, cost: VerifyCost) -> None:
         """Take the measured pass times of a batch size."""
+        cost = cost.bounded()
         self.times.add(cost)
         if cost.batch_size == 1:
             times = cost.pass_seconds(cost.pasts[0])
