@@ -81,10 +81,17 @@ def quantize_blocks(
 
 
 def _units(weight: torch.Tensor) -> torch.Tensor:
-    """Of weights (K, J), what block scales count, (J,): the largest of them takes the output's extreme to -8."""
-    extremes = weight.abs().amax(dim=0)
-    extremes[extremes == 0] = 1
-    return extremes / (-_LOWEST * MAX_BLOCK_SCALE)
+    """Of weights (K, J), what block scales count, (J,): the largest of them holds every block of the output."""
+    longest = torch.stack([_holding_step(block) for block in weight.split(BLOCK)]).amax(dim=0)
+    longest[longest == 0] = 1
+    return longest / MAX_BLOCK_SCALE
+
+
+def _holding_step(block: torch.Tensor) -> torch.Tensor:
+    """The shortest step of each output whose range, with either sign, holds a block (k, J): (J,)."""
+    above, below = block.amax(dim=0).clamp_(min=0), block.neg().amax(dim=0).clamp_(min=0)
+    signed = [torch.maximum(one / _HIGHEST, other / -_LOWEST) for one, other in ((above, below), (below, above))]
+    return torch.minimum(*signed)
 
 
 def _best_steps(units: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
