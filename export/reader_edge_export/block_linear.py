@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
-from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
 
 BLOCK_INPUTS = 32
 MAX_BLOCK_SCALE = 15  # of either sign, times -8 to 7
@@ -22,20 +22,13 @@ _SPREAD_BLOCK_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales) => (output)
 {
-  last = Constant <value_ints = [-1]> ()
-  smallest = Constant <value_float = 1e-30> ()
   most = Constant <value_float = 127.0> ()
   base = Constant <value_float = 16.0> ()
   inverse = Constant <value_float = 0.0625> ()
   block_numbers = Cast <to = 1> (block_scales)
   scales_of_one = Div (scales, most)
 
-  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
-  magnitudes = Abs (spread)
-  largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, smallest)
-  steps_of_one = Div (most, top)
-  in_steps = Mul (spread, steps_of_one)
+  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
   steps = Round (in_steps)
   parts = Mul (steps, inverse)
   high = Round (parts)
@@ -79,7 +72,7 @@ class BlockMatrix:
 
 def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    define(editor, SPREAD_ROWS, _SPREAD_BLOCK_LINEAR)
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, _SPREAD_BLOCK_LINEAR)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
     sizes = {"K": _length(matrix.stretch), "N": _length(matrix.scales)}
     if bias is None:

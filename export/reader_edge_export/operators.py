@@ -42,20 +42,13 @@ SpreadRows (rows, stretch, hadamard) => (spread)
 }
 """
 
-# rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
-# with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
-# Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
-_SPREAD_ROW_LINEAR = """
-<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
+# The same in steps of which the row's largest number has `most`, and that number (..., 1).
+SPREAD_STEPS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+SpreadSteps (rows, stretch, hadamard, most) => (in_steps, top)
 {
   last = Constant <value_ints = [-1]> ()
-  one = Constant <value_float = 1.0> ()
   smallest = Constant <value_float = 1e-30> ()
-  most = Constant <value_float = 127.0> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  columns = Transpose <perm = [1, 0]> (weight)
-  scales_of_one = Div (scales, most)
 
   spread = reader_edge.SpreadRows (rows, stretch, hadamard)
   magnitudes = Abs (spread)
@@ -63,6 +56,23 @@ SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
   top = Max (largest, smallest)
   steps_of_one = Div (most, top)
   in_steps = Mul (spread, steps_of_one)
+}
+"""
+
+# rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
+# with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
+# Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
+_SPREAD_ROW_LINEAR = """
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
+SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
+{
+  one = Constant <value_float = 1.0> ()
+  most = Constant <value_float = 127.0> ()
+  zero_point = Constant <value = uint8 {128}> ()
+  columns = Transpose <perm = [1, 0]> (weight)
+  scales_of_one = Div (scales, most)
+
+  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
   quantized = QuantizeLinear (in_steps, one, zero_point)
   product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point)
   output = Mul (product, top)
@@ -74,9 +84,7 @@ _SPREAD_ROW_LINEAR_16 = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
 {
-  last = Constant <value_ints = [-1]> ()
   one = Constant <value_float = 1.0> ()
-  smallest = Constant <value_float = 1e-30> ()
   most = Constant <value_float = 32639.0> ()
   half = Constant <value_float = 128.0> ()
   base = Constant <value_float = 256.0> ()
@@ -85,12 +93,7 @@ SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
   columns = Transpose <perm = [1, 0]> (weight)
   scales_of_one = Div (scales, most)
 
-  spread = reader_edge.SpreadRows (rows, stretch, hadamard)
-  magnitudes = Abs (spread)
-  largest = ReduceMax <keepdims = 1> (magnitudes, last)
-  top = Max (largest, smallest)
-  steps_of_one = Div (most, top)
-  in_steps = Mul (spread, steps_of_one)
+  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
   steps = Round (in_steps)
   raised = Add (steps, half)
   parts = Mul (raised, inverse)
@@ -207,7 +210,7 @@ def spread_row_linear(
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
     forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
     linear, definition = forms[num_planes]
-    define(editor, SPREAD_ROWS, definition)
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, definition)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)
