@@ -29,6 +29,7 @@ from reader_edge_export.texts.text_set import TextSet
 
 MIN_TOKENS = 4096
 MAX_LENGTH = 1024
+PRECISIONS = "int8,int8-kv-fp32,int8-a16,int8-a16-kv-fp32,int4,int4-kv-fp32"
 
 Opener = Callable[[], AbstractContextManager[Scorer]]
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--texts", type=Path, nargs="+", required=True, help="recorded answers, NAME.jsonl")
     parser.add_argument("--gguf", type=Path, help="the same model for llama.cpp; by default made from SOURCE")
-    parser.add_argument("--precisions", default="int8,int8-a16,int4", help="of our packages")
+    parser.add_argument("--precisions", default=PRECISIONS, help="of our packages; behind -kv- the type of their KV cache")
     parser.add_argument("--tokens", type=int, default=2 * MIN_TOKENS, help="how many to measure on")
     parser.add_argument("--name", help="what the page calls the model; by default as SOURCE is called")
     parser.add_argument("--label", default="", help="a word behind our packages' names, such as 'before'")
@@ -76,7 +77,7 @@ def measure_packages(
 
 def measure_gguf_files(models: FidelityModels, sequences: Sequence[list[int]]) -> list[Row]:
     """llama.cpp's own quantisation, and the file as it came where there is one, against llama.cpp in fp32."""
-    named = {f"llama.cpp {kind}": models.gguf_file(kind) for kind in ("q8_0", "q4_0")}
+    named = {f"llama.cpp {kind}": models.gguf_file(kind) for kind in ("q8_0", "q4_0", "q4_k_m")}
     if models.original is not None:
         named["llama.cpp, the file as it came"] = models.original
     f32 = models.gguf_file("f32")

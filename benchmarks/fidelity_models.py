@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.prepare import install, run
-from benchmarks.runtimes import OUR_PATH, ROOT, THREADS, Command, contenders
+from benchmarks.runtimes import OUR_PATH, ROOT, THREADS, Command, contenders, export_command
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.package.manifest import sha256_of
 
@@ -30,10 +30,10 @@ class FidelityModels:
             self.original.symlink_to(gguf.resolve())
 
     def package(self, precision: str) -> Path:
-        """A package by the export as it is now."""
+        """A package by the export as it is now, of a precision as `export_command` takes it."""
         out = self._folder / f"reader-edge-{precision}-{_digest_of_our_code()}"
-        command: Command = [sys.executable, "-m", "reader_edge", "export", "--precision", precision, self.source.name]
-        return self._made(out, lambda partial: [*command, partial])
+        source = Path(self.source.name)
+        return self._made(out, lambda partial: export_command(Path(sys.executable), source, partial, precision))
 
     def gguf_file(self, kind: str) -> Path:
         """A GGUF file of a type in gguf_converter.py; others than f32 by llama.cpp's own quantiser from that."""

@@ -45,8 +45,11 @@ class Runtime:
     lookup: Lookup | None = None
 
 
-def _reader_edge(python: Path, source: Path, out: Path, precision: str) -> Command:
-    return [python, "-m", "reader_edge", "export", source, out, "--precision", precision]
+def export_command(python: Path, source: Path, out: Path, precision: str) -> Command:
+    """Our own export; behind "-kv-" a precision names the KV cache's type, where it is not the default."""
+    weights, _, kv = precision.partition("-kv-")
+    command: Command = [python, "-m", "reader_edge", "export", source, out, "--precision", weights]
+    return [*command, "--kv", kv] if kv else command
 
 
 def _onnxruntime_genai(python: Path, source: Path, out: Path, precision: str) -> Command:
@@ -73,7 +76,7 @@ RUNTIMES = (
         "reader_edge_worker.py",
         {"int8": 8, "int8 no-native": 8, "int4": 4, "fp32": 32},
         (f"{ROOT}[cpu,export]", str(ROOT / "native")),
-        convert=_reader_edge,
+        convert=export_command,
     ),
     Runtime(
         "transformers",
