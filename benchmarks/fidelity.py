@@ -40,7 +40,9 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--texts", type=Path, nargs="+", required=True, help="recorded answers, NAME.jsonl")
     parser.add_argument("--gguf", type=Path, help="the same model for llama.cpp; by default made from SOURCE")
-    parser.add_argument("--precisions", default=PRECISIONS, help="of our packages; behind -kv- the type of their KV cache")
+    parser.add_argument(
+        "--precisions", default=PRECISIONS, help="of our packages; behind -kv- the type of their KV cache"
+    )
     parser.add_argument("--tokens", type=int, default=2 * MIN_TOKENS, help="how many to measure on")
     parser.add_argument("--name", help="what the page calls the model; by default as SOURCE is called")
     parser.add_argument("--label", default="", help="a word behind our packages' names, such as 'before'")

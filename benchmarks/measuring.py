@@ -48,8 +48,7 @@ class Round:
 
     def _start_all(self) -> None:
         for contender in self._contenders:
-            record: Record = {"first_s": [], "rest_s": [], "token_s": [], "pass_s": {}, "token_ids": []}
-            self.records[contender.name] = record
+            record = self.records[contender.name] = _nothing_measured()
             reason = read_failures(contender.cache).get(f"{contender.name} {self.shape}")
             if reason is not None:
                 record["error"] = f"not prepared: {reason}"
@@ -96,18 +95,29 @@ class Round:
                 if len(answer["token_ids"]) > 1:
                     record["token_s"].append(answer["rest_s"] / (len(answer["token_ids"]) - 1))
 
-    def passes(self, prompt: Sequence[int], rounds: int, turn: int) -> None:
+    def passes(self, prompt: Sequence[int], rounds: int, turn: int, widths: Sequence[int] = WIDTHS) -> None:
         """Every worker times passes of all widths behind a prompt."""
         for name in self._in_turn(turn):
             with self._noting(name):
-                answer = self._workers[name].ask("passes", prompt=list(prompt), widths=list(WIDTHS), rounds=rounds)
+                answer = self._workers[name].ask("passes", prompt=list(prompt), widths=list(widths), rounds=rounds)
                 for width, seconds in answer["seconds"].items():
                     self.records[name]["pass_s"].setdefault(width, []).extend(seconds)
+
+    def take(self) -> dict[str, Record]:
+        """What was measured since the last call, by contender; `records` begin anew."""
+        taken = {name: {key: record[key] for key in _nothing_measured()} for name, record in self.records.items()}
+        for record in self.records.values():
+            record |= _nothing_measured()
+        return taken
 
     def _in_turn(self, turn: int) -> list[str]:
         names = list(self._workers)
         first = turn % len(names) if names else 0
         return names[first:] + names[:first]
+
+
+def _nothing_measured() -> Record:
+    return {"first_s": [], "rest_s": [], "token_s": [], "pass_s": {}, "token_ids": []}
 
 
 def random_prompt(length: int, number: int, shape: str) -> list[int]:

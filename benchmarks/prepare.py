@@ -1,10 +1,11 @@
 """Install the peers, each in an environment of its own, and convert the models for all of them.
 
-    python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--real SOURCE [--gguf FILE]]
+    python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--passes] [--shapes SHAPE,...]
+    python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--passes] --real SOURCE [--gguf FILE]
 
 What is there already is kept, so a second run goes on where the first one ended. What fails is noted in
 CACHE/failures.json with its reason, and appears in the results; the other runtimes go on. With --real, a real model is
-prepared and nothing else.
+prepared and nothing else; with --passes, those precisions whose passes are compared.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.pass_contenders import pass_contenders
 from benchmarks.real_source import place_source, real_contenders, shape_of
 from benchmarks.runtimes import ROOT, RUNTIMES, SHAPES, Command, Contender, contenders
 
@@ -29,18 +31,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path, help="a folder for environments and models, about 20 GB")
     parser.add_argument("--only", default=",".join(runtime.name for runtime in RUNTIMES))
+    parser.add_argument("--shapes", default=",".join((*SHAPES, "demo")), help="of scripts/random_model, and demo")
+    parser.add_argument("--passes", action="store_true", help="for the parts of passes")
     parser.add_argument("--real", type=Path, metavar="SOURCE", help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp, ready made")
     options = parser.parse_args()
     cache = options.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
     if options.real is None:
-        for shape in SHAPES:
+        shapes, wanted = options.shapes.split(","), contenders(cache)
+        for shape in shapes:
             write_source(shape, cache)
-        prepare([*SHAPES, "demo"], contenders(cache), options.only.split(","), cache)
     else:
         place_source(cache, options.real, options.gguf)
-        prepare([shape_of(options.real)], real_contenders(cache, options.real), options.only.split(","), cache)
+        shapes, wanted = [shape_of(options.real)], real_contenders(cache, options.real)
+    prepare(shapes, pass_contenders(cache) if options.passes else wanted, options.only.split(","), cache)
 
 
 def prepare(shapes: Sequence[str], wanted: Sequence[Contender], only: Sequence[str], cache: Path) -> None:
@@ -68,7 +73,7 @@ def read_failures(cache: Path) -> dict[str, str]:
 
 def write_source(shape: str, cache: Path) -> None:
     out = cache / "models" / shape / "source"
-    if not out.exists():
+    if shape != "demo" and not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name("source.partial")
         run([sys.executable, ROOT / "scripts" / "random_model", shape, partial], cache, {})

@@ -1,6 +1,5 @@
 """RESULTS.md, from results.json."""
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from benchmarks.goals import judge_goals
 from benchmarks.real_report import real_section
-from benchmarks.tables import gigabytes, table
+from benchmarks.tables import gigabytes, machine, table
 
 OUT = Path(__file__).parent / "RESULTS.md"
 
@@ -175,18 +174,3 @@ def _failures(results: Mapping[str, Any]) -> str:
 
 def _seconds(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f}" if values else "-"
-
-
-def machine() -> str:
-    """The processor, its cores for us, its number formats and the memory; no names of hosts."""
-    model, flags = "unknown processor", set()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            model = value.strip()
-        elif key.strip() == "flags":
-            flags = set(value.split())
-    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
-    kilobytes = int(Path("/proc/meminfo").read_text().split()[1])
-    formats = ", ".join(flag for flag in wanted if flag in flags)
-    return f"{model}, {len(os.sched_getaffinity(0))} cores ({formats}), {kilobytes / 1e6:.0f} GB"

@@ -1,11 +1,13 @@
-"""Measure what `benchmarks.prepare` made, and write RESULTS.md and results.json beside this file.
+"""Measure what `benchmarks.prepare` made, and write RESULTS.md, PASSES.md and results.json beside this file.
 
     python -m benchmarks.run CACHE [--parts PART,...] [--real SOURCE --prompts FILE]
                                    [--recordings FOLDER --tokenizer FILE]
+    python -m benchmarks.run CACHE --parts passes-real,passes-0.5b,passes-3b --real SOURCE [--name NAME] [--rounds N]
 
 Each part is one interleaved run of a few minutes and replaces its own figures only, so that parts can be run again.
 Part "real" asks a real model, which `benchmarks.prepare --real SOURCE` converted, the prompts of a file. Part
-"modelled" models drafting on recorded answers from the measured pass times; it needs the recordings.
+"modelled" models drafting on recorded answers from the measured pass times; it needs the recordings. Parts of passes
+need what `benchmarks.prepare --passes` made, and write PASSES.md.
 """
 
 import argparse
@@ -17,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Record, measure_answers, measure_decoding, measure_long_prompt, say
+from benchmarks.pass_contenders import pass_contenders
+from benchmarks.pass_report import write_pass_report
+from benchmarks.pass_times import Effort, measure_passes
 from benchmarks.real_model import measure_real
-from benchmarks.real_source import real_contenders
+from benchmarks.real_source import real_contenders, shape_of
 from benchmarks.recordings import model_recordings
 from benchmarks.report import write_report
 from benchmarks.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
@@ -28,22 +33,29 @@ QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
 NUM_PROMPTS, PROMPT_CHARACTERS, ANSWER_TOKENS = 12, 300, 96
 
 OTHERS = ("real", "modelled")  # parts that need more than a cache
+PASSES = {
+    "passes-real": Effort("", pasts=(64, 512, 2048, 4096), num_answers=5, num_passes=25),
+    "passes-0.5b": Effort(QWEN, pasts=(64, 512, 2048, 4096), num_answers=2, num_passes=6),
+    "passes-3b": Effort("qwen2.5-3b", pasts=(64, 512), num_answers=1, num_passes=2),
+}
 RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path, help="the folder that `benchmarks.prepare` filled")
-    parser.add_argument("--parts", default="", help=f"from {', '.join((*PARTS, *OTHERS))}; all by default")
+    parser.add_argument("--parts", default="", help=f"from {', '.join(KNOWN)}; all but passes by default")
     parser.add_argument("--only", default="", help="runtimes to measure; all by default")
     parser.add_argument("--real", type=Path, help="a Hugging Face folder or GGUF file that was prepared")
+    parser.add_argument("--name", help="what PASSES.md calls it; by default as SOURCE is called")
+    parser.add_argument("--rounds", type=int, help="of passes; by default as many as take ten minutes on two cores")
     parser.add_argument("--prompts", type=Path, help="its prompts, in a file as `reader-edge bench decode` takes it")
     parser.add_argument("--max-tokens", type=int, default=128, help="tokens of its answers at most")
     parser.add_argument("--recordings", type=Path, help="a folder of recorded answers, NAME.jsonl")
     parser.add_argument("--tokenizer", help="the recordings' tokenizer.json")
     options = parser.parse_args()
     parts = options.parts.split(",") if options.parts else [*PARTS, *OTHERS]
-    unknown = set(parts) - {*PARTS, *OTHERS}
+    unknown = set(parts) - {*KNOWN}
     if unknown:
         parser.error(f"There is no part {min(unknown)}.")
     only = options.only.split(",") if options.only else [runtime.name for runtime in RUNTIMES]
@@ -56,12 +68,14 @@ def main() -> None:
             figures = _model(options, results)
         elif part == "real":
             figures = _ask_real_model(options, only)
+        elif part in PASSES:
+            figures = _measure_passes(options, PASSES[part], only)
         else:
             figures = PARTS[part](wanted)
         if figures is None:
             continue
         results[part] = {
-            "model": options.real.name if part == "real" else "",
+            "model": (options.name or options.real.name) if part in ("real", "passes-real") else "",
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"python -m benchmarks.run CACHE --parts {part}",
             "seconds": round(time.perf_counter() - start),
@@ -69,6 +83,7 @@ def main() -> None:
         }
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         write_report(results)
+        write_pass_report(results)
 
 
 def _model(options: argparse.Namespace, results: dict[str, Any]) -> dict[str, Any] | None:
@@ -86,6 +101,18 @@ def _ask_real_model(options: argparse.Namespace, only: list[str]) -> dict[str, A
     wanted = [contender for contender in found if contender.runtime.name in only]
     ours = next(contender for contender in found if contender.runtime.name == "reader-edge")
     return measure_real(wanted, ours, options.real, options.prompts, options.max_tokens)
+
+
+def _measure_passes(options: argparse.Namespace, effort: Effort, only: list[str]) -> dict[str, Record] | None:
+    if not effort.shape:
+        if options.real is None:
+            say("  left out: it needs --real")
+            return None
+        effort = effort._replace(shape=shape_of(options.real))
+    if options.rounds is not None:
+        effort = effort._replace(num_answers=min(options.rounds, effort.num_answers), num_passes=options.rounds)
+    found = pass_contenders(options.cache.resolve())
+    return measure_passes([contender for contender in found if contender.runtime.name in only], effort)
 
 
 def _decoding(shape: str, bits: tuple[int, ...], rounds: int, num_tokens: int) -> Callable[[list[Contender]], Any]:
@@ -113,6 +140,7 @@ PARTS: dict[str, Callable[[list[Contender]], Any]] = {
     "135m-prompt": _long_prompt(SMOL, (8, 4, 32, 16), rounds=2),
     "demo": _answers,
 }
+KNOWN = (*PARTS, *OTHERS, *PASSES)
 
 
 if __name__ == "__main__":

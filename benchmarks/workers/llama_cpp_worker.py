@@ -7,22 +7,27 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from protocol import serve
+from protocol import serve, shared_length
 
 CONTEXT = 4608  # 4096 prompt tokens and what is decoded behind them
+Q8_0 = 8  # ggml's number of the type
 DRAFT_TOKENS = 2  # what llama-cpp-python's README advises without a GPU
 
 
 class LlamaCppWorker:
     def load(self, model: str, threads: int, is_drafted: bool) -> dict[str, Any]:
+        file, _, variant = model.partition(":")
+        # Its KV cache is f16; rounded, it takes llama.cpp's other form of attention.
+        kv = {"type_k": Q8_0, "type_v": Q8_0, "flash_attn": True} if variant == "kv-q8_0" else {}
         self.llama = llama_cpp.Llama(
-            model,
+            file,
             n_ctx=CONTEXT,
             n_threads=threads,
             n_threads_batch=threads,
             verbose=False,
             logits_all=is_drafted,  # else 0.3.x has room for the scores of a batch only, and a longer prompt fails
             draft_model=LlamaPromptLookupDecoding(num_pred_tokens=DRAFT_TOKENS) if is_drafted else None,
+            **kv,
         )
         system = llama_cpp.llama_print_system_info().decode()
         return {"versions": {"llama-cpp-python": version("llama-cpp-python")}, "system": system}
@@ -38,11 +43,12 @@ class LlamaCppWorker:
         return {"token_ids": token_ids, "first_s": first - start, "rest_s": rest_s}
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
-        self.llama.reset()
+        past = shared_length(self.llama.eval_tokens, prompt)
+        self.llama.n_tokens = past
+        self.llama.eval(prompt[past:])
+        self.llama._requires_eval = True  # the logits will be those of passes
         memory = llama_cpp.llama_get_memory(self.llama.ctx)
-        llama_cpp.llama_memory_seq_rm(memory, 0, 0, -1)
-        batch = llama_cpp.llama_batch_init(max(len(prompt), *widths), 0, 1)
-        self._decode(batch, prompt, 0)
+        batch = llama_cpp.llama_batch_init(max(widths), 0, 1)
         seconds: dict[int, list[float]] = {width: [] for width in widths}
         for round_number in range(-1, rounds):  # round -1 warms up
             for width in widths if round_number >= 0 else widths[:1]:
@@ -62,7 +68,7 @@ class LlamaCppWorker:
             batch.pos[i] = past + i
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = 0
-            batch.logits[i] = past > 0 or i == len(token_ids) - 1
+            batch.logits[i] = True
         status = llama_cpp.llama_decode(self.llama.ctx, batch)
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import onnxruntime_genai as og
-from protocol import serve
+from protocol import serve, shared_length
+
+CHUNK = 512  # tokens of a prompt at once before passes: logits of all of them are computed
 
 
 class OnnxRuntimeGenAiWorker:
@@ -16,6 +18,8 @@ class OnnxRuntimeGenAiWorker:
         config.overlay(f'{{"model": {{"decoder": {{{options}}}}}}}')
         self.model = og.Model(config)
         self.is_drafted = is_drafted
+        self.passing: og.Generator | None = None
+        self.room, self.past = 0, list[int]()  # of passes
         return {"versions": {name: version(name) for name in ("onnxruntime-genai", "onnxruntime")}}
 
     def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
@@ -32,14 +36,26 @@ class OnnxRuntimeGenAiWorker:
         return {"token_ids": token_ids, "first_s": first - start, "rest_s": rest_s}
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
-        generator = self._generator(len(prompt) + max(widths) + 1)
-        generator.append_tokens(np.array([prompt], np.int32))
+        generator = self._reached(prompt, max(widths))
         seconds: dict[int, list[float]] = {width: [] for width in widths}
         self._pass_seconds(generator, prompt, widths[0])
         for _ in range(rounds):
             for width in widths:
                 seconds[width].append(self._pass_seconds(generator, prompt, width))
         return {"seconds": seconds}
+
+    def _reached(self, prompt: list[int], width: int) -> og.Generator:
+        """The generator of passes at a prompt, with room behind it."""
+        if self.passing is None or self.room < len(prompt) + width:
+            self.room, self.past = len(prompt) + width, []
+            self.passing = self._generator(self.room + 1)
+        past = shared_length(self.past, prompt)
+        if past < len(self.past):
+            self.passing.rewind_to(past)
+        for start in range(past, len(prompt), CHUNK):
+            self.passing.append_tokens(np.array([prompt[start : start + CHUNK]], np.int32))
+        self.past = prompt
+        return self.passing
 
     def _pass_seconds(self, generator: og.Generator, prompt: list[int], width: int) -> float:
         start = time.perf_counter()

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 
@@ -27,7 +28,8 @@ class Worker(Protocol):
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
         """Time verification passes behind a prompt; returns {"seconds": {width: [seconds, ...]}}.
 
-        A pass scores `width` tokens at once, with logits of all of them.
+        A pass scores `width` tokens at once, with logits of all of them. What a prompt shares with the one before is
+        kept from there: asked again it costs nothing, a longer one is extended, a shorter one is cut.
         """
 
 
@@ -39,6 +41,16 @@ class LogitsWorker(Protocol):
 
     def logits(self, token_ids: list[int], out: str) -> dict[str, Any]:
         """Write the logits after each token of a text to `out`, float32 (N, V) in NumPy's format; returns {}."""
+
+
+def shared_length(a: Iterable[int], b: Iterable[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    length = 0
+    for one, other in zip(a, b):  # noqa: B905  (one may end first)
+        if one != other:
+            break
+        length += 1
+    return length
 
 
 def serve(worker: Worker | LogitsWorker) -> None:

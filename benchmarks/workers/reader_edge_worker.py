@@ -4,7 +4,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from protocol import serve
+from protocol import serve, shared_length
 
 import reader_edge
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig
@@ -12,7 +12,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.native import native_library
-from reader_edge_runtime.target import Cache, Pass
+from reader_edge_runtime.target import Pass
 
 
 class ReaderEdgeWorker:
@@ -23,6 +23,7 @@ class ReaderEdgeWorker:
         config = EngineConfig(threads=threads, is_calibrated=is_drafted, is_probed=False, uses_native=uses_native)
         drafter = RetrievalDrafter(DraftConfig())
         self.engine = Engine.load(package, config, drafter=drafter)
+        self.cache, self.past = self.engine.decoder.target.new_cache(1, 0), list[int]()  # of passes
         drafter.wait()  # compiled kernels load beside the first answers otherwise, plain ones too
         wheel, wheel_version = INSTALLED_WHEEL.split()
         versions = {"reader-edge": reader_edge.__version__, wheel: wheel_version}
@@ -45,21 +46,29 @@ class ReaderEdgeWorker:
         return {"token_ids": request.output_token_ids, "first_s": first - start, "rest_s": rest_s}
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
-        target = self.engine.decoder.target
-        cache = target.new_cache(1, len(prompt) + max(widths))
-        target.forward(cache, Pass(0, [DraftTree.chain(prompt)], [[len(prompt) - 1]]))
-        cache.commit(0, list(range(len(prompt))))
+        self._reach(prompt)
         trees = {width: _bushy_tree(prompt, width) for width in widths}
-        self._pass_seconds(cache, trees[widths[0]])
+        self._pass_seconds(trees[widths[0]])
         seconds: dict[int, list[float]] = {width: [] for width in widths}
         for _ in range(rounds):
             for width in widths:
-                seconds[width].append(self._pass_seconds(cache, trees[width]))
+                seconds[width].append(self._pass_seconds(trees[width]))
         return {"seconds": seconds}
 
-    def _pass_seconds(self, cache: Cache, tree: DraftTree) -> float:
+    def _reach(self, prompt: list[int]) -> None:
+        """Bring the cache to a prompt: cut what differs, score what is missing."""
+        target, past = self.engine.decoder.target, shared_length(self.past, prompt)
+        self.cache.lengths[0] = past
+        while past < len(prompt):
+            chunk = prompt[past : past + target.prefill_chunk(past)]
+            target.forward(self.cache, Pass(0, [DraftTree.chain(chunk)], [[len(chunk) - 1]]))
+            self.cache.commit(0, range(len(chunk)))
+            past += len(chunk)
+        self.past = prompt
+
+    def _pass_seconds(self, tree: DraftTree) -> float:
         start = time.perf_counter()
-        self.engine.decoder.target.forward(cache, Pass(0, [tree], [range(len(tree))]))
+        self.engine.decoder.target.forward(self.cache, Pass(0, [tree], [range(len(tree))]))
         return time.perf_counter() - start
 
 

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from protocol import serve
+from protocol import serve, shared_length
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
@@ -28,6 +28,7 @@ class TransformersWorker:
         torch.set_num_threads(threads)
         path, _, dtype = model.rpartition(":")
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).eval()
+        self.cache, self.past = DynamicCache(config=self.model.config), list[int]()  # of passes
         self.options = {"prompt_lookup_num_tokens": 10} if is_drafted else {}  # as in the project's documentation
         return {"versions": {name: version(name) for name in ("transformers", "torch")}}
 
@@ -51,21 +52,24 @@ class TransformersWorker:
 
     @torch.inference_mode()
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
-        cache = DynamicCache(config=self.model.config)
-        self.model(torch.tensor([prompt]), past_key_values=cache, logits_to_keep=1)
-        self._pass_seconds(cache, prompt, widths[0])
+        past = shared_length(self.past, prompt)
+        self.cache.crop(past)
+        if past < len(prompt):
+            self.model(torch.tensor([prompt[past:]]), past_key_values=self.cache, logits_to_keep=1)
+        self.past = prompt
+        self._pass_seconds(prompt, widths[0])
         seconds: dict[int, list[float]] = {width: [] for width in widths}
         for _ in range(rounds):
             for width in widths:
-                seconds[width].append(self._pass_seconds(cache, prompt, width))
+                seconds[width].append(self._pass_seconds(prompt, width))
         return {"seconds": seconds}
 
-    def _pass_seconds(self, cache: DynamicCache, prompt: list[int], width: int) -> float:
+    def _pass_seconds(self, prompt: list[int], width: int) -> float:
         input_ids = torch.tensor([prompt[:width]])
         start = time.perf_counter()
-        self.model(input_ids, past_key_values=cache)
+        self.model(input_ids, past_key_values=self.cache)
         elapsed = time.perf_counter() - start
-        cache.crop(-width)
+        self.cache.crop(-width)
         return elapsed
 
 

@@ -1,0 +1,18 @@
+"""Who is compared by how long passes take: runtimes in few bits, each with its KV caches."""
+
+from pathlib import Path
+
+from benchmarks.runtimes import RUNTIMES, Contender
+
+# Of KV caches, our default is int8, llama.cpp's f16, OpenVINO's u8, onnxruntime-genai's fp32.
+PRECISIONS = {
+    "reader-edge": ("int8", "int8-kv-fp32", "int4"),
+    "onnxruntime-genai": ("int4",),
+    "openvino-genai": ("int4",),
+    "llama.cpp": ("q4_0", "q4_0 kv-q8_0", "q4_k_m", "q4_k_m kv-q8_0"),
+}
+
+
+def pass_contenders(cache: Path) -> list[Contender]:
+    """Everybody in `PRECISIONS`."""
+    return [Contender(runtime, each, cache) for runtime in RUNTIMES for each in PRECISIONS.get(runtime.name, ())]
