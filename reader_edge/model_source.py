@@ -167,7 +167,7 @@ def _exported(source: ModelSource) -> Path:
     stored, out = _stored_for(source), _package_of(source)
     if (out / MANIFEST_NAME).is_file():
         return out
-    KernelLoader.shared()  # has the drafter compiled meanwhile, where it is not yet
+    KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
             options = ExportOptions(precision="int8", attention="exact")

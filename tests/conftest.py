@@ -30,7 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _REAL_MODEL = StoredModel("smollm2:135m").source()
 
 # The user's own cache stays out of the tests, in this process and in those that tests start. Compiled kernels alone are
-# kept for the next run: compiling them takes half a minute, and their folder's name tells their version.
+# kept for the next run: compiling them takes half a minute, and their name tells their version.
 os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "kernels")
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE

@@ -10,11 +10,12 @@ from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
 from reader_edge_runtime.drafting.kernels import datastore, layout, learning, mixture, tree
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import Sources
+from reader_edge_runtime.drafting.kernels.kernel import packed
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
-from reader_edge_runtime.drafting.kernels.tree import Arrays, Request, new_request
+from reader_edge_runtime.drafting.kernels.tree import Arrays
 from reader_edge_runtime.drafting.parameters import shipped_parameters
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -101,10 +102,10 @@ class RequestCore:
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
         self._sources: Sources | None = None
-        self._nodes: Int32Array = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
-        self._values: Float32Array = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
-        self._states: Int32Array = np.zeros((_MAX_NODES, layout.STATE), np.int32)
-        self._evidences: Int32Array = np.zeros((_MAX_NODES, layout.EVIDENCE), np.int32)
+        self._nodes: Int32Table = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
+        self._values: Float32Table = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
+        self._states: Int32Table = np.zeros((_MAX_NODES, layout.STATE), np.int32)
+        self._evidences: Int32Table = np.zeros((_MAX_NODES, layout.EVIDENCE), np.int32)
         self._num_nodes = 0
         self._answer_begin = 1
         self.extend(prompt_token_ids)
@@ -170,8 +171,8 @@ class RequestCore:
             self._state[layout.HISTORY_STATE : layout.HISTORY_STATE + 4] = -1
             self._num_nodes = 0  # its states have positions, too
 
-    def _current_arrays(self) -> Request:
-        """The kernels' argument, made anew if an array was replaced by a larger one."""
+    def _current_arrays(self) -> Arrays:
+        """The kernels' argument, packed anew if an array was replaced by a larger one."""
         core, sources = self.core, self._sources
         if (
             sources is None
@@ -184,5 +185,5 @@ class RequestCore:
             self._sources = Sources(*stores, core.datastores.files, self._proposals)
             draft = (self._nodes, self._values, self._states, self._evidences)
             shared = (core.parameters, core.scratch, core.work)
-            self._arrays = new_request(Arrays(self._sources, self._state, *draft, *shared))
+            self._arrays = packed(Arrays(self._sources, self._state, *draft, *shared))
         return self._arrays

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Int64Table, Number
 from reader_edge_runtime.drafting.kernels.counts import (
     HASH_START,
     ORDER,
@@ -15,7 +15,6 @@ from reader_edge_runtime.drafting.kernels.counts import (
     is_single,
     single_position,
 )
-from reader_edge_runtime.drafting.kernels.jit import kernel
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
@@ -43,8 +42,8 @@ from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 Successors = dict[int, tuple[int, int]]
 
 
-@kernel
-def look_up(header: Int64Array, table: Int64Array, text: Int32Array, suffix: Int32Array) -> Number:
+@np.errstate(over="ignore")  # of hashes
+def look_up(header: Int64Array, table: Int64Table, text: Int32Array, suffix: Int32Array) -> Number:
     """What followed a suffix of 1 to ORDER tokens, newest token first: a single, the number of a row, 0 for nothing."""
     state = HASH_START
     value = np.int64(0)
@@ -85,6 +84,7 @@ def entries(store: CountStore, row: int) -> list[tuple[int, int, int]]:
     return found
 
 
+@np.errstate(over="ignore")
 def after(store: SuccessorStore, *token_ids: int) -> list[tuple[int, float]]:
     """(token, probability) of what was recorded after one token or a pair, best first."""
     if len(token_ids) == 1:
@@ -136,6 +136,7 @@ def check_integrity(
     _check_positions(store, used, texts, ends)
 
 
+@np.errstate(over="ignore")
 def check_successors(store: SuccessorStore) -> None:
     """Raise AssertionError unless every record names distinct tokens, best first, and stands where it is looked for."""
     for token in np.flatnonzero(store.arrays.after_token[:, NUM_AND_LEVEL]).tolist():

@@ -1,5 +1,7 @@
 """The drafted tree is the best one for every budget, by a brute-force reference over all paths."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,7 @@ from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
-from reader_edge_runtime.drafting.kernels.jit import owning_kernel
-from reader_edge_runtime.drafting.kernels.tree import Request
+from reader_edge_runtime.drafting.kernels.kernel import Packed
 from reader_edge_runtime.drafting.parameters import cold_parameters
 
 Path = tuple[int, ...]
@@ -40,10 +41,10 @@ def paths_of(tree: DraftTree) -> list[Path]:
     return paths
 
 
-@owning_kernel
-def move(request: Request, token_ids: Int32Array) -> None:
+@np.errstate(over="ignore")  # of hashes
+def move(request: RequestCore, token_ids: Int32Array) -> None:
     """Suppose that the text went on with these tokens, without learning from them."""
-    sources, state, _, _, _, evidences, _, _, work = request.arrays
+    sources, state, _, _, _, evidences, _, _, work = cast(Packed, request._current_arrays()).argument
     for token in token_ids:
         gather(sources, state, evidences[0], work)
         advance(sources, state, token, ORDER)
@@ -63,7 +64,7 @@ def values_of_all_paths(core: DraftingCore, text: list[int]) -> dict[Path, float
         below: list[Path] = []
         for path in level:
             request = core.begin(text)
-            move(request._current_arrays(), np.array(path, np.int32))
+            move(request, np.array(path, np.int32))
             tree = request.draft(256, 1)
             for token, value in zip(tree.token_ids[1:], predicted_values(request)[1:], strict=True):
                 values[(*path, token)] = values[path] * value

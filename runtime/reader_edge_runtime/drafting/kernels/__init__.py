@@ -1,4 +1,4 @@
-"""The hot code of drafting, compiled, over flat arrays: a native extension could take numba's place here.
+"""The hot code of drafting over flat arrays: Python that is called as machine code (kernel.py).
 
 Entry points:
     counts.learn, unlearn, relocate, move_keys    what followed which tokens

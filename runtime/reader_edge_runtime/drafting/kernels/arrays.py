@@ -1,13 +1,19 @@
-"""Types of kernel arguments."""
+"""Types of kernel arguments. The machine code of an entry point is made for the dtypes and dimensions given here."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
+Int32Array = Annotated[npt.NDArray[np.int32], 1]
+Int64Array = Annotated[npt.NDArray[np.int64], 1]
+Float32Array = Annotated[npt.NDArray[np.float32], 1]
+UInt32Array = Annotated[npt.NDArray[np.uint32], 1]
+
+# With two dimensions.
+Int32Table = Annotated[npt.NDArray[np.int32], 2]
+Int64Table = Annotated[npt.NDArray[np.int64], 2]
+Float32Table = Annotated[npt.NDArray[np.float32], 2]
 
 # An integer or float whose width numba infers, which Python's types cannot express.
 Number = Any
@@ -17,7 +23,7 @@ class Store(NamedTuple):
     """Counts over a text, see kernels/counts.py."""
 
     header: Int64Array
-    table: Int64Array
+    table: Int64Table
     rows: Int32Array
     text: Int32Array
 
@@ -25,5 +31,5 @@ class Store(NamedTuple):
 class Successors(NamedTuple):
     """Records of the target's logits, see kernels/successors.py."""
 
-    after_token: Int32Array
-    after_pair: Int32Array
+    after_token: Int32Table
+    after_pair: Int32Table

@@ -11,13 +11,10 @@ the matched tokens. Files may be hostile: look-ups always end, stay within the a
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
-from reader_edge_runtime.drafting.kernels.jit import kernel, owning_kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Int64Table, Number, UInt32Array
+from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.sources.datastore.header import KEY_STEP, MAX_FILES
-
-UInt32Array = npt.NDArray[np.uint32]
 
 STATE = 1 + 2 * MAX_FILES
 
@@ -37,26 +34,26 @@ class Files(NamedTuple):
     """words: MAX_FILES arrays, empty ones behind those in use. layouts: int64 (F, LAYOUT), a row for each in use."""
 
     words: tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
-    layouts: Int64Array
+    layouts: Int64Table
 
 
-@owning_kernel
+@kernel
 def find(files: Files, context: Int32Array, max_length: Number, state: Int32Array) -> None:
     """Set `state` to the longest suffix of `context`, of at most max_length tokens, that occurs in a file."""
     state[:] = 0
     limit = min(np.int64(max_length), np.int64(context.shape[0]))
-    trial = np.empty(STATE, np.int32)
     # If a suffix occurs, all shorter ones do: double the length until none is found, then bisect.
     longest, failed, length = np.int64(0), limit + 1, min(np.int64(2), limit)
     while longest + 1 < failed:
-        _find_exactly(files, context, length, trial)
-        if trial[0] == length:
-            state[:] = trial
+        _find_exactly(files, context, length, state)
+        if state[0] == length:
             longest = length
             length = min(2 * longest, failed - 1) if failed == limit + 1 else (longest + failed) >> 1
         else:
             failed = length
             length = (longest + failed) >> 1
+    if state[0] != longest:  # the last trial failed
+        _find_exactly(files, context, longest, state)
 
 
 @kernel

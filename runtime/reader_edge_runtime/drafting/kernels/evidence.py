@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int32Table, Number, Store, Successors
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, Files, find, narrow, successors
 from reader_edge_runtime.drafting.kernels.datastore import STATE as MATCH
-from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_store
 from reader_edge_runtime.drafting.kernels.successors import add_successors
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
@@ -27,7 +27,7 @@ class Sources(NamedTuple):
     history: Store
     successors: Successors
     files: Files
-    proposals: Int32Array
+    proposals: Int32Table
 
 
 @part
@@ -69,7 +69,7 @@ def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -
 
 
 @small_part
-def _add_proposals(proposals: Int32Array, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def _add_proposals(proposals: Int32Table, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
     for e in range(layout.NUM_PROPOSALS):
         if node[layout.PROPOSAL_STATE + e] < 0:
             continue
@@ -83,7 +83,7 @@ def _add_proposals(proposals: Int32Array, node: Int32Array, evidence: Int32Array
 
 
 @small_part
-def _proposed_child(proposals: Int32Array, parent: Number, token: Number) -> Number:
+def _proposed_child(proposals: Int32Table, parent: Number, token: Number) -> Number:
     child = proposals[parent, 1]
     while child and proposals[child, 0] != token:
         child = proposals[child, 2]

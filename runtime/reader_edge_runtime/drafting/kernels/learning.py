@@ -2,27 +2,22 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table, Number
 from reader_edge_runtime.drafting.kernels.counts import ORDER, learn
 from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, find_anew, gather
-from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, learn_value, score
-from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN, Arrays, Request
+from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN, Arrays
 
 
-@owning_kernel
-def observe(request: Request, token_ids: Int32Array, num_nodes: int, end: int) -> int:
+@kernel
+def observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> int:
     """Append tokens to the text and learn how well they, and the tree drafted for them, were predicted.
 
     num_nodes: of the last draft, including nodes that were not verified; 0 without one. Its evidence is reused.
     end: where the context's text ends. Returns how many of the tokens were counted before its arrays were full.
     """
-    return _observe(request.arrays, token_ids, num_nodes, end)
-
-
-@part
-def _observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> int:
     _learn_tree(token_ids, arrays.parameters, arrays.nodes, arrays.values, num_nodes)
     _learn_tokens(arrays, token_ids, num_nodes)
     # Counted last, so that no token predicts itself.
@@ -60,7 +55,7 @@ def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None
 
 @part
 def _learn_tree(
-    token_ids: Int32Array, parameters: Float32Array, nodes: Int32Array, values: Float32Array, num_nodes: int
+    token_ids: Int32Array, parameters: Float32Array, nodes: Int32Table, values: Float32Table, num_nodes: int
 ) -> None:
     """Learn of each node whether the text reached it; below the last token that is still unknown."""
     matched = nodes[PLACE]  # of no other use now: tokens that match up to the node, -1 if it was missed
@@ -76,7 +71,7 @@ def _learn_tree(
 
 
 @small_part
-def _child(nodes: Int32Array, num_nodes: int, node: Number, token: Number) -> Number:
+def _child(nodes: Int32Table, num_nodes: int, node: Number, token: Number) -> Number:
     """The child of a node with this token, or -1."""
     for other in range(node + 1, num_nodes):
         if nodes[PARENT, other] == node and nodes[TOKEN, other] == token:

@@ -2,10 +2,19 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels import counts, layout
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store
-from reader_edge_runtime.drafting.kernels.counts import ORDER
-from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.counts import (
+    HASH_START,
+    ORDER,
+    find,
+    hash_key,
+    hash_push,
+    is_single,
+    single_position,
+    single_token,
+)
+from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK
 from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
 
@@ -18,22 +27,22 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
     """
     rows, text = store.rows, store.text
     mask = store.header[TEXT_MASK]
-    state = counts.HASH_START
+    state = HASH_START
     single, longest, position = np.int64(0), np.int64(0), np.int64(-1)
     if rows[BLOCK * ORDER_0_ROW + 1] == 0:
         return np.int64(0), single, longest, position
     work[layout.ROWS_FOUND] = ORDER_0_ROW
     while longest < ORDER and node[longest] >= 0:
-        state = counts.hash_push(state, node[longest])
-        i = counts.find(store.header, store.table, counts.hash_key(state))
+        state = hash_push(state, node[longest])
+        i = find(store.header, store.table, hash_key(state))
         if i < 0:
             break
         longest += 1
         value = store.table[i, 1]
-        if counts.is_single(value):
+        if is_single(value):
             num_rows = longest
             single = value
-            position = counts.single_position(value)
+            position = single_position(value)
             while longest < ORDER and node[longest] >= 0 and text[(position - longest - 1) & mask] == node[longest]:
                 longest += 1
             return num_rows, single, longest, position
@@ -53,9 +62,7 @@ def gather_store(
         node[at + 1] = longest
     _add_copies(store, node, at, first_input, evidence, work)
     if single != 0:
-        add_one(
-            evidence, work, first_input + layout.SINGLE, longest - 1, longest, np.int32(counts.single_token(single))
-        )
+        add_one(evidence, work, first_input + layout.SINGLE, longest - 1, longest, np.int32(single_token(single)))
     _note_kind(store.rows, node, at, single, longest, work)
     for order in range(num_rows - 1, -1, -1):
         add_row(evidence, work, store.rows, work[layout.ROWS_FOUND + order], order, first_input + order)
@@ -92,7 +99,7 @@ def _note_kind(
     work[layout.TOP] = -1
     if single != 0:
         work[layout.KIND] = 1
-        work[layout.TOP] = counts.single_token(single)
+        work[layout.TOP] = single_token(single)
     elif longest > 0:
         base = np.int64(work[layout.ROWS_FOUND + longest]) * BLOCK
         work[layout.KIND] = 1 if rows[base + 2] == 1 else 2

@@ -16,7 +16,7 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
-from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 
 NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
 

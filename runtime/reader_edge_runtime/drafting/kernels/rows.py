@@ -9,7 +9,7 @@ number.
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
-from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 
 BLOCK = 16
 MAX_ENTRIES = 24

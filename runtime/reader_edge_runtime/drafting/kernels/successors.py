@@ -11,11 +11,21 @@ turn for another token further back and for the same one.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Int64Array, Number, Successors
-from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.arrays import (
+    Float32Array,
+    Float32Table,
+    Int32Array,
+    Int32Table,
+    Int64Array,
+    Int64Table,
+    Number,
+    Successors,
+)
+from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import AFTER_PAIR, AFTER_TOKEN, LEVELS, LOGITS_INPUTS
 from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
@@ -24,9 +34,6 @@ RECORD = 16
 BEFORE, TOKEN, NUM_AND_LEVEL, FURTHER, NAMED = range(5)
 NUMBERS = NAMED + MAX_SUCCESSORS
 WAYS = 4
-
-# Tokens before the root of a tree that records take into account.
-NUM_BEFORE = 2
 
 # Buckets of log-odds; less likely successors than the lowest are not recorded.
 LOG_ODDS_BUCKETS = 16
@@ -50,8 +57,15 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
 
+class Work(NamedTuple):
+    """Working memory, (2 * MAX_SUCCESSORS,) each."""
+
+    token_ids: Int64Array
+    probabilities: Float32Array
+
+
 @small_part
-def set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
+def set_of(after_pair: Int32Table, before: Number, token: Number) -> Number:
     """The first row of a pair's set."""
     x = (np.uint64(before + 1) << _S32) ^ np.uint64(token + 1)
     x = x * _MULTIPLIER
@@ -60,7 +74,7 @@ def set_of(after_pair: Int32Array, before: Number, token: Number) -> Number:
 
 
 @small_part
-def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
+def find_pair(after_pair: Int32Table, before: Number, token: Number) -> Number:
     """The row of a pair's record, or -1."""
     first = set_of(after_pair, before, token)
     for row in range(first, first + WAYS):
@@ -70,7 +84,7 @@ def find_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
 
 
 @part
-def _renew_pair(after_pair: Int32Array, before: Number, token: Number) -> Number:
+def _renew_pair(after_pair: Int32Table, before: Number, token: Number) -> Number:
     """Move a pair's record, or an empty one, to the front of its set. Returns its row."""
     first = set_of(after_pair, before, token)
     row = find_pair(after_pair, before, token)
@@ -91,13 +105,10 @@ def _merge(
     top_ids: Int64Array,
     top_logits: Float32Array,
     share: Number,
-    token_ids: Int64Array,
-    probabilities: Float32Array,
+    work: Work,
 ) -> None:
-    """Move a record by `share` towards the target's new probabilities; an empty record takes them as they are.
-
-    token_ids, probabilities: (2 * MAX_SUCCESSORS,), working memory.
-    """
+    """Move a record by `share` towards the target's new probabilities; an empty record takes them as they are."""
+    token_ids, probabilities = work
     num_old = np.int64(record[NUM_AND_LEVEL]) // LEVELS
     if num_old == 0:
         share = np.float32(1)
@@ -192,39 +203,39 @@ def _add_record(
         add_pair(evidence, work, speaker, which, class_of(record, i, is_same_further_back), record[NAMED + i])
 
 
-@owning_kernel
+@kernel
 def learn(
     store: Successors,
-    token_ids: Int64Array,
-    parents: Int64Array,
-    before_ids: Int64Array,
+    work: Work,
+    nodes: Int64Table,
     first: Number,
-    top_ids: Int64Array,
-    top_logits: Float32Array,
+    before_root: Number,
+    further_before: Number,
+    top_ids: Int64Table,
+    top_logits: Float32Table,
 ) -> int:
     """Record the target's best successors of a tree's nodes from `first` on, a row of top_ids and top_logits each.
 
-    before_ids: (NUM_BEFORE,), the tokens before the root, newest first, -1 before the text. Returns how many rows were
-    learned: it stops at a token that has no row in `after_token`.
+    nodes: (2, N), token ids and parents. before_root, further_before: the tokens before the root, -1 before the text.
+    Returns how many rows were learned: it stops at a token that has no row in `after_token`.
     """
     after_token, after_pair = store
-    named_ids = np.empty(2 * MAX_SUCCESSORS, np.int64)
-    probabilities = np.empty(2 * MAX_SUCCESSORS, np.float32)
+    token_ids, parents = nodes[0], nodes[1]
     for i in range(top_ids.shape[0]):
         node = first + i
         token = token_ids[node]
         if token >= after_token.shape[0]:
             return i
         above = parents[node]
-        before = token_ids[above] if above >= 0 else before_ids[0]
-        further = before_ids[1]
+        before = token_ids[above] if above >= 0 else before_root
+        further = further_before
         if above >= 0:
-            further = token_ids[parents[above]] if parents[above] >= 0 else before_ids[0]
+            further = token_ids[parents[above]] if parents[above] >= 0 else before_root
         record = after_token[token]
-        _merge(record, top_ids[i], top_logits[i], TOKEN_SHARE, named_ids, probabilities)
+        _merge(record, top_ids[i], top_logits[i], TOKEN_SHARE, work)
         record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
         if before >= 0 and after_pair.shape[0]:
             record = after_pair[_renew_pair(after_pair, before, token)]
-            _merge(record, top_ids[i], top_logits[i], PAIR_SHARE, named_ids, probabilities)
+            _merge(record, top_ids[i], top_logits[i], PAIR_SHARE, work)
             record[BEFORE], record[TOKEN], record[FURTHER] = before, token, further
     return top_ids.shape[0]

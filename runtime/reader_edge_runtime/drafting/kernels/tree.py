@@ -4,16 +4,14 @@ A path's value is the product of its tokens' probabilities, so no child is worth
 valuable paths therefore form a tree for every n, and no other tree of n nodes has a higher sum of values.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba.core import types
-from numba.experimental import structref
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table, Number
 from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
-from reader_edge_runtime.drafting.kernels.jit import owning_kernel, part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, calibrated, score, sigmoid
 
 # nodes: int32 (NODE_FIELDS, N). TAKEN: the order in which a node was added, and the row of its state and evidence.
@@ -36,51 +34,23 @@ class Arrays(NamedTuple):
 
     sources: Sources
     state: Int32Array
-    nodes: Int32Array
-    values: Float32Array
-    states: Int32Array
-    evidences: Int32Array
+    nodes: Int32Table
+    values: Float32Table
+    states: Int32Table
+    evidences: Int32Table
     parameters: Float32Array
     scratch: Float32Array
     work: Int32Array
 
 
-@structref.register
-class _RequestType(types.StructRef):
-    pass
-
-
-class Request(structref.StructRefProxy):
-    """The arrays as one argument: passing each by itself takes longer than a short draft.
-
-    Each read counts references to all of them, so a kernel reads them once.
-    """
-
-    arrays: Arrays
-
-
-structref.define_proxy(Request, _RequestType, ["arrays"])
-_request: Any = Request
-
-
-@owning_kernel
-def new_request(arrays: Arrays) -> Request:
-    return _request(arrays)
-
-
-@owning_kernel
-def draft(request: Request, max_nodes: int, max_depth: int) -> int:
+@kernel
+def draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
     """Build the tree below the text's end. Returns its number of nodes, root included, at most max_nodes.
 
     nodes[TOKEN], nodes[PARENT], nodes[SOURCE] and values[1] then hold the tree, its most likely chain first; values[0]
     the values before calibration. states (N, STATE) and evidences (N, EVIDENCE), in the order of TAKEN, are what each
     node's children were predicted from; learning reads them again.
     """
-    return _draft(request.arrays, max_nodes, max_depth)
-
-
-@part
-def _draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
     sources, root, nodes, values, states, evidences, parameters, scratch, work = arrays
     for i in range(layout.STATE):
         states[0, i] = root[i]
@@ -118,7 +88,7 @@ def _add_pending(
     evidence: Int32Array,
     work: Int32Array,
     scratch: Float32Array,
-    nodes: Int32Array,
+    nodes: Int32Table,
     node: Number,
     value: Number,
     num_pending: Number,
@@ -149,7 +119,7 @@ def _add_pending(
 
 
 @small_part
-def _move_pending(scratch: Float32Array, nodes: Int32Array, to: Number, place: Number) -> None:
+def _move_pending(scratch: Float32Array, nodes: Int32Table, to: Number, place: Number) -> None:
     scratch[PENDING_VALUE + to] = scratch[PENDING_VALUE + place]
     nodes[PENDING_TOKEN, to] = nodes[PENDING_TOKEN, place]
     nodes[PENDING_PARENT, to] = nodes[PENDING_PARENT, place]
@@ -157,7 +127,7 @@ def _move_pending(scratch: Float32Array, nodes: Int32Array, to: Number, place: N
 
 
 @small_part
-def _place_from_below(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
+def _place_from_below(scratch: Float32Array, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
     """Drop the lowest and move those below `value` down. Returns the free place."""
     place = 0
     while place + 1 < num_pending and scratch[PENDING_VALUE + place + 1] < value:
@@ -167,7 +137,7 @@ def _place_from_below(scratch: Float32Array, nodes: Int32Array, num_pending: Num
 
 
 @small_part
-def _place_from_above(scratch: Float32Array, nodes: Int32Array, num_pending: Number, value: Number) -> Number:
+def _place_from_above(scratch: Float32Array, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
     """Move those of at least `value` up. Returns the free place."""
     place = num_pending
     while place > 0 and scratch[PENDING_VALUE + place - 1] >= value:
@@ -177,7 +147,7 @@ def _place_from_above(scratch: Float32Array, nodes: Int32Array, num_pending: Num
 
 
 @part
-def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number) -> None:
+def _calibrate(parameters: Float32Array, values: Float32Table, num_nodes: Number) -> None:
     """Fill values[1] with calibrated values, which must fall from node to node as the predicted ones do.
 
     Neighbours that would rise share their mean (isotonic regression by pooling adjacent violators). So the best n nodes
@@ -204,7 +174,7 @@ def _calibrate(parameters: Float32Array, values: Float32Array, num_nodes: Number
 
 
 @part
-def _put_spine_first(nodes: Int32Array, values: Float32Array, num_nodes: Number) -> None:
+def _put_spine_first(nodes: Int32Table, values: Float32Table, num_nodes: Number) -> None:
     """Renumber nodes: the most likely chain, then the others in their order, parents before children.
 
     A node's first child is its most likely, so one pass finds the chain.

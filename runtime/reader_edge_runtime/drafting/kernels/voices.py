@@ -4,7 +4,7 @@ import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number
-from reader_edge_runtime.drafting.kernels.jit import part, small_part
+from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, next_entry
 
 

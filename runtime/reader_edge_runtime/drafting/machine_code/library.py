@@ -1,0 +1,105 @@
+"""The compiled kernels in this process: an object file that came with the wheel, or else was compiled on this machine.
+
+Object files are code. They are taken from this package and from the user's own cache folder, and from nowhere else. A
+file's name tells what it was compiled from, so that one of other sources is never taken.
+"""
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from reader_edge_runtime.drafting.machine_code.target import Target
+from reader_edge_runtime.errors import DraftError
+
+_HERE = Path(__file__).parent
+_SOURCES = (
+    *sorted(_HERE.parent.glob("kernels/*.py")),
+    _HERE.parent / "sources" / "datastore" / "header.py",
+    *(_HERE / name for name in ("arguments.py", "compiler.py", "target.py")),
+)
+
+
+class KernelLibrary:
+    """An object file, loaded by LLVM. It stays for as long as the process lives."""
+
+    def __init__(self, machine_code: bytes) -> None:
+        from llvmlite import binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+        self._engine: Any = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+        self._engine.finalize_object()
+
+    @classmethod
+    @functools.cache
+    def shared(cls) -> "KernelLibrary":
+        """The library of this process; compiled first where it is not there, which takes half a minute."""
+        return cls(machine_code())
+
+    def address(self, name: str) -> int:
+        """Where a kernel's code begins."""
+        address = int(self._engine.get_function_address(name))
+        if not address:
+            raise LookupError(f"No kernel {name} was compiled.")
+        return address
+
+
+def object_name(target: Target) -> str:
+    """The file name of the kernels for a target, as compiled from the sources that are here."""
+    sources = hashlib.sha256(b"\0".join(path.read_bytes() for path in _SOURCES)).hexdigest()
+    return f"{target.name}-{sources[:16]}.o"
+
+
+def machine_code() -> bytes:
+    """The object file for this machine, compiled if need be. Raises DraftError where that fails."""
+    name = object_name(Target.of_this_machine())
+    if (_HERE / name).is_file():
+        return (_HERE / name).read_bytes()
+    folder = cache_folder()
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="reader-edge-") as own:
+            return _compiled(Path(own) / name)
+    with FileLock(folder / "compiling.lock"):  # one process compiles, and others wait for it
+        return (folder / name).read_bytes() if (folder / name).is_file() else _compiled(folder / name)
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """Where kernels that were compiled here are kept, made if need be; None where no folder can be written.
+
+    `NUMBA_CACHE_DIR`, or a folder in the user's cache.
+    """
+    root = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(root) if root else Path(platformdirs.user_cache_dir("reader-edge", appauthor=False)) / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
+def _compiled(path: Path) -> bytes:
+    """Compile in a process of low priority: in this one, compiling would hold the interpreter for seconds."""
+    command = [sys.executable, "-P", "-m", f"{__package__}.compiler", str(path.parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    outcome = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True
+    )
+    if outcome.returncode:
+        raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({_last_line(outcome.stderr)}).")
+    return path.read_bytes()
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "for a reason that was not told")
