@@ -19,6 +19,7 @@ from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
+from reader_edge_export.successors import measure_successors, num_table_tokens
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
@@ -28,6 +29,7 @@ from reader_edge_runtime.package.manifest import (
     GRAPH_NAME,
     HALF_PRECISIONS,
     QUANTIZED_PRECISIONS,
+    SUCCESSORS_NAME,
     Manifest,
     file_entry,
     write_manifest,
@@ -64,8 +66,11 @@ class PackageExport:
                 )
             manifest = self._manifest(model, tokenizer, layers)
         with self._stages.enter("checking against the source"):
-            package = ModelPackage(self._folder, manifest)
-            manifest = replace(manifest, checks=self._check(package, model, tokenizer))
+            target = self._checked_target(ModelPackage(self._folder, manifest))
+            manifest = replace(manifest, checks=self._check(target, model, tokenizer))
+        with self._stages.enter("asking for likely successors"):
+            path = self._write_successors(target, tokenizer, model.num_parameters())
+            manifest = replace(manifest, files={**manifest.files, path.name: file_entry(path)})
             write_manifest(self._folder, manifest)
         return manifest
 
@@ -113,12 +118,11 @@ class PackageExport:
         )
 
     def _check(
-        self, package: ModelPackage, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+        self, target: HostTarget, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
     ) -> dict[str, float]:
-        target = self._checked_target(package)
         max_tokens = max_quality_tokens(model.num_parameters())
         sequences = self._sequences(TextSet.bundled("held_out"), tokenizer, max_tokens)
-        case = TreeCase.draw(package, list(chain.from_iterable(sequences)))
+        case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)
         if self._options.precision in ("fp32", *HALF_PRECISIONS):
             checks |= check_tree_logits(target, model, case)
@@ -128,6 +132,13 @@ class PackageExport:
             checks |= check_quality(target, model, sequences)
             checks |= source_figures(self._source.weight_types)
         return checks
+
+    def _write_successors(self, target: HostTarget, tokenizer: PreTrainedTokenizerFast, num_parameters: int) -> Path:
+        text = text_tokenizer(self._source, tokenizer)
+        num_tokens = num_table_tokens(target.manifest.vocab_size, num_parameters)
+        path = self._folder / SUCCESSORS_NAME
+        measure_successors(target, text, num_tokens).write(path, text.fingerprint())
+        return path
 
     def _sequences(self, texts: TextSet, tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[list[int]]:
         """Token ids of texts as the model meets them, none longer than its context."""

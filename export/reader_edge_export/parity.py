@@ -15,8 +15,7 @@ from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.package.manifest import HALF_PRECISIONS
-from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS, Manifest
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
 # fp32 noise stays near 1e-6 of the logits' scale on small models and grows with depth; a wrong mask gives 0.1 and more.
@@ -43,9 +42,8 @@ class TreeCase:
     trees: list[DraftTree]
 
     @classmethod
-    def draw(cls, package: ModelPackage, text_ids: list[int]) -> "TreeCase":
+    def draw(cls, manifest: Manifest, text_ids: list[int]) -> "TreeCase":
         """Prompts from a text; where windows are short, the first prompt is longer than one."""
-        manifest = package.manifest
         window = manifest.sliding_window or 0
         longest = manifest.max_context - len(_PARENTS)
         lengths = [20 if window > _LONGEST_WINDOW_TESTED else max(20, window + 8), 9]

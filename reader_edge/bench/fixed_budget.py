@@ -14,6 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,14 @@ def bench_budgets(
     Fresh drafters know nothing but what ships with them, and so have no history. datastores: files, which are used in
     sets of their own. on_progress: told answers done and answers in all.
     """
-    opened = open_datastores(datastores, engine.tokenizer.fingerprint(), engine.package.manifest.vocab_size)
-    sets = list(_source_sets(bool(datastores)))
+    fingerprint = engine.tokenizer.fingerprint()
+    opened = open_datastores(datastores, fingerprint, engine.package.manifest.vocab_size)
+    table = SuccessorTable.of_package(engine.package, fingerprint)
+    sets = list(_source_sets(bool(datastores), table is not None))
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = _drafter(names, num_nodes, opened if "datastore" in names else ())
+        drafter = _drafter(names, num_nodes, opened, table)
         requests = []
         for question in questions:
             if not is_warm:
@@ -98,19 +101,26 @@ def answer_at(
     return request
 
 
-def _source_sets(has_datastores: bool) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def _source_sets(has_datastores: bool, has_table: bool) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """What is drafted from, fresh and warm."""
-    for is_warm, uses_logits, uses_datastores in itertools.product((False, True), repeat=3):
-        if uses_datastores <= has_datastores:
-            uses = {"context": True, "history": is_warm, "logits": uses_logits, "datastore": uses_datastores}
-            yield is_warm, tuple(name for name, is_used in uses.items() if is_used)
+    said_by_target = [(), ("logits",), ("logits", "table")]
+    for is_warm, said, uses_datastores in itertools.product((False, True), said_by_target, (False, True)):
+        if uses_datastores <= has_datastores and ("table" in said) <= has_table:
+            history, datastore = ("history",) * is_warm, ("datastore",) * uses_datastores
+            yield is_warm, ("context", *history, *said, *datastore)
 
 
-def _drafter(names: Sequence[str], num_nodes: int, datastores: Sequence[Datastore]) -> RetrievalDrafter:
+def _drafter(
+    names: Sequence[str], num_nodes: int, datastores: Sequence[Datastore], table: SuccessorTable | None
+) -> RetrievalDrafter:
     config = DraftConfig(
         max_nodes=num_nodes + 1,
         max_depth=MAX_DEPTH,
         is_history_used="history" in names,
         is_logits_used="logits" in names,
     )
-    return RetrievalDrafter(config, datastores=datastores).wait()
+    return RetrievalDrafter(
+        config,
+        datastores=datastores if "datastore" in names else (),
+        table=table if "table" in names else None,
+    ).wait()

@@ -29,6 +29,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.target import Target
 
@@ -142,7 +143,8 @@ class _Prover:
         sources = SOURCE_SETS.get(name, frozenset())
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
-        return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else []).wait()
+        table = SuccessorTable.of_package(self.engine.package, self.engine.tokenizer.fingerprint())
+        return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else [], table=table).wait()
 
     def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""

@@ -67,7 +67,7 @@ def test_a_token_gets_the_same_bits_at_every_width(target: HostTarget) -> None:
 
 
 def test_nodes_of_a_ragged_batch_get_the_bits_of_plain_decoding(target: HostTarget, package: ModelPackage) -> None:
-    checks = check_tree_against_decoding(target, TreeCase.draw(package, TEXT))
+    checks = check_tree_against_decoding(target, TreeCase.draw(package.manifest, TEXT))
     assert checks["tree_rows_equal"] == 1
 
 

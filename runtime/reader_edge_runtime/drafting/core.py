@@ -22,6 +22,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.source import NO_PROPOSALS, Proposal, pack_proposals
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
 
 _MAX_NODES = 256
@@ -33,6 +34,7 @@ class DraftingCore:
     """History, learned parameters and working memory, shared by all requests of an engine; one caller at a time.
 
     parameters: of the mixture, learned in place. source_names: of further sources than those compiled in.
+    table: the target's likely successors, known to begin with.
     """
 
     def __init__(
@@ -41,11 +43,12 @@ class DraftingCore:
         parameters: Float32Array | None = None,
         source_names: Sequence[str] = (),
         datastores: Sequence[Datastore] = (),
+        table: SuccessorTable | None = None,
     ) -> None:
         self.config = config
         self.names = (*layout.SOURCES[:4], *source_names)
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
-        self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0)
+        self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0, table)
         self.datastores = DatastoreSet(datastores)
         self.parameters = shipped_parameters() if parameters is None else parameters.copy()
         self.work: Int32Array = np.zeros(layout.WORK, np.int32)

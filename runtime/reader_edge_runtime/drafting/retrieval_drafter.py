@@ -16,6 +16,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
@@ -29,6 +30,8 @@ _MAX_UNLEARNED = 64
 class RetrievalDrafter:
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
+    table: the target's likely successors of single tokens, where its package has them.
+
     Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
     began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
     """
@@ -39,6 +42,7 @@ class RetrievalDrafter:
         sources: Sequence[Source] = (),
         datastores: Sequence[Datastore] = (),
         history_file: HistoryFile | None = None,
+        table: SuccessorTable | None = None,
     ) -> None:
         self.config = config
         self.sources = SourceSet(sources)
@@ -46,6 +50,7 @@ class RetrievalDrafter:
         self.wants_hidden_states = self.sources.wants_hidden_states
         self._datastores = tuple(datastores)
         self._history_file = history_file
+        self._table = table
         self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
@@ -131,7 +136,9 @@ class RetrievalDrafter:
     def _new_core(self) -> "DraftingCore":
         from reader_edge_runtime.drafting.core import DraftingCore
 
-        return DraftingCore(self.config, source_names=self.sources.names, datastores=self._datastores)
+        return DraftingCore(
+            self.config, source_names=self.sources.names, datastores=self._datastores, table=self._table
+        )
 
 
 class RetrievalRequest:

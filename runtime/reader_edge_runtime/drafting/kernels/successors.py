@@ -43,9 +43,9 @@ RANK_BUCKET = np.array([0, 1, 2, 3, 4, 4, 5, 5], np.int32)
 NUM_RANKS = 6
 FIRST_NAMED_CLASS = LEVELS
 
-_LOWEST_P = np.float32(1 / (1 + math.exp(-LOWEST_LOG_ODDS)))
+LOWEST_P = np.float32(1 / (1 + math.exp(-LOWEST_LOG_ODDS)))
 # A record's level is the number of these that its best successor's probability reaches.
-_LEVEL_EDGES = np.array([0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95], np.float32)
+LEVEL_EDGES = np.array([0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95], np.float32)
 # How far a record moves towards new probabilities.
 TOKEN_SHARE = np.float32(0.3)
 PAIR_SHARE = np.float32(0.5)
@@ -147,10 +147,10 @@ def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Arra
             if probabilities[i] > probabilities[best]:
                 best = i
         p = probabilities[best] if num else np.float32(0)
-        if not p > _LOWEST_P:
+        if not p > LOWEST_P:
             break
         if named == 0:
-            while level < LEVELS - 1 and p >= _LEVEL_EDGES[level]:
+            while level < LEVELS - 1 and p >= LEVEL_EDGES[level]:
                 level += 1
         record[NAMED + named] = token_ids[best]
         number: Number = min(np.int64(p * np.float32(65536)), 65535)

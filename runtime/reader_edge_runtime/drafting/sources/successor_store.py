@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.kernels import successors
 from reader_edge_runtime.drafting.kernels.arrays import Int32Table, Successors
 from reader_edge_runtime.drafting.kernels.kernel import packed
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
 
 _FIRST_TOKENS = 1 << 10
@@ -19,15 +21,20 @@ class SuccessorStore:
     """What the target said when a token, and a pair of tokens, was last scored.
 
     max_pairs: pairs that are kept, rounded up to a power of two; with 0 nothing is ever learned.
+    table: what it knows to begin with; what is learned moves its records like all others.
     arrays: as kernels/successors.py lays them out; replaced when the first grows, to the highest token id seen.
     """
 
-    def __init__(self, max_pairs: int) -> None:
+    def __init__(self, max_pairs: int, table: SuccessorTable | None = None) -> None:
         self.max_pairs = max_pairs
         num_rows = 1 << (max(max_pairs, successors.WAYS) - 1).bit_length() if max_pairs else successors.WAYS
         num_tokens = _FIRST_TOKENS if max_pairs else 0
         self._take(Successors(*(np.zeros((num, successors.RECORD), np.int32) for num in (num_tokens, num_rows))))
         self._work = packed(successors.Work(np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.float32)))
+        if table is not None and max_pairs:
+            if len(table) > num_tokens:
+                self._grow(len(table) - 1)
+            self.arrays.after_token[: len(table)] = _records(table)
 
     def learn(self, scored: ScoredTree, text: Sequence[int]) -> None:
         """Record the target's best successors of a tree's nodes. text: the request's, to the tree's root at least."""
@@ -67,3 +74,21 @@ class SuccessorStore:
     def _take(self, arrays: Successors) -> None:
         self.arrays = arrays
         self._packed = packed(arrays)
+
+
+def _records(table: SuccessorTable) -> Int32Table:
+    """A table's rows as `successors.learn` would have recorded them, with no token before."""
+    num, most = len(table), min(table.token_ids.shape[1], successors.MAX_SUCCESSORS)
+    shares = np.exp(table.logits[:, :most] - table.logits[:, :1])
+    shares /= shares.sum(axis=1, keepdims=True)
+    is_named = shares > successors.LOWEST_P
+    numbers: npt.NDArray[np.uint16] = np.zeros((num, successors.MAX_SUCCESSORS), np.uint16)
+    numbers[:, :most] = np.where(is_named, np.minimum(shares * 65536, 65535), 0)
+    levels = np.searchsorted(successors.LEVEL_EDGES, shares[:, 0], side="right")
+    records: Int32Table = np.zeros((num, successors.RECORD), np.int32)
+    records[:, [successors.BEFORE, successors.FURTHER]] = -1
+    records[:, successors.TOKEN] = np.arange(num)
+    records[:, successors.NUM_AND_LEVEL] = is_named.sum(axis=1) * LEVELS + levels
+    records[:, successors.NAMED : successors.NAMED + most] = np.where(is_named, table.token_ids[:, :most], 0)
+    records[:, successors.NUMBERS :] = numbers.view(np.int32)
+    return records

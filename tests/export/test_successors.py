@@ -1,0 +1,55 @@
+"""A package's successor table says what the package says after each token."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge import Engine, GenerationConfig
+from reader_edge_export import ExportOptions, export_model, successors
+from reader_edge_export.parity import logits_after
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.tiny_models import VOCAB_SIZE
+
+Exported = Callable[[str, str, str], Path]
+
+
+def table_of(package: ModelPackage) -> SuccessorTable:
+    table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_table_is_what_decoding_says_after_each_token(exported: Exported, precision: str) -> None:
+    package = ModelPackage.open(exported("llama", precision, "exact"))
+    table, target = table_of(package), HostTarget.open(package)
+    question = Tokenizer.open(package).encode_chat([{"role": "user", "content": "Tell me something."}])
+    question = question[-package.manifest.max_context // 2 :]
+    assert table.token_ids.shape == (VOCAB_SIZE, package.manifest.top_k)
+    for token in (0, 7, VOCAB_SIZE - 1):
+        logits = logits_after(target, question, [token], 1)[0]
+        assert table.token_ids[token].tolist() == np.argsort(-logits, kind="stable")[: package.manifest.top_k].tolist()
+        np.testing.assert_array_equal(table.logits[token], logits[table.token_ids[token]])
+
+
+def test_large_vocabularies_are_asked_for_their_first_tokens() -> None:
+    assert successors.num_table_tokens(49_152, 135_000_000) < 49_152
+    assert successors.num_table_tokens(VOCAB_SIZE, 1000) == VOCAB_SIZE
+
+
+def test_a_table_fits_the_shortest_context(source: Path, tmp_path: Path) -> None:
+    export_model(source, tmp_path / "out", ExportOptions(precision="fp32", max_context=16))
+    assert len(table_of(ModelPackage.open(tmp_path / "out"))) == VOCAB_SIZE
+
+
+def test_answers_drafted_from_a_table_are_the_plain_ones(exported: Exported) -> None:
+    engine = Engine.load(exported("llama", "int8", "exact"))
+    answers = [
+        engine.generate("the cat", GenerationConfig(max_tokens=40, is_drafted=drafted)) for drafted in (False, True)
+    ]
+    assert answers[0].token_ids == answers[1].token_ids
