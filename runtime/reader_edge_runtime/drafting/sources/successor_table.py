@@ -51,6 +51,7 @@ class SuccessorTable:
             token_ids.dtype == np.int32
             and logits.dtype == np.float32
             and token_ids.ndim == 2
+            and token_ids.size > 0
             and token_ids.shape == logits.shape
             and len(token_ids) <= vocab_size
             and ((token_ids >= 0) & (token_ids < vocab_size)).all()
