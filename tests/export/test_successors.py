@@ -42,8 +42,8 @@ def test_large_vocabularies_are_asked_for_their_first_tokens() -> None:
     assert successors.num_table_tokens(VOCAB_SIZE, 1000) == VOCAB_SIZE
 
 
-def test_a_table_fits_the_shortest_context(source: Path, tmp_path: Path) -> None:
-    export_model(source, tmp_path / "out", ExportOptions(precision="fp32", max_context=16))
+def test_a_table_fits_a_short_context(source: Path, tmp_path: Path) -> None:
+    export_model(source, tmp_path / "out", ExportOptions(precision="fp32", max_context=24))
     assert len(table_of(ModelPackage.open(tmp_path / "out"))) == VOCAB_SIZE
 
 
