@@ -36,11 +36,12 @@ BlockLinear::BlockLinear(const KernelAttributes& attributes, bool has_bias)
 // Rows as bytes, in memory that a thread keeps from call to call.
 BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
   thread_local Scratch<std::int8_t> kept_values;
-  thread_local Scratch<std::int32_t> kept_offsets;
+  thread_local Scratch<std::int32_t> kept_offsets, kept_totals;
   thread_local Scratch<float> kept_scales;
   const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes, num_blocks = weight_.num_blocks();
   std::int8_t* const values = kept_values.take(static_cast<std::int64_t>(tasks.num_rows * stride));
   std::int32_t* const offsets = kept_offsets.take(static_cast<std::int64_t>(tasks.num_rows * num_blocks));
+  std::int32_t* const totals = kept_totals.take(static_cast<std::int64_t>(tasks.num_rows));
   float* const scales = kept_scales.take(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
     thread_local Scratch<float> kept_row;
@@ -48,9 +49,9 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTas
     std::int8_t* const bytes = values + index * stride;
     const float largest = spread_.apply(rows + index * num_inputs, spread);
     scales[index] = round_row(spread, largest, num_inputs, reinterpret_cast<std::uint8_t*>(bytes), stride, 0);
-    order_blocks(bytes, num_blocks, offsets + index * num_blocks);
+    totals[index] = order_blocks(bytes, num_blocks, offsets + index * num_blocks);
   });
-  return {values, stride, offsets, scales, tasks.num_rows};
+  return {values, stride, offsets, totals, scales, tasks.num_rows};
 }
 
 void BlockLinear::compute(KernelCall& call) const {
@@ -70,9 +71,9 @@ void BlockLinear::compute(KernelCall& call) const {
   const BlockRows all = rounded(call, rows.data, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const BlockRows group{all.values + first_row * all.stride, all.stride, all.offsets + first_row * num_blocks,
-                          all.scales + first_row, count};
+                          all.totals + first_row, all.scales + first_row, count};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t panel = first; panel < last; ++panel) multiply_panel(group, weight_, panel, scales_.data(), outputs);
+    multiply_panels(group, weight_, first, last, scales_.data(), outputs);
     if (bias_ != nullptr) {
       add_bias(bias_, first * kPanelOutputs, std::min(last * kPanelOutputs, num_outputs), count, outputs, num_outputs);
     }

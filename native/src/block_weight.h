@@ -7,7 +7,7 @@
 
 namespace reader_edge {
 
-constexpr std::size_t kPanelOutputs = 16;
+constexpr std::size_t kPanelOutputs = 32;
 constexpr std::size_t kBlockInputs = 32;
 constexpr std::size_t kBlockBytes = kBlockInputs / 2;  // of an output
 

@@ -20,14 +20,14 @@ from tests.runtime.execution.native_operator import Operator, left_to_kernels, n
 Float32Array = npt.NDArray[np.float32]
 Arrays = Sequence[npt.NDArray[Any]]  # of a BlockMatrix, in its order
 
-NUM_ROWS = (1, 3, 12, 17, 90)
+NUM_ROWS = (1, 3, 8, 9, 12, 90)  # of two sequences each; 17 rows and more have their weights unpacked first
 
 pytestmark = needs_kernels
 
 
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"),
-    [(1, 5), (8, 1), (37, 3), (100, 37), (48, 288), (576, 40), (4864, 3)],
+    [(1, 5), (8, 1), (37, 3), (100, 37), (48, 288), (512, 33), (576, 40), (4864, 3)],
 )
 def test_products_of_blocks_keep_the_bits(num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(num_inputs)
@@ -62,8 +62,10 @@ def test_the_largest_sums_keep_the_bits(tmp_path: Path) -> None:
     num_inputs = num_blocks * 32
     arrays: Arrays = [values, block_scales, np.ones(2, np.float32), np.ones(num_inputs, np.float32), hadamard(1)]
     operator = _operator(tmp_path, arrays, None)
-    (product,) = operator.check(rows=np.ones((1, 1, num_inputs), np.float32))
-    np.testing.assert_allclose(product[0, 0], np.array([-120, 120]) * num_inputs, rtol=1e-6)
+    for num_rows in (1, 20):
+        (product,) = operator.check(rows=np.ones((1, num_rows, num_inputs), np.float32))
+        expected = np.tile(np.array([-120, 120]) * num_inputs, (num_rows, 1))
+        np.testing.assert_allclose(product[0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
