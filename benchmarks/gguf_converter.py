@@ -1,9 +1,10 @@
 """Hugging Face checkpoint of a Llama or Qwen2 shape -> GGUF, and llama.cpp's own quantisation of it.
 
-    python gguf_converter.py CHECKPOINT OUT.gguf f32|q8_0|q4_0|...
+    python gguf_converter.py CHECKPOINT OUT.gguf f32|q8_0|q4_0|... [NUM_LAYERS VOCAB_SIZE]
     python gguf_converter.py FILE.gguf OUT.gguf f32|q8_0|q4_0|...     (f32 widens a file of any type)
 
-Runs in llama.cpp's environment. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+NUM_LAYERS and VOCAB_SIZE: repeat what a checkpoint of one layer has. Runs in llama.cpp's environment.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import json
@@ -31,16 +32,17 @@ def main() -> None:
     if checkpoint.is_file():
         quantise(checkpoint, out, FILE_TYPES[kind])
     elif kind == "f32":
-        write_gguf(checkpoint, out)
+        write_gguf(checkpoint, out, *map(int, sys.argv[4:]))
     else:
         unquantised = out.with_name(f"{out.name}.f32")
-        write_gguf(checkpoint, unquantised)
+        write_gguf(checkpoint, unquantised, *map(int, sys.argv[4:]))
         quantise(unquantised, out, FILE_TYPES[kind])
         unquantised.unlink()
 
 
-def write_gguf(checkpoint: Path, out: Path) -> None:
+def write_gguf(checkpoint: Path, out: Path, num_layers: int | None = None, vocab_size: int | None = None) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
+    config |= {"num_hidden_layers": num_layers, "vocab_size": vocab_size} if num_layers else {}
     architecture = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_block_count(config["num_hidden_layers"])
@@ -61,10 +63,14 @@ def write_gguf(checkpoint: Path, out: Path) -> None:
             array: FloatArray = tensors.get_tensor(name).float().numpy()
             if config["model_type"] == "llama":
                 array = interleave_rotary(name, array, config)
-            gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-            if gguf_name is None:
-                raise ValueError(f"llama.cpp has no name for the tensor {name}.")
-            writer.add_tensor(gguf_name, array)
+            if "embed_tokens" in name:
+                array = np.resize(array, (config["vocab_size"], array.shape[1]))
+            for layer in range(num_layers or 1) if ".layers.0." in name else (0,):
+                repeated = name.replace(".layers.0.", f".layers.{layer}.")
+                gguf_name = names.get_name(repeated, try_suffixes=(".weight", ".bias"))
+                if gguf_name is None:
+                    raise ValueError(f"llama.cpp has no name for the tensor {repeated}.")
+                writer.add_tensor(gguf_name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.pass_contenders import pass_contenders
 from benchmarks.real_source import place_source, real_contenders, shape_of
-from benchmarks.runtimes import ROOT, RUNTIMES, SHAPES, Command, Contender, contenders
+from benchmarks.runtimes import DEEP_SHAPES, ROOT, RUNTIMES, SHAPES, Command, Contender, contenders
 
 
 class StepError(Exception):
@@ -72,12 +72,15 @@ def read_failures(cache: Path) -> dict[str, str]:
 
 
 def write_source(shape: str, cache: Path) -> None:
-    out = cache / "models" / shape / "source"
-    if shape != "demo" and not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name("source.partial")
-        run([sys.executable, ROOT / "scripts" / "random_model", shape, partial], cache, {})
-        partial.rename(out)
+    """The checkpoints that conversions of a shape start from."""
+    names = {"source": shape, "layer": f"{shape}-layer"} if shape in DEEP_SHAPES else {"source": shape}
+    for kind, name in names.items() if shape != "demo" else ():
+        out = cache / "models" / shape / kind
+        if not out.exists():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            partial = out.with_name(f"{kind}.partial")
+            run([sys.executable, ROOT / "scripts" / "random_model", name, partial], cache, {})
+            partial.rename(out)
 
 
 def install(contender: Contender) -> None:
@@ -104,7 +107,9 @@ def convert(contender: Contender, shape: str) -> None:
     partial = out.with_name(f"{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     precision, _, _ = contender.precision.partition(" ")
-    command = contender.runtime.convert(contender.python, contender.source(shape), partial, precision)
+    deepen = contender.runtime.deepen if shape in DEEP_SHAPES else None
+    converter, sizes = (deepen, DEEP_SHAPES[shape]) if deepen else (contender.runtime.convert, ())
+    command = [*converter(contender.python, contender.source(shape), partial, precision), *sizes]
     run(command, contender.cache, contender.environment)
     partial.rename(out)
 

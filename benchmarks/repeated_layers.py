@@ -1,27 +1,47 @@
 """A package as deep and as wide as a large model, from the export of one of its layers.
 
-All layers share that layer's weights, so making it takes seconds. A pass still reads them from memory once a layer
-where a layer is larger than the device's cache. The text means nothing, the passes cost what the shape costs.
+    python -m benchmarks.repeated_layers SOURCE OUT PRECISION NUM_LAYERS VOCAB_SIZE
+
+The export of a whole one takes several times the memory that the package runs in. The text means nothing, the passes
+cost what the shape costs: all layers hold the same numbers, each in memory of its own, unless they are told to share
+it. Then a pass still reads them from memory once a layer where a layer is larger than the device's cache.
 """
 
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from benchmarks.runtimes import export_command
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 
+NORMS = ("RMSNormalization", "Pow")  # with what a norm begins; its input is the sum of the layers below
 
-def repeat_layer(package: ModelPackage, out: Path, num_layers: int, vocab_size: int) -> ModelPackage:
+
+def main() -> None:
+    source, out, precision, num_layers, vocab_size = sys.argv[1:]
+    with tempfile.TemporaryDirectory(dir=Path(out).parent) as folder:
+        layer = Path(folder) / "layer"
+        subprocess.run(export_command(Path(sys.executable), Path(source), layer, precision), check=True)
+        repeat_layer(ModelPackage.open(layer), Path(out), int(num_layers), int(vocab_size))
+
+
+def repeat_layer(
+    package: ModelPackage, out: Path, num_layers: int, vocab_size: int, is_shared: bool = False
+) -> ModelPackage:
     """Write the package of one layer to `out` with `num_layers` of it, its vocabulary's rows repeated to `vocab_size`.
 
-    For packages in half precision, whose norms are single operators.
+    is_shared: whether all layers have the same weights in memory.
     """
     model = ir.load(package.path(GRAPH_NAME))
-    _repeat(model.graph, num_layers)
+    _repeat(model.graph, num_layers, is_shared)
     _widen(model.graph, package.manifest.vocab_size, vocab_size)
     out.mkdir(parents=True)
     ir.save(model, out / GRAPH_NAME, external_data=WEIGHTS_NAME)
@@ -45,16 +65,17 @@ def streamed_bytes(package: ModelPackage) -> int:
     return num_bytes
 
 
-def _repeat(graph: ir.Graph, num_layers: int) -> None:
-    norms = [node for node in graph if node.op_type == "RMSNormalization"]
+def _repeat(graph: ir.Graph, num_layers: int, is_shared: bool) -> None:
+    norms = [node for node in graph if node.op_type in NORMS]
     values = {value.name: value for value in (*graph.inputs, *graph.outputs)}
     source, result, last = norms[0].inputs[0], norms[-1].inputs[0], norms[-1]
     assert source is not None
     assert result is not None
     layer = _nodes_between([source, values["past_key.0"], values["past_value.0"]], last)
+    ends = list(result.uses())  # the last norm's
     above = result
     for index in range(1, num_layers):
-        copies: dict[ir.Value, ir.Value] = {source: above}
+        copies = {source: above} | ({} if is_shared else _weights_of(layer, graph, index))
         for kind in ("key", "value"):
             past = values[f"past_{kind}.0"]
             copies[past] = ir.Value(name=f"past_{kind}.{index}", shape=past.shape, type=past.type)
@@ -66,7 +87,20 @@ def _repeat(graph: ir.Graph, num_layers: int) -> None:
             present.name = f"present_{kind}.{index}"
             graph.outputs.append(present)
         above = copies[result]
-    last.replace_input_with(0, above)
+    for node, position in ends:
+        node.replace_input_with(position, above)
+
+
+def _weights_of(layer: list[ir.Node], graph: ir.Graph, index: int) -> dict[ir.Value, ir.Value]:
+    """Matrices of a layer -> another's with the same numbers; what several nodes read, all layers of a model share."""
+    weights: dict[ir.Value, ir.Value] = {}
+    read = Counter(value for node in layer for value in node.inputs if value is not None)
+    for value, num_readers in read.items():
+        if value.const_value is not None and len(value.const_value.shape) > 1 and num_readers == 1:
+            tensor = ir.Tensor(value.const_value.numpy(), name=f"{value.name}.{index}")
+            weights[value] = ir.Value(name=tensor.name, shape=value.shape, type=value.type, const_value=tensor)
+            graph.register_initializer(weights[value])
+    return weights
 
 
 def _nodes_between(sources: list[ir.Value], last: ir.Node) -> list[ir.Node]:
@@ -95,12 +129,16 @@ def _copied(node: ir.Node, copies: dict[ir.Value, ir.Value]) -> ir.Node:
 def _widen(graph: ir.Graph, old_size: int, vocab_size: int) -> None:
     for value in graph.initializers.values():
         array = value.const_value
-        if array is not None and len(array.shape) == 2 and array.shape[0] == old_size:
+        if array is not None and array.shape and array.shape[0] == old_size:
             stored = array.numpy()
-            rows = np.resize(stored, (vocab_size, stored.shape[1]))
+            rows = np.resize(stored, (vocab_size, *stored.shape[1:]))
             value.const_value = ir.Tensor(rows, name=value.name)
             value.shape = value.const_value.shape
     for node in graph:
         for output in node.outputs:
             if output.shape is not None and old_size in output.shape:
                 output.shape = ir.Shape([vocab_size if size == old_size else size for size in output.shape])
+
+
+if __name__ == "__main__":
+    main()

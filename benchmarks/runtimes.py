@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "models" / "demo" / "checkpoint"
 SHAPES = ("qwen2.5-0.5b", "smollm2-135m")
+DEEP_SHAPES = {"qwen2.5-3b": ("36", "151936")}  # layers, vocabulary
 THREADS = 2
 OUR_PATH = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))  # this checkout's packages
 
@@ -33,6 +34,8 @@ class Runtime:
     requirements: what pip installs in its own environment; none means this one. unwanted: packages that they bring and
     that do harm. precisions: name -> bits of a weight; what stands behind a blank in the name is for the worker.
     convert: (python, source, out, precision) -> command; None where the source is loaded as it is.
+    deepen: the same from one layer of a shape in DEEP_SHAPES, for runtimes whose converters would hold a whole one in
+    memory several times; the shape's sizes come behind.
     lookup: its own drafting, for modelling; None for reader-edge, whose drafter is replayed itself.
     """
 
@@ -42,6 +45,7 @@ class Runtime:
     requirements: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
     convert: Callable[[Path, Path, Path, str], Command] | None = None
+    deepen: Callable[[Path, Path, Path, str], Command] | None = None
     lookup: Lookup | None = None
 
 
@@ -50,6 +54,10 @@ def export_command(python: Path, source: Path, out: Path, precision: str) -> Com
     weights, _, kv = precision.partition("-kv-")
     command: Command = [python, "-m", "reader_edge", "export", source, out, "--precision", weights]
     return [*command, "--kv", kv] if kv else command
+
+
+def _repeated_layers(python: Path, source: Path, out: Path, precision: str) -> Command:
+    return [python, "-m", "benchmarks.repeated_layers", source, out, precision]
 
 
 def _onnxruntime_genai(python: Path, source: Path, out: Path, precision: str) -> Command:
@@ -77,6 +85,7 @@ RUNTIMES = (
         {"int8": 8, "int8 no-native": 8, "int4": 4, "fp32": 32},
         (f"{ROOT}[cpu,export]", str(ROOT / "native")),
         convert=export_command,
+        deepen=_repeated_layers,
     ),
     Runtime(
         "transformers",
@@ -111,6 +120,7 @@ RUNTIMES = (
         {"q8_0": 8, "q4_0": 4, "f32": 32},
         ("llama-cpp-python==0.3.36", "gguf==0.19.0", "torch==2.13.0", "safetensors==0.8.0"),
         convert=_llama_cpp,
+        deepen=_llama_cpp,
         lookup=Lookup(max_ngram=2, min_ngram=1, num_tokens=2, takes_last=False),
     ),
 )
@@ -147,8 +157,11 @@ class Contender:
         return variables
 
     def source(self, shape: str) -> Path:
-        """The Hugging Face checkpoint that all conversions of a shape start from."""
-        return DEMO if shape == "demo" else self.cache / "models" / shape / "source"
+        """The Hugging Face checkpoint that its conversion of a shape starts from."""
+        if shape == "demo":
+            return DEMO
+        is_layer = shape in DEEP_SHAPES and self.runtime.deepen is not None
+        return self.cache / "models" / shape / ("layer" if is_layer else "source")
 
     def converted(self, shape: str) -> Path:
         """Where its conversion of a shape is kept."""

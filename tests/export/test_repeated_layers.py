@@ -11,6 +11,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
@@ -19,10 +20,29 @@ TOKENS = [5, 9, 13, 21, 34]
 
 
 def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Path) -> None:
+    source, package = _repeated(tmp_path, ExportOptions("fp16", "fast"), is_shared=True)
+    _assert_deeper(package, source, tmp_path, tolerance=5e-3)
+    head, layer = 2 * 64 * VOCAB_SIZE, streamed_bytes(ModelPackage.open(tmp_path / "one")) - 2 * 64 * VOCAB_SIZE
+    assert streamed_bytes(package) == 3 * layer + head + 2 * 64 * 100
+
+
+def test_repeated_layers_in_few_bits_have_weights_of_their_own(tmp_path: Path) -> None:
+    source, package = _repeated(tmp_path, ExportOptions("int8"), is_shared=False)
+    _assert_deeper(package, source, tmp_path, tolerance=0.1)
+    one, three = (ModelPackage.open(tmp_path / name).path(WEIGHTS_NAME).stat().st_size for name in ("one", "three"))
+    assert three - one > 2 * (4 * 64 * 64 + 3 * 64 * 128)
+
+
+def _repeated(tmp_path: Path, options: ExportOptions, is_shared: bool) -> tuple[Path, ModelPackage]:
+    """A source of one layer, and its package made three layers deep."""
     source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=1, tie_word_embeddings=False)
-    export_model(source, tmp_path / "one", ExportOptions("fp16", "fast"))
-    package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100)
+    export_model(source, tmp_path / "one", options)
+    package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100, is_shared)
     package.check_files()
+    return source, package
+
+
+def _assert_deeper(package: ModelPackage, source: Path, tmp_path: Path, tolerance: float) -> None:
     target = HostTarget.open(package, 1)
     cache = target.new_cache(1, len(TOKENS))
     wanted = Pass(0, [DraftTree.chain(TOKENS)], [range(len(TOKENS))], wants_logits=True)
@@ -30,10 +50,8 @@ def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Pa
 
     expected = chain_logits(_three_layers(source, tmp_path / "deeper"), TOKENS).numpy()
     assert logits.shape == (len(TOKENS), VOCAB_SIZE + 100)
-    np.testing.assert_allclose(logits[:, :VOCAB_SIZE], expected, atol=5e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(logits[:, :VOCAB_SIZE], expected, atol=tolerance * np.abs(expected).max())
     np.testing.assert_array_equal(logits[:, VOCAB_SIZE:], logits[:, :100])
-    head, layer = 2 * 64 * VOCAB_SIZE, streamed_bytes(ModelPackage.open(tmp_path / "one")) - 2 * 64 * VOCAB_SIZE
-    assert streamed_bytes(package) == 3 * layer + head + 2 * 64 * 100
 
 
 def _three_layers(source: Path, folder: Path) -> PreTrainedModel:
