@@ -156,7 +156,8 @@ def _stored_for(source: ModelSource) -> StoredModel:
 
 def _package_of(source: ModelSource) -> Path:
     """Where the package that a model is run as belongs."""
-    return _stored_for(source).package("int8", f"{FORMAT_VERSION} {_source_key(source.path)}")
+    kind = "gguf" if is_gguf(source.path) else "int8"  # a file itself says what it becomes
+    return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source.path)}")
 
 
 def _exported(source: ModelSource) -> Path:
@@ -170,7 +171,7 @@ def _exported(source: ModelSource) -> Path:
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
-            options = ExportOptions(precision="int8", attention="exact")
+            options = ExportOptions()
             report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
             if report.warning is not None:
                 click.echo(f"Warning: {report.warning}", err=True)

@@ -64,12 +64,36 @@ def write_gguf(
         if tensor.dtype.kind == "i":
             writer.add_tensor(name, tensor)
         else:
-            writer.add_tensor(name, gguf.quantize(tensor, tensor_kind), raw_dtype=tensor_kind)
+            writer.add_tensor(name, _stored(tensor, tensor_kind), raw_dtype=tensor_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _stored(tensor: Array, kind: gguf.GGMLQuantizationType) -> Array:
+    """A tensor in a type; where only llama.cpp can round to it, other values of this shape."""
+    try:
+        return gguf.quantize(tensor, kind)
+    except NotImplementedError:
+        return random_rows(kind, tensor.shape, np.random.default_rng(tensor.size))
+
+
+def random_rows(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Rows (J, bytes) of a matrix (J, K): any codes and integers, and numbers in fp16 that leave weights near 0.1."""
+    block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (shape[0], shape[1] // block_size, type_size)).astype(np.uint8)
+    for place in _HALVES[kind.name]:
+        halves = rng.normal(scale=2e-4 if kind.name.endswith("_K") else 1e-2, size=(*blocks.shape[:2], 1))
+        blocks[..., place : place + 2] = halves.astype(np.float16).view(np.uint8)
+    return blocks.reshape(shape[0], -1)
+
+
+_HALVES = {  # where numbers in fp16 lie in a block
+    **{"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)},
+    **{"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)},
+}
 
 
 def small_tensors(vocab_size: int) -> dict[str, Array]:

@@ -62,15 +62,15 @@ class Calibration:
 
     def inputs_of(self, weight: Float32Array) -> InputMoments:
         """Of a matrix (K, J), as a graph multiplies by it."""
-        return self._moments[_key(weight)]
+        return self._moments[matrix_key(weight)]
 
     def moments_for(self, weight: Float32Array) -> InputMoments:
         """Those to count rows in, none so far; matrices that are equal share them."""
-        return self._moments.setdefault(_key(weight), InputMoments.none(len(weight)))
+        return self._moments.setdefault(matrix_key(weight), InputMoments.none(len(weight)))
 
 
-def _key(weight: Float32Array) -> bytes:
-    """Of a matrix, whatever its order in memory: its edges tell it from the others of a model."""
+def matrix_key(weight: Float32Array) -> bytes:
+    """What a matrix (K, J) is known by, whatever its order in memory: its edges tell it from the others of a model."""
     return hashlib.sha256(repr(weight.shape).encode() + weight[0].tobytes() + weight[:, 0].tobytes()).digest()
 
 

@@ -15,6 +15,7 @@ from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_weights
@@ -24,10 +25,13 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, QU
 TOP_K = 8
 
 
-def write_graph(traced: Path, folder: Path, options: ExportOptions, calibration: Calibration) -> None:
+def write_graph(
+    traced: Path, folder: Path, options: ExportOptions, calibration: Calibration, kept: KeptWeights = NOTHING_KEPT
+) -> None:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
-    calibration: of the source; looked into for quantised weights only.
+    calibration: of the source; looked into for quantised weights only. kept: matrices that stay as they are.
+    Raises ExportError.
     """
     model = ir.load(traced)
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
@@ -49,7 +53,7 @@ def write_graph(traced: Path, folder: Path, options: ExportOptions, calibration:
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable", calibration)
+    store_weights(editor, options.precision, options.attention == "portable", calibration, kept)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

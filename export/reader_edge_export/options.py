@@ -1,28 +1,34 @@
 """What an export is asked for and what it did."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reader_edge_export.architectures import MIN_CONTEXT
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS, QUANTIZED_PRECISIONS
 
+AUTO = "auto"
 KV_TYPES = {"fp32": "float32", "int8": "int8"}  # numpy names
+
+_QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
+_CALIBRATED = ("int8", "int8-a16", "int4")
+_NEVER_PORTABLE = ("int4", "keep")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """How to export; checked when made. Raises ConfigError.
 
-    precision: one of PRECISIONS. attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
+    precision: one of PRECISIONS, or AUTO, see `precision_for`.
+    attention: one of ATTENTIONS ("exact" keeps speculation lossless bit for bit).
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
     kv: how the KV cache is stored, one of KV_TYPES; None takes `default_kv` of the precision and attention.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
-    precision: str = "int8"
+    precision: str = AUTO
     attention: str = "exact"
     max_context: int | None = None
     force: bool = False
@@ -30,17 +36,19 @@ class ExportOptions:
     kv: str | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"precision is {self.precision!r}, but must be one of {', '.join(PRECISIONS)}.")
+        if self.precision not in (AUTO, *PRECISIONS):
+            raise ConfigError(f"precision is {self.precision!r}, but must be one of {', '.join((AUTO, *PRECISIONS))}.")
         if self.attention not in ATTENTIONS:
             raise ConfigError(f"attention is {self.attention!r}, but must be one of {', '.join(ATTENTIONS)}.")
         if self.max_context is not None and self.max_context < MIN_CONTEXT:
             raise ConfigError(f"max_context is {self.max_context!r}, but must be {MIN_CONTEXT} or more.")
-        if self.precision == "int4" and self.attention == "portable":
-            raise ConfigError("precision 'int4' has no portable form: use 'int8', or attention 'exact' or 'fast'.")
+        if self.precision in _NEVER_PORTABLE and self.attention == "portable":
+            raise ConfigError(
+                f"precision {self.precision!r} has no portable form: use 'int8', or attention 'exact' or 'fast'."
+            )
         if self.precision in HALF_PRECISIONS and self.attention != "fast":
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
-        if self.calibration_text is not None and self.precision not in QUANTIZED_PRECISIONS:
+        if self.calibration_text is not None and self.precision not in (AUTO, *_CALIBRATED):
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
         if self.kv is not None:
             self._check_kv()
@@ -55,6 +63,16 @@ class ExportOptions:
             )
         if self.kv == "fp32" and self.precision in HALF_PRECISIONS:
             raise ConfigError(f"precision {self.precision!r} has a KV cache of its own type: leave kv out.")
+
+    def precision_for(self, is_kept: bool) -> str:
+        """One of PRECISIONS. is_kept: whether most of a source's weights can stay as they are.
+
+        AUTO is "keep" then, and else "int8"; also where a text to calibrate on is given, or a portable graph wanted.
+        """
+        if self.precision != AUTO:
+            return self.precision
+        stays = is_kept and self.calibration_text is None and self.attention != "portable"
+        return "keep" if stays else "int8"
 
     @property
     def kv_dtype(self) -> str:
@@ -80,7 +98,7 @@ def default_kv(precision: str, attention: str) -> str:
 
 
 def _can_round_cache(precision: str, attention: str) -> bool:
-    return precision in QUANTIZED_PRECISIONS and attention == "exact"
+    return precision in _QUANTIZED and attention == "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class ExportReport:
 
     warning: one sentence where the package strays further from its source than its precision should.
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
+    kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
     """
 
     out: Path
@@ -99,3 +118,5 @@ class ExportReport:
     stage_seconds: Mapping[str, float]
     warning: str | None = None
     weight_types: tuple[str, ...] = ()
+    kept_types: Mapping[str, int] = field(default_factory=dict)
+    other_types: Mapping[str, int] = field(default_factory=dict)

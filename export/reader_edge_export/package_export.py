@@ -1,6 +1,7 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from itertools import chain
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from reader_edge_export.calibration import Calibration, calibrate, max_calibration_tokens
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
+from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
@@ -40,7 +42,10 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 
 
 class PackageExport:
-    """One export of a checked source into an empty folder; calibration: what rounding may learn from."""
+    """One export of a checked source into an empty folder; calibration: what rounding may learn from.
+
+    other_types: after `run`, how many matrices of each type could not stay as they are, where others do.
+    """
 
     def __init__(
         self, source: Source, options: ExportOptions, calibration: TextSet, folder: Path, stages: Stages
@@ -50,13 +55,16 @@ class PackageExport:
         self._calibration = calibration
         self._folder = folder
         self._stages = stages
+        self.other_types: Mapping[str, int] = {}
 
     def run(self) -> Manifest:
         with self._stages.enter("loading the model"):
             model = self._source.load_model()
             tokenizer = self._source.load_tokenizer(vocab_size_of(model))
             check_chat_template(text_tokenizer(self._source, tokenizer), self._source.max_context)
-        layers = self._write_graph(model, self._calibrate(model, tokenizer))
+        kept = self._source.kept_weights(model) if self._options.precision == "keep" else NOTHING_KEPT
+        self.other_types = kept.num_others
+        layers = self._write_graph(model, self._calibrate(model, tokenizer, kept), kept)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -64,7 +72,7 @@ class PackageExport:
                 write_commit_graph(
                     self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
                 )
-            manifest = self._manifest(model, tokenizer, layers)
+            manifest = self._manifest(model, tokenizer, layers, kept)
         with self._stages.enter("checking against the source"):
             target = self._checked_target(ModelPackage(self._folder, manifest))
             manifest = replace(manifest, checks=self._check(target, model, tokenizer))
@@ -74,25 +82,29 @@ class PackageExport:
             write_manifest(self._folder, manifest)
         return manifest
 
-    def _calibrate(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Calibration:
-        if self._options.precision not in QUANTIZED_PRECISIONS:
+    def _calibrate(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, kept: KeptWeights) -> Calibration:
+        if self._options.precision not in QUANTIZED_PRECISIONS or not kept.needs_calibration:
             return Calibration()
         with self._stages.enter("calibrating"):
             max_tokens = max_calibration_tokens(model.num_parameters())
             return calibrate(model, self._sequences(self._calibration, tokenizer, max_tokens))
 
-    def _write_graph(self, model: PreTrainedModel, calibration: Calibration) -> list[AttentionLayer]:
+    def _write_graph(self, model: PreTrainedModel, calibration: Calibration, kept: KeptWeights) -> list[AttentionLayer]:
         traced = self._folder / "trace" / "traced.onnx"
         with self._stages.enter("tracing"):
             traced.parent.mkdir()
             layers = trace_model(model, self._source.max_context, traced)
         with self._stages.enter("lowering"):
-            write_graph(traced, self._folder, self._options, calibration)
+            write_graph(traced, self._folder, self._options, calibration, kept)
             shutil.rmtree(traced.parent)
         return layers
 
     def _manifest(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, layers: list[AttentionLayer]
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        layers: list[AttentionLayer],
+        kept: KeptWeights,
     ) -> Manifest:
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
         return Manifest(
@@ -115,6 +127,7 @@ class PackageExport:
             exported_with={name: _version(name) for name in _VERSIONS},
             checks={},
             files={path.name: file_entry(path) for path in sorted(self._folder.iterdir())},
+            kept_types=kept.num_kept,
         )
 
     def _check(

@@ -43,12 +43,16 @@ def export_model(
         with stages.enter("checking the source"):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
+            options = replace(options, precision=options.precision_for(found.is_kept))
+            if options.precision == "keep":
+                found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
         with new_package(folder, options.force) as partial:
             from reader_edge_export.package_export import PackageExport
 
-            manifest = PackageExport(found, options, calibration, partial, stages).run()
+            export = PackageExport(found, options, calibration, partial, stages)
+            manifest = export.run()
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     return ExportReport(
         Path(out),
@@ -59,6 +63,8 @@ def export_model(
         stages.seconds,
         quality_warning(options.precision, manifest.checks),
         found.weight_types,
+        manifest.kept_types,
+        export.other_types,
     )
 
 

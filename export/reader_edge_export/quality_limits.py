@@ -22,6 +22,7 @@ LIMITS = {
     "int8": Limit(0.02, 0.95, "int8-a16"),
     "int8-a16": Limit(0.01, 0.96, "fp32"),
     "int4": Limit(0.1, 0.85, "int8"),
+    "keep": Limit(0.02, 0.95, "int8-a16"),  # of weights as the source has them: rows alone are rounded
 }
 
 

@@ -21,7 +21,7 @@ struct ShapeInfo;
 struct CustomOp;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum ElementType : int { kFloat = 1, kUInt8 = 2, kInt8 = 3, kInt64 = 7 };
+enum ElementType : int { kFloat = 1, kUInt8 = 2, kInt8 = 3, kInt64 = 7, kFloat16 = 10 };
 
 using Unused = void (*)();
 

@@ -2,6 +2,7 @@
 
 #include "block_linear.h"
 #include "cache_rows.h"
+#include "gguf_linear.h"
 #include "int8_attention.h"
 #include "kernel.h"
 #include "rotary_heads.h"
@@ -31,6 +32,14 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<RowLinear<true, 2, true>> spread_row_linear_16_bias;
   static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
   static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
+  static const KernelOp<GgufLinear<kQ4_0>> q4_0_linear;
+  static const KernelOp<GgufLinear<kQ4_1>> q4_1_linear;
+  static const KernelOp<GgufLinear<kQ5_0>> q5_0_linear;
+  static const KernelOp<GgufLinear<kQ5_1>> q5_1_linear;
+  static const KernelOp<GgufLinear<kQ8_0>> q8_0_linear;
+  static const KernelOp<GgufLinear<kQ4_K>> q4_k_linear;
+  static const KernelOp<GgufLinear<kQ5_K>> q5_k_linear;
+  static const KernelOp<GgufLinear<kQ6_K>> q6_k_linear;
   static const KernelOp<SpreadRows> spread_rows;
   static const KernelOp<ExactAttention> exact_attention;
   static const KernelOp<IntegerAttention> integer_attention;
@@ -42,7 +51,9 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
-      &swiglu,               &cache_rows,                &int8_cache_attention};
+      &swiglu,               &cache_rows,                &int8_cache_attention, &q4_0_linear,
+      &q4_1_linear,          &q5_0_linear,               &q5_1_linear,         &q8_0_linear,
+      &q4_k_linear,          &q5_k_linear,               &q6_k_linear};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

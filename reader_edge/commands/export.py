@@ -12,10 +12,12 @@ from reader_edge.commands import options
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
     "--precision",
-    type=click.Choice(["fp32", "fp16", "bf16", "int8", "int8-a16", "int4"]),
-    default="int8",
+    type=click.Choice(["auto", "keep", "fp32", "fp16", "bf16", "int8", "int8-a16", "int4"]),
+    default="auto",
     show_default=True,
-    help="'int8-a16' is closer to the source than 'int8', and up to twice as slow.",
+    help="'keep' takes the weights of a GGUF file as they are, in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K; "
+    "'auto' does so where most of them are in such types, and is 'int8' otherwise. 'int8-a16' is closer to the source "
+    "than 'int8', and up to twice as slow.",
 )
 @click.option(
     "--attention",
@@ -25,8 +27,8 @@ from reader_edge.commands import options
 @click.option(
     "--kv",
     type=click.Choice(["fp32", "int8"]),
-    help="The KV cache of int8, int8-a16 and int4 with attention 'exact': 'int8' (the default there) takes little more "
-    "than a quarter of the memory and is read sooner; 'fp32' is closer to the source.",
+    help="The KV cache of keep, int8, int8-a16 and int4 with attention 'exact': 'int8' (the default there) takes "
+    "little more than a quarter of the memory and is read sooner; 'fp32' is closer to the source.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(
@@ -50,7 +52,7 @@ def export(
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
     from reader_edge.model_source import find_source
-    from reader_edge.terminal.checks import check_pairs
+    from reader_edge.terminal.checks import check_pairs, kept_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
@@ -72,6 +74,7 @@ def export(
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),
+        *kept_pairs(report.kept_types, report.other_types),
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),
         *check_pairs(report.checks),

@@ -56,7 +56,7 @@ def info(model: str | None, as_json: bool) -> None:
 
 
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
-    from reader_edge.terminal.checks import check_pairs
+    from reader_edge.terminal.checks import check_pairs, kept_pairs
     from reader_edge.terminal.sizes import readable_size
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
@@ -72,6 +72,8 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("max context", f"{manifest.max_context} tokens"),
         ("sliding window", "none" if manifest.sliding_window is None else f"{manifest.sliding_window} tokens"),
         ("precision", manifest.precision),
+        *kept_pairs(manifest.kept_types),
+        *_bits_pairs(manifest.precision),
         ("attention", manifest.attention),
         ("KV cache", f"{readable_size(_kv_bytes_per_token(manifest))} a token ({manifest.kv_dtype})"),
         ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
@@ -81,6 +83,13 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
+
+
+def _bits_pairs(precision: str) -> list[tuple[str, str]]:
+    """Where the bits of a package depend on whether native kernels are there."""
+    if precision != "keep":
+        return []
+    return [("bits", "exact at every width; with native kernels and without, the last bits of logits differ")]
 
 
 def _gguf_summary(path: "Path") -> "GgufSummary":

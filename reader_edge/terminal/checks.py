@@ -1,4 +1,4 @@
-"""The figures of an export's checks, in words."""
+"""What an export kept, and the figures of its checks, in words."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,3 +18,15 @@ def check_pairs(checks: Mapping[str, float]) -> list[tuple[str, str]]:
         words, shown = _WORDS.get(name, (name.replace("_", " "), lambda value: f"{value:.4g}"))
         pairs.append((words, shown(value)))
     return pairs
+
+
+def kept_pairs(kept_types: Mapping[str, int], other_types: Mapping[str, int] | None = None) -> list[tuple[str, str]]:
+    """Names and values for a table: numbers of matrices by their types, those that stayed as they are and others."""
+    if not kept_types:
+        return []
+    shown = f"kept as in the file: {_counted(kept_types)}"
+    return [("matrices", f"{shown}; as int8: {_counted(other_types)}" if other_types else shown)]
+
+
+def _counted(types: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in types.items())

@@ -48,16 +48,19 @@ def write_model(
     kind: gguf.GGMLQuantizationType = F32,
     values: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Array] | None = None,
+    kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
-    """Write a model with the tokenizer of its folder. kind: of its matrices. values, tensors: added, or in place."""
+    """Write a model with the tokenizer of its folder. kind: of its matrices, kinds: of some. values, tensors: added, or
+    in place.
+    """
     config = model.config
     architecture = GGUF_MODELS[config.model_type][0]
     vocabulary = byte_level(Tokenizer.from_file(str(folder / "tokenizer.json")), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in _values(config).items()}  # None is left out
     weights = {**_weights(model, architecture), **(tensors or {})}
-    kinds = {name: kind for name, weight in weights.items() if weight.ndim > 1}
-    return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, kinds)
+    all_kinds = {name: kind for name, weight in weights.items() if weight.ndim > 1} | dict(kinds or {})
+    return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
 
 
 def _values(config: PretrainedConfig) -> Values:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -40,6 +41,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
             {"mean_kl_nats": 0.0123, "top1_agreement": 0.987, "source_weight_bits": 4, "another_check": 5},
             {"tracing": 2},
             warning="it strays" if options.precision == "int4" else None,
+            kept_types={"Q4_K": 70, "Q6_K": 15} if options.precision == "keep" else {},
+            other_types={"IQ4_NL": 2} if options.precision == "keep" else {},
         )
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -67,6 +70,12 @@ def test_figures_of_the_checks_are_told_in_words(
     assert figures["top-1 agreement"] == "98.7 % of the tokens"
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"
+
+
+def test_what_stays_as_in_the_file_is_told(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:
+    told = runner.invoke(main, ["export", "some/model", "out", "--precision", "keep"]).stderr
+    assert "kept as in the file: 70 Q4_K, 15 Q6_K; as int8: 2 IQ4_NL" in told
+    assert "kept" not in runner.invoke(main, ["export", "some/model", "out", "--precision", "int8"]).stderr
 
 
 def test_a_warning_goes_to_standard_error(runner: CliRunner, asked: list[tuple[str, Path, ExportOptions]]) -> None:
@@ -128,7 +137,7 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
         yield folder
 
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
-    monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: None)
+    monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: SimpleNamespace(is_kept=False))
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
     (tmp_path / "model").mkdir()
     result = runner.invoke(main, ["export", str(tmp_path / "model"), str(tmp_path / "out")])

@@ -28,7 +28,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     def export_model(
         source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
     ) -> ExportReport:
-        assert (options.precision, options.attention) == ("int8", "exact")
+        assert (options.precision, options.attention) == ("auto", "exact")
         names.append(name or str(source))
         PackageCopy(demo_folder, out)
         return ExportReport(out, 1, options.precision, options.attention, {}, {}, warning="it strays")

@@ -1,27 +1,34 @@
-"""How weights are stored: fp32, fp16, bf16, int8 or int4. Every form is row independent: a node never changes its
-neighbours."""
+"""How weights are stored: fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent: a
+node never changes its neighbours."""
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
+from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import replace_products
-from reader_edge_export.quantize.vocabulary import store_vocabulary_fp32, store_vocabulary_int8
+from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
-def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration) -> None:
+def store_weights(
+    editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, kept: KeptWeights = NOTHING_KEPT
+) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
-    calibration: of the source, where weights are quantised.
+    calibration: of the source, where weights are quantised. kept: those that stay as they are, with precision "keep".
 
     The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most.
+    Raises ExportError where a matrix cannot stay.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
-        layers = Int4Products(editor, int8) if precision == "int4" else int8
-        replace_products(editor, layers.multiply, calibration)
-        store_vocabulary_int8(editor, int8, calibration)  # after them: it makes products of its own
+        keep = KeptProducts(editor, kept, int8)  # of none where weights are quantised here
+        layers = Int4Products(editor, int8) if precision == "int4" else keep
+        replace_products(editor, layers.multiply, calibration, keep.kind_of)
+        store_vocabulary(editor, keep, calibration)  # after them: it makes products of its own
+        kept.check_all_found()
         return
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:

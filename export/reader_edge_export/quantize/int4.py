@@ -42,11 +42,11 @@ class Int4Products:
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
-        if len(product.weight) > MAX_INPUTS:
+        editor, name, weight = self._editor, product.name, product.weight
+        if len(weight) > MAX_INPUTS:
             return self._int8.multiply(product)
-        editor, name = self._editor, product.name
-        spread = Spread.fit(product.weight, product.inputs)
-        values, block_scales, scales = quantize_blocks(product.weight, spread, product.inputs)
+        spread = Spread.fit(weight, product.inputs)
+        values, block_scales, scales = quantize_blocks(weight, spread, product.inputs)
         matrix = BlockMatrix(
             editor.constant(values, f"{name}.int4"),
             editor.constant(block_scales, f"{name}.block_scale"),

@@ -15,19 +15,35 @@ Float32Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class MergedProduct:
-    """All products of the same rows (..., K): weights (K, J) and biases (J,) side by side, bias None without any.
+    """Products of the same rows (..., K): weights (K, J) and biases (J,) side by side, bias None without any.
 
-    inputs: what the rows are like.
+    calibration: knows what the rows are like.
     """
 
     rows: ir.Value
-    weight: Float32Array
+    parts: Sequence[Float32Array]
     bias: ir.Value | None
-    inputs: InputMoments
+    calibration: Calibration
     name: str
+
+    @property
+    def num_outputs(self) -> int:
+        """J"""
+        return sum(part.shape[1] for part in self.parts)
+
+    @property
+    def weight(self) -> Float32Array:
+        """All parts (K, J), a copy."""
+        return np.concatenate(self.parts, axis=1)
+
+    @property
+    def inputs(self) -> InputMoments:
+        """What the rows are like."""
+        return self.calibration.inputs_of(self.parts[0])
 
 
 Multiply = Callable[[MergedProduct], ir.Value]  # stores the matrix and multiplies by it: (..., J)
+KindOf = Callable[[Float32Array], str | None]  # of a weight (K, J); products of other kinds stay apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +60,12 @@ class _Product:
     bias: Float32Array | None
 
 
-def replace_products(editor: GraphEditor, multiply: Multiply, calibration: Calibration) -> None:
-    """Give every product with a constant weight the stored form; products of the same rows become one, then split."""
-    for group in _grouped(editor.graph):
+def replace_products(
+    editor: GraphEditor, multiply: Multiply, calibration: Calibration, kind_of: KindOf = lambda weight: None
+) -> None:
+    """Give every product with a constant weight the stored form; those of the same rows and kind become one, then
+    split."""
+    for group in _grouped(editor.graph, kind_of):
         merged = _merged(editor, group, calibration)
         outputs = _outputs(editor, group, merged, multiply(merged))
         for product, output in zip(group, outputs, strict=True):
@@ -56,8 +75,8 @@ def replace_products(editor: GraphEditor, multiply: Multiply, calibration: Calib
 def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibration) -> MergedProduct:
     first = group[0]
     name = first.node.name or "product"
-    weight = np.concatenate([product.weight for product in group], axis=1)
-    return MergedProduct(first.rows, weight, _bias_of(editor, group, name), calibration.inputs_of(first.weight), name)
+    weights = [product.weight for product in group]
+    return MergedProduct(first.rows, weights, _bias_of(editor, group, name), calibration, name)
 
 
 def _outputs(
@@ -65,7 +84,7 @@ def _outputs(
 ) -> Sequence[ir.Value]:
     """The output (..., J) of a merged product, cut into those of its group."""
     if merged.rows.shape is not None:
-        output.shape = ir.Shape([*merged.rows.shape[:-1], merged.weight.shape[1]])
+        output.shape = ir.Shape([*merged.rows.shape[:-1], merged.num_outputs])
     outputs = [output]
     if len(group) > 1:
         widths = editor.int64s(*[product.weight.shape[1] for product in group])
@@ -84,12 +103,12 @@ def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Va
     return editor.constant(np.concatenate(biases), f"{name}.bias")
 
 
-def _grouped(graph: ir.Graph) -> list[list[_Product]]:
-    groups: dict[ir.Value, list[_Product]] = {}
+def _grouped(graph: ir.Graph, kind_of: KindOf) -> list[list[_Product]]:
+    groups: dict[tuple[ir.Value, str | None], list[_Product]] = {}
     for node in graph:
         product = _product(node)
         if product is not None:
-            groups.setdefault(product.rows, []).append(product)
+            groups.setdefault((product.rows, kind_of(product.weight)), []).append(product)
     return list(groups.values())
 
 

@@ -10,10 +10,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration
+from reader_edge_export.gguf_linear import StoredBlocks, looked_up
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
 from reader_edge_export.operators import Int8Matrix
-from reader_edge_export.quantize.int8 import Int8Products, quantize_columns
+from reader_edge_export.quantize.int8 import quantize_columns
+from reader_edge_export.quantize.keep import KeptProducts
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -28,23 +30,42 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
     editor.replace(marker.node, [logits])
 
 
-def store_vocabulary_int8(editor: GraphEditor, products: Int8Products, calibration: Calibration) -> None:
-    """Store embedding and logit head as int8 with a scale per token; one matrix where they are tied."""
+def store_vocabulary(editor: GraphEditor, products: KeptProducts, calibration: Calibration) -> None:
+    """Store embedding and logit head, as they are or as int8 with a scale per token; one matrix where they are tied."""
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
-    weight = _matrix(marker.weight)
-    head = products.store(weight.T, calibration.inputs_of(weight.T), "vocabulary")
+    head = products.store(_matrix(marker.weight).T, calibration, "vocabulary")
     hidden = _wanted_rows(editor, marker)
     editor.replace(marker.node, [products.multiply_stored(hidden, head, marker.bias)])
     if embedding.inputs[0] is marker.weight:
-        rows = _spread_back(editor, _look_up(editor, head.values, embedding), head)
-        scales = head.scales
-    else:
-        integers, array = quantize_columns(_matrix(embedding.inputs[0]).T)
-        stored = editor.constant(np.ascontiguousarray(integers.T), "embedding.int8")
-        rows, scales = _look_up(editor, stored, embedding), editor.constant(array, "embedding.scale")
+        editor.replace(embedding, [_rows_of(editor, head, embedding)])
+        return
+    weight = _matrix(embedding.inputs[0])
+    kept = products.store_kept(weight.T, "embedding")
+    rows = _rounded_rows(editor, weight, embedding) if kept is None else _rows_of(editor, kept, embedding)
+    editor.replace(embedding, [rows])
+
+
+def _rows_of(editor: GraphEditor, head: StoredBlocks | Int8Matrix, embedding: ir.Node) -> ir.Value:
+    """Rows (B, N, E) of a stored matrix."""
+    if isinstance(head, StoredBlocks):
+        assert embedding.inputs[1] is not None
+        return looked_up(editor, head, embedding.inputs[1])
+    return _scaled(editor, _spread_back(editor, _look_up(editor, head.values, embedding), head), head.scales, embedding)
+
+
+def _rounded_rows(editor: GraphEditor, weight: Float32Array, embedding: ir.Node) -> ir.Value:
+    """Rows (B, N, E) of a matrix (V, E) of its own, stored as int8."""
+    integers, scales = quantize_columns(weight.T)
+    stored = editor.constant(np.ascontiguousarray(integers.T), "embedding.int8")
+    rows = _look_up(editor, stored, embedding)
+    return _scaled(editor, rows, editor.constant(scales, "embedding.scale"), embedding)
+
+
+def _scaled(editor: GraphEditor, rows: ir.Value, scales: ir.Value, embedding: ir.Node) -> ir.Value:
+    """Rows (B, N, E) times the scales (V,) of their tokens."""
     row_scales = editor.op("Unsqueeze", [editor.op("Gather", [scales, embedding.inputs[1]]), editor.int64s(-1)])
-    editor.replace(embedding, [editor.op("Mul", [rows, row_scales])])
+    return editor.op("Mul", [rows, row_scales])
 
 
 def _matrix(value: ir.Value | None) -> Float32Array:

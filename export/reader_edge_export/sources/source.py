@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reader_edge_runtime.errors import ConfigError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from reader_edge_export.kept_weights import KeptWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,21 @@ class Source(ABC):
     @abstractmethod
     def load_model(self) -> "PreTrainedModel":
         """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether most of its weights are in types that can stay as they are, so that they usually do."""
+        return False
+
+    def check_keepable(self) -> None:
+        """Raise ConfigError where no matrix can stay as it is."""
+        raise ConfigError(
+            f"precision 'keep' is for GGUF files, and '{self.short_name}' is none: use 'int8', 'int4' or another."
+        )
+
+    def kept_weights(self, model: "PreTrainedModel") -> "KeptWeights":
+        """What of a loaded model can stay as the source stores it."""
+        raise NotImplementedError  # `check_keepable` has refused it
 
     @abstractmethod
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":

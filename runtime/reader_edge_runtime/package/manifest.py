@@ -23,7 +23,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ CHAT_TEMPLATE_NAME = "chat_template.jinja"
 FORMAT_VERSION = 1
 MASKED = -1e30
 
-PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4")
-QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4")  # weights are integers, and rows of activations too
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
+QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integers, and rows of activations too
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
 
@@ -77,7 +77,8 @@ class Manifest:
     num_heads, num_kv_heads, head_dim, num_layers, vocab_size: sizes of the graph's tensors.
     top_k: successors the graph reports per logit row. max_context: tokens of prompt and answer together.
     sliding_window: tokens a windowed layer sees, its own included; None without such layers.
-    precision: one of PRECISIONS. attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
+    precision: one of PRECISIONS; with "keep" weights are as in a GGUF file, and kept_types counts the matrices of each
+    of its types, else {}. attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
     eos_token_ids: tokens that end an answer. bos_token_id: for chat templates; None without.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.
@@ -103,6 +104,7 @@ class Manifest:
     exported_with: Mapping[str, str]
     checks: Mapping[str, float]
     files: Mapping[str, FileEntry]
+    kept_types: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kv_row_size(self) -> int:
@@ -192,11 +194,13 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "exported_with": _mapping(_is_text),
     "checks": _mapping(_is_figure),
     "files": _mapping(lambda entry: isinstance(entry, dict)),
+    "kept_types": _mapping(_size(1 << 16)),
 }
 
 
 def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     """The manifest of these fields. Raises ManifestError, which names the field and its value."""
+    fields = {"kept_types": {}, **fields}  # which packages of before lack
     values: dict[str, Any] = {name: fields.get(name) for name in _IS_USABLE}
     for name, is_usable in _IS_USABLE.items():
         _require(is_usable(values[name]), path, name, values[name])

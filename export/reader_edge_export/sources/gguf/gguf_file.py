@@ -7,7 +7,7 @@ and offset is compared with what the file has left before anything is allocated 
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from reader_edge_runtime.errors import GgufError
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]
 Float32Array = npt.NDArray[np.float32]
+UInt8Array = npt.NDArray[np.uint8]
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -96,20 +97,31 @@ class GgufFile:
         Raises GgufError for a file that has changed, and for values that are not finite.
         """
         num_rows = math.prod(out.shape[:-1])
-        row_bytes = tensor.num_bytes // math.prod(tensor.shape[:-1])
-        step = max(1, _CHUNK_BYTES // row_bytes)
         rows = out.reshape(num_rows, -1)
         assert np.shares_memory(rows, out)
+        start = 0
+        for data in self.read_rows(tensor, 0, num_rows):
+            stop = start + len(data)
+            rows[start:stop] = _dequantized(data, tensor.kind)
+            if not np.isfinite(rows[start:stop]).all():
+                raise self.error(f"holds values in {tensor.name!r:.80} that are not finite")
+            start = stop
+
+    def read_rows(self, tensor: Tensor, start: int, stop: int) -> Iterator[UInt8Array]:
+        """Rows [start, stop) of a tensor as they are, (rows, bytes), a few at a time.
+
+        Raises GgufError for a file that has changed, also behind the last of them.
+        """
+        row_bytes = tensor.num_bytes // math.prod(tensor.shape[:-1])
+        step = max(1, _CHUNK_BYTES // row_bytes)
         with self.path.open("rb") as file:
-            file.seek(tensor.offset)
-            for start in range(0, num_rows, step):
-                stop = min(start + step, num_rows)
-                data = file.read((stop - start) * row_bytes)
-                if len(data) < (stop - start) * row_bytes:
+            file.seek(tensor.offset + start * row_bytes)
+            for first in range(start, stop, step):
+                num_rows = min(step, stop - first)
+                data = file.read(num_rows * row_bytes)
+                if len(data) < num_rows * row_bytes:
                     raise self.error("became shorter while it was read")
-                rows[start:stop] = _dequantized(data, stop - start, tensor.kind)
-                if not np.isfinite(rows[start:stop]).all():
-                    raise self.error(f"holds values in {tensor.name!r:.80} that are not finite")
+                yield np.frombuffer(data, np.uint8).reshape(num_rows, row_bytes)
         self.check_unchanged()
 
 
@@ -121,15 +133,15 @@ def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
     """Whether the library knows the values of a type."""
     _, type_size = gguf.GGML_QUANT_SIZES[kind]
     try:
-        _dequantized(bytes(type_size), 1, kind)
+        _dequantized(np.zeros((1, type_size), np.uint8), kind)
     except NotImplementedError:
         return False
     return True
 
 
-def _dequantized(data: bytes, num_rows: int, kind: gguf.GGMLQuantizationType) -> Float32Array:
+def _dequantized(rows: UInt8Array, kind: gguf.GGMLQuantizationType) -> Float32Array:
     with np.errstate(all="ignore"):  # hostile scales may be infinite
-        values: Float32Array = gguf.dequantize(np.frombuffer(data, np.uint8).reshape(num_rows, -1), kind)
+        values: Float32Array = gguf.dequantize(rows, kind)
     return values
 
 

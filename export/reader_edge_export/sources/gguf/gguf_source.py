@@ -1,18 +1,24 @@
 """A GGUF file as a source: its header is read and checked before anything heavy is imported."""
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.block_types import BLOCK_TYPES
 from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from reader_edge_export.kept_weights import KeptWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,28 @@ class GgufSource(Source):
         from reader_edge_export.sources.gguf.weights import load_module
 
         return load_module(self.file, self.config)
+
+    @property
+    def is_kept(self) -> bool:
+        num_values = self._matrix_values()
+        return 2 * sum(num_values[name] for name in num_values if name in BLOCK_TYPES) > num_values.total()
+
+    def check_keepable(self) -> None:
+        if not any(name in BLOCK_TYPES for name in self._matrix_values()):
+            raise ConfigError(
+                f"precision 'keep' takes {', '.join(BLOCK_TYPES)} as they are, of which '{self.short_name}' has none "
+                f"({', '.join(self.weight_types)}): use 'int8', 'int4' or another."
+            )
+
+    def _matrix_values(self) -> Counter[str]:
+        """How many values of matrices there are, by the names of their types."""
+        matrices = [tensor for tensor in self.file.tensors.values() if len(tensor.shape) > 1]
+        return sum((Counter({tensor.kind.name: math.prod(tensor.shape)}) for tensor in matrices), Counter())
+
+    def kept_weights(self, model: "PreTrainedModel") -> "KeptWeights":
+        from reader_edge_export.sources.gguf.kept import kept_weights
+
+        return kept_weights(self.file, model)
 
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         from transformers import PreTrainedTokenizerFast

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gguf
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import no_init_weights
@@ -40,10 +42,10 @@ def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
         raise GgufError(f"'{file.path}' describes a model that cannot be built ({reason:.200}).") from error
     if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
         raise file.error("describes a model whose tables alone take more than a gigabyte")
-    _Placement(file, outline).check()
+    Placement(file, outline).check()
     _check_memory(file, outline)
     model = _build(built)
-    _Placement(file, model).fill()
+    Placement(file, model).fill()
     _divide_frequencies(file, model)
     checked: PreTrainedModel = model.eval()
     return checked
@@ -68,7 +70,7 @@ def _build(config: PretrainedConfig) -> PreTrainedModel:
     return model
 
 
-class _Placement:
+class Placement:
     """Which parameters of a module each tensor of a file fills: one, or query, key and value where they are fused."""
 
     def __init__(self, file: GgufFile, model: PreTrainedModel) -> None:
@@ -85,14 +87,14 @@ class _Placement:
     def check(self) -> None:
         """Raise GgufError unless every parameter gets values of its shape once, and no tensor is left over."""
         filled: Counter[str] = Counter()
-        for tensor in self._weights():
-            targets = self._targets(tensor.name)
+        for tensor in self.tensors():
+            targets = self.targets(tensor.name)
             if not targets:
                 raise self._file.error(
                     f"holds the tensor {tensor.name!r:.80}, for which its architecture has no place",
                     "give the model in Hugging Face format",
                 )
-            shapes = [self._stored_shape(name) for name in targets]
+            shapes = [self.stored_shape(name) for name in targets]
             wanted = (sum(shape[0] for shape in shapes), *shapes[0][1:])
             if tensor.shape != wanted:
                 raise self._file.error(f"has {tensor.name} of the shape {tensor.shape} instead of {wanted}")
@@ -103,8 +105,8 @@ class _Placement:
 
     def fill(self) -> None:
         """Read every tensor into its parameters."""
-        for tensor in self._weights():
-            targets = self._targets(tensor.name)
+        for tensor in self.tensors():
+            targets = self.targets(tensor.name)
             if len(targets) == 1 and targets[0] not in self._turned:
                 self._file.read_into(self._values(targets[0]), tensor)
             else:
@@ -112,17 +114,20 @@ class _Placement:
             for name in targets:
                 self._undo(name, self._values(name))
 
-    def _weights(self) -> Iterator[Tensor]:
+    def tensors(self) -> Iterator[Tensor]:
+        """The file's tensors that fill parameters."""
         others = ROPE_TENSORS.get(self._architecture, ())
         return (tensor for name, tensor in self._file.tensors.items() if name not in others)
 
-    def _targets(self, tensor_name: str) -> list[str]:
+    def targets(self, tensor_name: str) -> list[str]:
+        """The parameters that a tensor fills, one after the other."""
         if tensor_name in self._by_tensor:
             return [self._by_tensor[tensor_name]]
         parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in _QKV]
         return [self._by_tensor[part] for part in parts if part in self._by_tensor]
 
-    def _stored_shape(self, name: str) -> tuple[int, ...]:
+    def stored_shape(self, name: str) -> tuple[int, ...]:
+        """Of a parameter in the file."""
         shape = tuple(self._parameters[name].shape)
         return shape[::-1] if name in self._turned else shape
 
@@ -134,7 +139,7 @@ class _Placement:
     def _split(self, stored: Float32Array, targets: list[str]) -> None:
         start = 0
         for name in targets:
-            stop = start + self._stored_shape(name)[0]
+            stop = start + self.stored_shape(name)[0]
             self._values(name)[...] = stored[start:stop].T if name in self._turned else stored[start:stop]
             start = stop
 
@@ -142,10 +147,17 @@ class _Placement:
         """Undo what llama.cpp's converter did to a parameter besides giving it another name."""
         if self._architecture in _SHIFTED and name.endswith("norm.weight"):
             values -= 1
+        order = self.row_order(name)
+        if order is not None:
+            values[...] = values[order]
+
+    def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
+        """Which of its rows in the file each row of a parameter is; None where they are in order."""
         module = name.split(".")[-2]
-        if self._architecture in _PAIRED and module in self._num_heads:
-            pairs = values.reshape(self._num_heads[module], -1, 2, *values.shape[1:])
-            values[...] = pairs.swapaxes(1, 2).reshape(values.shape).copy()
+        if self._architecture not in _PAIRED or module not in self._num_heads:
+            return None
+        rows = np.arange(self.stored_shape(name)[0])
+        return rows.reshape(self._num_heads[module], -1, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:

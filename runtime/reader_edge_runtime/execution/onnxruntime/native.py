@@ -1,6 +1,7 @@
 """The optional native kernels: the package reader-edge-native, a library of operators for ONNX Runtime.
 
-A package's graph defines these operators by plain ones, with the same bits, so nothing needs the library.
+A package's graph defines these operators by plain ones, so nothing needs the library. Bits are the same but in packages
+of precision "keep", where each of the two has its own, the same at every width.
 """
 
 import functools

@@ -1,0 +1,48 @@
+// rows (..., K) float times a matrix (J, K) in the blocks of a GGUF file: each row rounded in blocks, sums of integers,
+// scaled back and combined block by block. All but the rows are constants of the graph, and looked up once.
+#pragma once
+
+#include <array>
+
+#include "gguf_product.h"
+#include "gguf_weight.h"
+#include "kernel.h"
+#include "row_tasks.h"
+
+namespace reader_edge {
+
+class GgufProduct {
+ public:
+  GgufProduct(const KernelAttributes& attributes, const GgufType& type);
+  void compute(KernelCall& call) const;
+
+ private:
+  GgufRows rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const;
+
+  GgufWeight weight_;
+};
+
+// rows, values (J, blocks, bytes), [highs (J, blocks, bytes),] scales (J, blocks or fewer), [scale_codes (J, blocks),]
+// [minima, likewise, [minimum_codes]] -> (..., J)
+template <const GgufType& kType>
+class GgufLinear : public GgufProduct {
+  static constexpr auto input_types() {
+    std::array<ort::ElementType, kType.num_inputs()> types{ort::kFloat, ort::kUInt8};
+    std::size_t i = 2;
+    if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
+    while (i < types.size()) {
+      types[i++] = ort::kFloat16;
+      if (kType.is_nested()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
+    }
+    return types;
+  }
+
+ public:
+  static constexpr const char* kName = kType.name;
+  static constexpr std::array kInputs = input_types();
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit GgufLinear(const KernelAttributes& attributes) : GgufProduct(attributes, kType) {}
+};
+
+}  // namespace reader_edge

@@ -1,0 +1,51 @@
+"""Blocks of GGUF files taken apart: the values that the library gives them, bit for bit."""
+
+import gguf
+import numpy as np
+import pytest
+
+from reader_edge_export.block_types import BLOCK_TYPES, Blocks
+from reader_edge_export.sources.gguf.blocks import blocks_of
+from tests.gguf_files import random_rows
+
+
+@pytest.fixture(params=BLOCK_TYPES)
+def kind(request: pytest.FixtureRequest) -> gguf.GGMLQuantizationType:
+    return gguf.GGMLQuantizationType[request.param]
+
+
+def test_blocks_have_the_bits_of_the_library(kind: gguf.GGMLQuantizationType) -> None:
+    rows = random_rows(kind, (37, 768), np.random.default_rng(0))
+    expected = gguf.dequantize(rows, kind)
+    blocks = blocks_of(BLOCK_TYPES[kind.name], rows)
+    assert blocks.shape == (37, 768)
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_array_equal(blocks.dequantized(slice(None)).view(np.uint32), expected.view(np.uint32))
+    np.testing.assert_array_equal(blocks.dequantized(slice(30, 99)), expected[30:])
+
+
+def test_matrices_side_by_side_keep_their_values(kind: gguf.GGMLQuantizationType) -> None:
+    rng = np.random.default_rng(1)
+    parts = [random_rows(kind, (num_outputs, 256), rng) for num_outputs in (3, 18)]
+    joined = Blocks.joined([blocks_of(BLOCK_TYPES[kind.name], rows) for rows in parts])
+    expected = np.concatenate([gguf.dequantize(rows, kind) for rows in parts])
+    np.testing.assert_array_equal(joined.dequantized(slice(None)), expected)
+
+
+def test_blocks_take_no_more_room_than_in_the_file(kind: gguf.GGMLQuantizationType) -> None:
+    rows = random_rows(kind, (16, 512), np.random.default_rng(2))
+    blocks = blocks_of(BLOCK_TYPES[kind.name], rows)
+    num_bytes = sum(array.nbytes for array in blocks.arrays.values())
+    assert list(blocks.arrays) == list(blocks.block_type.parts)
+    assert num_bytes <= 1.03 * rows.nbytes  # six bits of a scale are eight
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
+def test_extreme_codes_and_nought_keep_their_values(name: str) -> None:
+    kind = gguf.GGMLQuantizationType[name]
+    rows = random_rows(kind, (4, 256), np.random.default_rng(3))
+    rows[0], rows[1], rows[2] = 0, 0x7B, 0xFB
+    rows[3, :] = 0x80
+    expected = gguf.dequantize(rows, kind)
+    blocks = blocks_of(BLOCK_TYPES[name], rows)
+    np.testing.assert_array_equal(blocks.dequantized(slice(None)).view(np.uint32), expected.view(np.uint32))

@@ -1,0 +1,243 @@
+"""Matrices of GGUF files that stay as they are: which do, where they are found again, and that nothing changes them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from reader_edge_export import ExportOptions, ExportReport, export_model
+from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.block_types import BLOCK_TYPES, Blocks
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ConfigError, ExportError, GgufError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.measuring.width_probe import probe_width
+from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
+from tests.export.gguf_models import build_source, write_model
+
+Float32Array = npt.NDArray[np.float32]
+
+# Every type, and one that does not stay; queries, keys and values of one kind and of two.
+_MIXED = {
+    **{"token_embd": "Q6_K", "output": "Q8_0"},
+    **{f"blk.0.{name}": "Q4_K" for name in ("attn_q", "attn_k", "ffn_gate")},
+    **{"blk.0.attn_v": "Q6_K", "blk.0.attn_output": "Q5_K", "blk.0.ffn_up": "Q5_0", "blk.0.ffn_down": "Q5_1"},
+    **{f"blk.1.{name}": "Q4_1" for name in ("attn_q", "attn_k", "attn_v", "attn_output")},
+    **{f"blk.1.{name}": "Q4_0" for name in ("ffn_gate", "ffn_up")},
+    "blk.1.ffn_down": "F16",
+}
+_KEPT = {"Q4_K": 3, "Q6_K": 2, "Q5_K": 1, "Q5_0": 1, "Q5_1": 1, "Q4_1": 4, "Q4_0": 2, "Q8_0": 1}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ExportReport]:
+    """A file of all types, its package, and what its export reported."""
+    folder = tmp_path_factory.mktemp("mixed")
+    changes = {"hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": False}
+    model = build_source("llama", folder / "source", **changes)
+    kinds = {f"{name}.weight": Kind[type_name] for name, type_name in _MIXED.items()}
+    path = write_model(model, folder / "source", folder / "mixed.gguf", kinds=kinds)
+    return path, folder / "out", export_model(path, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A file of Q4_1 with tied embeddings in Q8_0 and biases, and its package."""
+    folder = tmp_path_factory.mktemp("tied")
+    model = build_source("qwen2", folder / "source")
+    kinds = {"token_embd.weight": Kind.Q8_0}
+    path = write_model(model, folder / "source", folder / "tied.gguf", Kind.Q4_1, kinds=kinds)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reader_edge_export.package_export.calibrate", None)  # calling it would fail
+        export_model(path, folder / "out", ExportOptions("keep"))
+    return path, folder / "out"
+
+
+def _kept_matrices(folder: Path) -> list[Float32Array]:
+    """The matrices (J, K) of a package's products in the types of files, in their order."""
+    matrices = []
+    for node in ir.load(folder / GRAPH_NAME).graph:
+        block_type = BLOCK_TYPES.get(node.op_type.removesuffix("Linear"))
+        if block_type is not None and node.domain == "reader_edge":
+            arrays = [value.const_value.numpy() for value in node.inputs[1:]]  # type: ignore[union-attr]
+            blocks = Blocks(block_type, dict(zip(block_type.parts, arrays, strict=True)))
+            matrices.append(blocks.dequantized(slice(None)))
+    return matrices
+
+
+def _side_by_side(path: Path, *groups: str) -> list[Float32Array]:
+    """Weights of the file's model, dequantised by the package gguf, those of a group one after the other."""
+    weights = dict(find_source(path, None).load_model().named_parameters())
+    return [
+        np.concatenate([weights[f"model.{name}.weight"].detach().numpy() for name in group.split()]) for group in groups
+    ]
+
+
+def _assert_same(found: list[Float32Array], expected: list[Float32Array]) -> None:
+    assert [matrix.shape for matrix in found] == [matrix.shape for matrix in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours.view(np.uint32), theirs.view(np.uint32))
+
+
+def test_every_type_keeps_its_bits_in_the_package(mixed: tuple[Path, Path, ExportReport]) -> None:
+    path, folder, _ = mixed
+    first, second = "layers.0.self_attn", "layers.1.self_attn"
+    expected = _side_by_side(
+        path,
+        f"{first}.q_proj {first}.k_proj",
+        f"{first}.v_proj",
+        f"{first}.o_proj",
+        "layers.0.mlp.gate_proj",
+        "layers.0.mlp.up_proj",
+        "layers.0.mlp.down_proj",
+        f"{second}.q_proj {second}.k_proj {second}.v_proj",
+        f"{second}.o_proj",
+        "layers.1.mlp.gate_proj layers.1.mlp.up_proj",
+    )
+    head = find_source(path, None).load_model().lm_head.weight.detach().numpy()
+    _assert_same(_kept_matrices(folder), [*expected, head])
+
+
+def test_tied_embeddings_are_stored_once_and_keep_their_bits(tied: tuple[Path, Path]) -> None:
+    path, folder = tied
+    (embedding,) = _side_by_side(path, "embed_tokens")
+    _assert_same(_kept_matrices(folder)[-1:], [embedding])
+    arrays = [value.const_value for value in ir.load(folder / GRAPH_NAME).graph.initializers.values() if value.uses()]
+    of_tokens = [array for array in arrays if array is not None and tuple(array.shape)[:1] == (len(embedding),)]
+    assert sum(array.nbytes for array in of_tokens) < 0.27 * embedding.nbytes
+
+
+def test_what_stays_and_what_does_not_is_told(mixed: tuple[Path, Path, ExportReport]) -> None:
+    _, folder, report = mixed
+    assert (report.precision, report.kept_types, report.other_types) == ("keep", _KEPT, {"F16": 1})
+    manifest = ModelPackage.open(folder).manifest
+    assert (manifest.precision, manifest.kept_types, manifest.kv_dtype) == ("keep", _KEPT, "int8")
+
+
+def test_a_package_is_close_to_its_file(mixed: tuple[Path, Path, ExportReport], tied: tuple[Path, Path]) -> None:
+    for folder in (mixed[1], tied[1]):
+        checks = ModelPackage.open(folder).manifest.checks
+        assert checks["tree_rows_equal"] == 1
+        assert checks["mean_kl_nats"] < 0.01
+
+
+@pytest.mark.parametrize("uses_native", [True, False])
+@pytest.mark.parametrize("name", ["mixed", "tied"])
+def test_a_nodes_bits_depend_on_its_ancestors_only(
+    name: str, uses_native: bool, request: pytest.FixtureRequest
+) -> None:
+    package = ModelPackage.open(request.getfixturevalue(name)[1])
+    target = HostTarget.open(package, threads=1, uses_native=uses_native)
+    report = probe_width(target)
+    assert report.num_rows == report.num_equal > 0
+    tokens = list(range(5, 69))
+    alone = np.concatenate([_logits(target, tokens[:i], tokens[i : i + 1]) for i in range(0, 64, 9)])
+    np.testing.assert_array_equal(_logits(target, [], tokens)[::9], alone)
+
+
+def _logits(target: HostTarget, past: list[int], token_ids: list[int]) -> Float32Array:
+    """Logits (N, V) after each of N tokens."""
+    cache = target.new_cache(1, 80)
+    if past:
+        target.forward(cache, Pass(0, [DraftTree.chain(past)], [[0]]))
+        cache.commit(0, list(range(len(past))))
+    rows = [list(range(len(token_ids)))]
+    result = target.forward(cache, Pass(0, [DraftTree.chain(token_ids)], rows, wants_logits=True))
+    logits: Float32Array = result.wanted_logits[0].copy()
+    return logits
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
+    model = build_source(model_type, tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    source = find_source(path, None)
+    loaded = source.load_model()
+    kept = source.kept_weights(loaded)
+    num_matrices = 0
+    for module in loaded.modules():
+        weight = getattr(module, "weight", None)
+        if weight is not None and weight.ndim == 2:
+            matrix = weight.detach().numpy()
+            columns = matrix if type(module).__name__ == "Conv1D" else matrix.T
+            if kept.type_of(columns) is not None:
+                assert kept.blocks_of(columns).shape == columns.shape[::-1]
+                num_matrices += 1
+    kept.check_all_found()
+    assert num_matrices >= sum(kept.num_kept.values()) > 2 * 3
+    assert not kept.num_others
+    assert not kept.needs_calibration
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "precision"),
+    [
+        (Kind.Q4_0, {}, "keep"),
+        (Kind.Q8_0, {"attention": "fast"}, "keep"),
+        (Kind.Q8_0, {"attention": "portable"}, "int8"),
+        (Kind.Q8_0, {"calibration_text": Path("text")}, "int8"),
+        (Kind.F16, {}, "int8"),
+        (Kind.F32, {}, "int8"),
+        (Kind.Q4_0, {"precision": "int4"}, "int4"),
+    ],
+)
+def test_most_of_a_files_weights_decide_on_its_precision(
+    kind: Kind, options: dict[str, Any], precision: str, tmp_path: Path
+) -> None:
+    model = build_source("llama", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", kind)
+    assert ExportOptions(**options).precision_for(find_source(path, None).is_kept) == precision
+
+
+def test_a_model_that_is_no_gguf_file_is_rounded(tiny_model: Callable[[str], Path]) -> None:
+    assert ExportOptions().precision_for(find_source(tiny_model("llama"), None).is_kept) == "int8"
+
+
+def test_nothing_to_keep_is_one_sentence(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'keep' is for GGUF files, and 'llama' is none: use 'int8', 'int4' or another"
+    ):
+        export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("keep"))
+    model = build_source("llama", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "half.gguf", Kind.F16)
+    with pytest.raises(ConfigError, match=r"takes Q4_0, .* of which 'half.gguf' has none \(F16, F32\): use 'int8'"):
+        export_model(path, tmp_path / "out", ExportOptions("keep"))
+    with pytest.raises(ConfigError, match=r"'keep' has no portable form"):
+        ExportOptions("keep", "portable")
+    with pytest.raises(ConfigError, match=r"'keep' is not calibrated"):
+        ExportOptions("keep", calibration_text=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_changes_under_an_export_is_refused(tmp_path: Path) -> None:
+    model = build_source("llama", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    source = find_source(path, None)
+    loaded = source.load_model()
+    kept = source.kept_weights(loaded)
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(GgufError, match="changed while it was read"):
+        kept.blocks_of(loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T)
+
+
+def test_a_graph_that_changes_a_weight_is_refused(tmp_path: Path) -> None:
+    model = build_source("llama", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    source = find_source(path, None)
+    loaded = source.load_model()
+    kept = source.kept_weights(loaded)
+    weight = loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T
+    with pytest.raises(ExportError, match=r"weight of .* is not the file's: export with --precision int8"):
+        kept.check_all_found()
+    assert kept.type_of(weight) is not None
+    weight[3, 3] += 1e-6
+    with pytest.raises(ExportError, match=r"weight of 'model.layers.0.mlp.up_proj.weight' is not the file's"):
+        kept.blocks_of(weight)
