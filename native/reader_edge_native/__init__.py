@@ -1,11 +1,12 @@
 """Native kernels for reader-edge's operators, as a library that ONNX Runtime loads."""
 
 import ctypes
+import sys
 from pathlib import Path
 
 __all__ = ["has_library", "library_path"]
 
-_LIBRARY = Path(__file__).with_name("reader_edge_native.so")
+_LIBRARY = Path(__file__).with_name("reader_edge_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 
 def has_library() -> bool:

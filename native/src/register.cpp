@@ -11,7 +11,11 @@
 #include "swiglu.h"
 #include "tree_attention.h"
 
+#ifdef _WIN32
+#define EXPORTED extern "C" __declspec(dllexport)
+#else
 #define EXPORTED extern "C" __attribute__((visibility("default")))
+#endif
 
 using namespace reader_edge;
 

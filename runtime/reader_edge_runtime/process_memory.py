@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+_SMAPS = Path("/proc/self/smaps")
 _MIN_BYTES = 4 << 20  # smaller mappings are not worth the call
 _HUGE = 2 << 20  # bytes of a huge page, which begins at a multiple of them
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
@@ -93,11 +94,13 @@ def _advise(start: int, size: int, advice: str) -> None:
 
 def _mappings(file: Path) -> Iterator[tuple[Range, bool]]:
     """What is mapped of a file, and whether some of it is pages of this process's own, by /proc/self/smaps."""
-    if _c_library() is None:
+    try:
+        lines = _SMAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if _c_library() else []
+    except OSError:  # a sandbox may hide it
         return
     path = str(file.resolve())
     current: Range | None = None
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in lines:
         if mapping := _MAPPING.match(line):
             start, end = (int(address, 16) for address in mapping.groups()[:2])
             current = (start, end - start) if mapping[3] == path else None

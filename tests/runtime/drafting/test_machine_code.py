@@ -136,8 +136,11 @@ def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
 
 
 def test_a_compiler_that_fails_is_told_in_one_sentence(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(nothing_compiled)])  # where no package is
-    with pytest.raises(DraftError, match=r"its kernels were not compiled \(.+No module named.+\)\.$"):
+    failed = subprocess.CompletedProcess(
+        [], 1, b"", b"Traceback\n  ...\nModuleNotFoundError: No module named 'numba'\n\n"
+    )
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: failed)
+    with pytest.raises(DraftError, match=r"its kernels were not compiled \(Module.+ No module named 'numba'\)\.$"):
         library.machine_code()
 
 

@@ -33,6 +33,7 @@ class KernelLibrary:
     def __init__(self, machine_code: bytes) -> None:
         from llvmlite import binding as llvm
 
+        llvm.check_jit_execution()  # OSError where the system allows no new code: LLVM would end the process
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)

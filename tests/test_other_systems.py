@@ -1,0 +1,116 @@
+"""Systems other than Linux, and hardened ones: what they lack has a fall-back, and nothing is said of it."""
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from reader_edge.terminal import memory
+from reader_edge_export.sources import memory as free_memory
+from reader_edge_runtime import atomic_file, process_memory, processor
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.machine_code import library
+from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
+from reader_edge_runtime.drafting.machine_code.target import Target
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.text import template_worker
+from tests.drafted_text import DraftedText
+
+if sys.platform == "win32":
+    pytest.skip("Windows plays no other system", allow_module_level=True)
+import resource
+
+
+def test_without_smaps_no_page_is_given_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process_memory, "_SMAPS", tmp_path / "hidden")
+    pages = process_memory.FilePages(Path(sys.executable))
+    pages.forget()
+    assert pages.ranges == []
+
+
+def test_cores_and_processor_are_known_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert processor.num_usable_cores() == (os.cpu_count() or 1)
+    assert processor.processor_name(tmp_path / "none")
+    assert not processor.has_saturating_sums(tmp_path / "none")
+
+
+def test_memory_in_use_is_the_peak_without_proc_and_unknown_on_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert memory.resident_bytes() == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert memory.resident_bytes() == memory.peak_bytes() == 0
+
+
+def test_free_memory_is_unknown_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(free_memory, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(free_memory, "_CGROUP", tmp_path / "none")
+    assert free_memory.free_bytes() is None
+
+
+def test_on_windows_templates_run_without_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.setattr(template_worker, "signal", SimpleNamespace())
+    template_worker._limit_memory()
+    template_worker._set_alarm(1)
+
+
+def test_on_windows_no_process_is_asked_whether_it_lives_and_no_folder_is_synced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(atomic_file, "os", SimpleNamespace(name="nt", open=refuse, O_RDONLY=0))
+    assert atomic_file._is_living(1)
+    atomic_file._sync_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "name"),
+    [
+        ("linux", "x86_64", "linux-x86_64"),
+        ("linux", "aarch64", "linux-aarch64"),
+        ("darwin", "arm64", "darwin-arm64"),
+        ("win32", "AMD64", "win32-amd64"),
+    ],
+)
+def test_each_kind_of_machine_finds_the_kernels_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, machine: str, name: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(library, "_HERE", tmp_path)
+    target = Target.of_this_machine()
+    assert (target.name, bool(target.triple)) == (name, True)
+    (tmp_path / library.object_name(target)).write_bytes(b"its own")
+    assert library.machine_code() == b"its own"
+
+
+def test_a_kind_of_machine_without_kernels_of_its_own_compiles_for_what_llvm_calls_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert Target.of_this_machine() == Target(f"{sys.platform}-riscv64", triple="", cpu="generic")
+
+
+def test_answers_are_plain_where_no_new_code_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise PermissionError("no executable memory")
+
+    monkeypatch.setattr("llvmlite.binding.check_jit_execution", refuse)
+    monkeypatch.setattr(KernelLibrary, "shared", lambda: KernelLibrary(b""))
+    loader = KernelLoader()
+    monkeypatch.setattr(KernelLoader, "shared", lambda: loader)
+    drafter = RetrievalDrafter(DraftConfig())
+    assert DraftedText(drafter, [1, 2, 1, 2, 1]).draft(8, 8).token_ids == [1]
+    with pytest.raises(PermissionError, match="no executable memory"):
+        drafter.wait()
