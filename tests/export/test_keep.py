@@ -1,5 +1,6 @@
 """Matrices of GGUF files that stay as they are: which do, where they are found again, and that nothing changes them."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,12 @@ def test_every_type_keeps_its_bits_in_the_package(mixed: tuple[Path, Path, Expor
     )
     head = find_source(path, None).load_model().lm_head.weight.detach().numpy()
     _assert_same(_kept_matrices(folder), [*expected, head])
+
+
+def test_products_of_several_types_are_read_as_one(mixed: tuple[Path, Path, ExportReport]) -> None:
+    """Values are of another type than queries and keys in one layer, what a gate opens than the gate."""
+    operators = Counter(node.op_type for node in ir.load(mixed[1] / GRAPH_NAME).graph)
+    assert (operators["RotaryHeads"], operators["SwiGLU"]) == (2, 2)
 
 
 def test_tied_embeddings_are_stored_once_and_keep_their_bits(tied: tuple[Path, Path]) -> None:

@@ -27,11 +27,6 @@ class MergedProduct:
     name: str
 
     @property
-    def num_outputs(self) -> int:
-        """J"""
-        return sum(part.shape[1] for part in self.parts)
-
-    @property
     def weight(self) -> Float32Array:
         """All parts (K, J), a copy."""
         return np.concatenate(self.parts, axis=1)
@@ -63,12 +58,19 @@ class _Product:
 def replace_products(
     editor: GraphEditor, multiply: Multiply, calibration: Calibration, kind_of: KindOf = lambda weight: None
 ) -> None:
-    """Give every product with a constant weight the stored form; those of the same rows and kind become one, then
-    split."""
-    for group in _grouped(editor.graph, kind_of):
-        merged = _merged(editor, group, calibration)
-        outputs = _outputs(editor, group, merged, multiply(merged))
-        for product, output in zip(group, outputs, strict=True):
+    """Give every product with a constant weight the stored form.
+
+    Those of the same rows become one, and their outputs are split; where they are of several kinds, outputs of each are
+    joined first, so that what reads query, key and value, or gate and up, as one finds them so.
+    """
+    for group in _grouped(editor.graph):
+        kinds: dict[str | None, list[_Product]] = {}
+        for product in group:
+            kinds.setdefault(kind_of(product.weight), []).append(product)
+        outputs = [multiply(_merged(editor, products, calibration)) for products in kinds.values()]
+        joined = outputs[0] if len(outputs) == 1 else editor.op("Concat", outputs, {"axis": -1})
+        in_order = [product for products in kinds.values() for product in products]
+        for product, output in zip(in_order, _split(editor, in_order, joined), strict=True):
             editor.replace(product.last, [output])
 
 
@@ -79,17 +81,15 @@ def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibra
     return MergedProduct(first.rows, weights, _bias_of(editor, group, name), calibration, name)
 
 
-def _outputs(
-    editor: GraphEditor, group: Sequence[_Product], merged: MergedProduct, output: ir.Value
-) -> Sequence[ir.Value]:
-    """The output (..., J) of a merged product, cut into those of its group."""
-    if merged.rows.shape is not None:
-        output.shape = ir.Shape([*merged.rows.shape[:-1], merged.num_outputs])
-    outputs = [output]
-    if len(group) > 1:
-        widths = editor.int64s(*[product.weight.shape[1] for product in group])
-        outputs = list(editor.op_multi("Split", [output, widths], len(group), {"axis": -1}))
-    editor.insert_before(group[0].node)
+def _split(editor: GraphEditor, products: Sequence[_Product], output: ir.Value) -> Sequence[ir.Value]:
+    """The outputs (..., J) of products of the same rows, side by side, cut into theirs."""
+    sizes, outputs = [product.weight.shape[1] for product in products], [output]
+    rows = products[0].rows
+    if rows.shape is not None:
+        output.shape = ir.Shape([*rows.shape[:-1], sum(sizes)])
+    if len(products) > 1:
+        outputs = list(editor.op_multi("Split", [output, editor.int64s(*sizes)], len(products), {"axis": -1}))
+    editor.insert_before(products[0].node)
     return outputs
 
 
@@ -103,12 +103,13 @@ def _bias_of(editor: GraphEditor, group: Sequence[_Product], name: str) -> ir.Va
     return editor.constant(np.concatenate(biases), f"{name}.bias")
 
 
-def _grouped(graph: ir.Graph, kind_of: KindOf) -> list[list[_Product]]:
-    groups: dict[tuple[ir.Value, str | None], list[_Product]] = {}
+def _grouped(graph: ir.Graph) -> list[list[_Product]]:
+    """The products of a graph, those of the same rows together."""
+    groups: dict[ir.Value, list[_Product]] = {}
     for node in graph:
         product = _product(node)
         if product is not None:
-            groups.setdefault((product.rows, kind_of(product.weight)), []).append(product)
+            groups.setdefault(product.rows, []).append(product)
     return list(groups.values())
 
 
