@@ -55,9 +55,9 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
-    """Tokens of context to export: the model's own limit, or `wanted` where that is less.
+    """Tokens of context to export: the model's own limit, or as many as wanted.
 
-    Raises ExportError where the position embedding would change within that length.
+    Raises ExportError where that is more than the limit, or the position embedding would change within that length.
     """
     limit = config.get("max_position_embeddings") or config.get("n_positions")
     if not isinstance(limit, int) or not MIN_CONTEXT <= limit <= _MAX_CONTEXT:
@@ -65,7 +65,9 @@ def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
             f"config.json, or the GGUF file in its place, gives max_position_embeddings as {limit!r:.80}, which must "
             f"be from {MIN_CONTEXT} to {_MAX_CONTEXT}: fetch the model again."
         )
-    max_context = limit if wanted is None else min(limit, wanted)
+    max_context = limit if wanted is None else wanted
+    if max_context > limit:
+        raise ExportError(f"max_context is {max_context}, but the model's own ends at {limit}: ask for no more.")
     _check_rope(config, max_context)
     return max_context
 

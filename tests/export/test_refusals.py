@@ -57,6 +57,12 @@ def test_a_context_that_no_package_can_have_is_refused(limit: object) -> None:
         max_context_of({"max_position_embeddings": limit}, None)
 
 
+def test_more_context_than_the_model_has_is_refused() -> None:
+    assert max_context_of({"max_position_embeddings": 64}, 64) == 64
+    with pytest.raises(ExportError, match="max_context is 65, but the model's own ends at 64"):
+        max_context_of({"max_position_embeddings": 64}, 65)
+
+
 @pytest.mark.parametrize("num_layers", [None, 0, -1, "2", 10**6])
 def test_a_number_of_layers_that_cannot_be_is_refused(num_layers: object) -> None:
     with pytest.raises(ExportError, match=r"layers, of which 1 to 1024 can be"):
