@@ -9,7 +9,7 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PRECISIONS, QUANTIZED_PRECISIONS
 
 AUTO = "auto"
-KV_TYPES = {"fp32": "float32", "int8": "int8"}  # numpy names
+KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # numpy names
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
 _CALIBRATED = ("int8", "int8-a16", "int4")
@@ -61,8 +61,10 @@ class ExportOptions:
                 f"kv 'int8' needs attention 'exact' and precision {', '.join(QUANTIZED_PRECISIONS)}, "
                 f"not {self.attention!r} and {self.precision!r}: leave kv out."
             )
-        if self.kv == "fp32" and self.precision in HALF_PRECISIONS:
+        if self.precision in HALF_PRECISIONS:
             raise ConfigError(f"precision {self.precision!r} has a KV cache of its own type: leave kv out.")
+        if self.kv == "fp16" and self.attention != "exact":
+            raise ConfigError(f"kv 'fp16' needs attention 'exact', not {self.attention!r}: leave kv out.")
 
     def precision_for(self, is_kept: bool) -> str:
         """One of PRECISIONS. is_kept: whether most of a source's weights can stay as they are.

@@ -139,7 +139,7 @@ class PackageExport:
         checks = check_tree_against_decoding(target, case)
         if self._options.precision in ("fp32", *HALF_PRECISIONS):
             checks |= check_tree_logits(target, model, case)
-        if self._options.precision == "fp32":
+        if self._options.precision == "fp32" and self._options.kv_dtype == "float32":
             checks |= check_greedy(target, model, case.prompts[0])
         else:
             checks |= check_quality(target, model, sequences)

@@ -86,13 +86,14 @@ void add_mask(const AttentionShape& s, const float* mask, std::int64_t begin, st
   }
 }
 
-// Scores of a block against keys [begin, end).
+// Scores of a block against keys [begin, end), which `keys` begins with.
 void score_tile(const AttentionShape& s, const float* mask, MaskedColumns columns, const float* keys,
                 std::int64_t begin, std::int64_t end, Block& block) {
   std::int64_t j = begin;
   for (; j + kKeyBlock <= end; j += kKeyBlock)
-    score_keys<kKeyBlock>(s, block.query, keys + j * s.head_size, block.scores + j * kLanes);
-  for (; j < end; ++j) score_keys<1>(s, block.query, keys + j * s.head_size, block.scores + j * kLanes);
+    score_keys<kKeyBlock>(s, block.query, keys + (j - begin) * s.head_size, block.scores + j * kLanes);
+  for (; j < end; ++j)
+    score_keys<1>(s, block.query, keys + (j - begin) * s.head_size, block.scores + j * kLanes);
   add_mask(s, mask, std::max(begin, columns.first), end, block);
   __m512 top = _mm512_load_ps(block.top);
   for (j = begin; j < end; ++j) top = _mm512_max_ps(top, _mm512_load_ps(block.scores + j * kLanes));
@@ -141,10 +142,13 @@ void attend(const AttentionShape& s, const AttentionTensors& t, const std::vecto
     std::fill_n(blocks[b].top, kLanes, -std::numeric_limits<float>::infinity());
     load_query(s, t.query + offset, count, query);
   }
-  for (std::int64_t j = 0; j < columns.last; j += kTile)
-    for (std::int64_t b = 0; b < num_blocks; ++b)
-      score_tile(s, mask, columns, t.keys + kv_offset, j, std::min(j + kTile, columns.last), blocks[b]);
-  weighted_sums(s.head_size, columns.last, t.values + kv_offset, blocks, num_blocks);
+  const KvRows all_keys = t.keys.from(kv_offset);
+  for (std::int64_t j = 0; j < columns.last; j += kTile) {
+    const std::int64_t end = std::min(j + kTile, columns.last);
+    const float* const keys = all_keys.read(s.head_size, j, end - j);
+    for (std::int64_t b = 0; b < num_blocks; ++b) score_tile(s, mask, columns, keys, j, end, blocks[b]);
+  }
+  weighted_sums(s.head_size, columns.last, t.values.from(kv_offset), blocks, num_blocks);
 }
 
 }  // namespace reader_edge

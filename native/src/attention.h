@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv_rows.h"
 #include "weighted_sums.h"
 
 namespace reader_edge {
 
-// One call's tensors, all fp32 and row-major. Rows of a KV head: its group's queries, G * N of them.
+// One call's tensors, row-major, all fp32 but for keys and values that the cache keeps in fp16. Rows of a KV head: its group's queries, G * N of them.
 struct AttentionShape {
   std::int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
   float scale;
@@ -17,8 +18,8 @@ struct AttentionShape {
 
 struct AttentionTensors {
   const float* query;   // (B, Hq, N, D)
-  const float* keys;    // (B, H, S, D), S = capacity
-  const float* values;  // (B, H, S, D)
+  KvRows keys;          // (B, H, S, D), S = capacity
+  KvRows values;        // (B, H, S, D)
   const float* mask;    // (B, 1, N, M), added to the scores
   float* output;        // (B, Hq, N, D), or (B, N, Hq * D)
 };

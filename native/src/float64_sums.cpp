@@ -72,7 +72,7 @@ void divide(std::int64_t head_size, const double* sums, const double* totals, co
 
 }  // namespace
 
-void float64_sums(std::int64_t head_size, std::int64_t visible, const float* values, Block* blocks,
+void float64_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks) {
   static thread_local Scratch<double> scratch;
   const std::int64_t row_size = kLanes * head_size, block_size = row_size + kLanes;
@@ -81,10 +81,11 @@ void float64_sums(std::int64_t head_size, std::int64_t visible, const float* val
   std::fill_n(all_sums, num_blocks * block_size, 0.0);
   for (std::int64_t j = 0; j < visible; j += kTile) {
     const std::int64_t count = std::min(kTile, visible - j);
+    const float* const rows = values.read(head_size, j, count);
     for (std::int64_t b = 0; b < num_blocks; ++b) {
       double* const sums = all_sums + b * block_size;
       softmax_weights(count, blocks[b].scores + j * kLanes, _mm512_load_ps(blocks[b].top), weights, sums + row_size);
-      add_tile(head_size, blocks[b].count, count, weights, values + j * head_size, sums);
+      add_tile(head_size, blocks[b].count, count, weights, rows, sums);
     }
   }
   for (std::int64_t b = 0; b < num_blocks; ++b) {

@@ -142,7 +142,7 @@ void scale_sums(std::int64_t head_size, const double* sums, __m512 top, const do
 
 }  // namespace
 
-void integer_sums(std::int64_t head_size, std::int64_t visible, const float* values, Block* blocks,
+void integer_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks) {
   static thread_local Scratch<std::int32_t> integers;
   static thread_local Scratch<double> doubles;
@@ -160,8 +160,9 @@ void integer_sums(std::int64_t head_size, std::int64_t visible, const float* val
   std::fill_n(tops, num_blocks, _mm512_set1_ps(kSmallest));
   for (std::int64_t j = 0; j < visible; j += kTile) {
     const std::int64_t count = std::min(kTile, visible - j);
-    find_magnitudes(head_size, count, values + j * head_size, magnitudes + j);
-    quantize_values(head_size, count, values + j * head_size, magnitudes + j, value_pairs + j / 2 * stride);
+    const float* const rows = values.read(head_size, j, count);
+    find_magnitudes(head_size, count, rows, magnitudes + j);
+    quantize_values(head_size, count, rows, magnitudes + j, value_pairs + j / 2 * stride);
     for (std::int64_t b = 0; b < num_blocks; ++b)
       tops[b] = weigh(count, magnitudes + j, blocks[b], blocks[b].scores + j * kLanes, tops[b],
                       all_sums + b * block_size + row_size);

@@ -3,6 +3,7 @@
 #include "block_linear.h"
 #include "cache_rows.h"
 #include "gguf_linear.h"
+#include "half_rows.h"
 #include "int8_attention.h"
 #include "kernel.h"
 #include "rotary_heads.h"
@@ -45,8 +46,11 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<GgufLinear<kQ5_K>> q5_k_linear;
   static const KernelOp<GgufLinear<kQ6_K>> q6_k_linear;
   static const KernelOp<SpreadRows> spread_rows;
-  static const KernelOp<ExactAttention> exact_attention;
-  static const KernelOp<IntegerAttention> integer_attention;
+  static const KernelOp<ExactAttention<false>> exact_attention;
+  static const KernelOp<ExactAttention<true>> exact_attention_16;
+  static const KernelOp<IntegerAttention<false>> integer_attention;
+  static const KernelOp<IntegerAttention<true>> integer_attention_16;
+  static const KernelOp<HalfRows> half_rows;
   static const KernelOp<CacheRows> cache_rows;
   static const KernelOp<Int8CacheAttention> int8_cache_attention;
   static const KernelOp<RotaryHeads> rotary_heads;
@@ -57,7 +61,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &q4_0_linear,
       &q4_1_linear,          &q5_0_linear,               &q5_1_linear,         &q8_0_linear,
-      &q4_k_linear,          &q5_k_linear,               &q6_k_linear};
+      &q4_k_linear,          &q5_k_linear,               &q6_k_linear,         &half_rows,
+      &exact_attention_16,   &integer_attention_16};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");

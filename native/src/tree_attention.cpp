@@ -13,13 +13,23 @@ constexpr std::int64_t kMaxMaskElements = INT32_MAX;  // of a sequence: the kern
 }  // namespace
 
 void TreeAttention::compute(KernelCall& call) const {
-  const auto query = call.input<float>(0), keys = call.input<float>(1), values = call.input<float>(2);
+  if (form_.has_half_cache) {
+    compute_over<std::uint16_t>(call);
+  } else {
+    compute_over<float>(call);
+  }
+}
+
+template <class Element>
+void TreeAttention::compute_over(KernelCall& call) const {
+  const auto query = call.input<float>(0);
+  const auto keys = call.input<Element>(1), values = call.input<Element>(2);
   const auto mask = call.input<float>(3);
   if (query.sizes.size() != 4 || keys.sizes.size() != 4 || mask.sizes.size() != 4 || keys.sizes != values.sizes) {
     throw std::invalid_argument("attention: its inputs need four axes, keys and values the same sizes");
   }
   const AttentionShape shape{query.sizes[0], query.sizes[1], keys.sizes[1], query.sizes[2],
-                             mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_, has_merged_heads_};
+                             mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_, form_.has_merged_heads};
   const bool fits = keys.sizes[0] == shape.batch && keys.sizes[3] == shape.head_size && shape.kv_heads > 0 &&
                     shape.query_heads % shape.kv_heads == 0 && shape.head_size % 8 == 0 &&
                     mask.sizes[0] == shape.batch && mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes &&
@@ -27,12 +37,13 @@ void TreeAttention::compute(KernelCall& call) const {
                     shape.nodes <= kMaxMaskElements / shape.visible;
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   auto sizes = query.sizes;
-  if (has_merged_heads_) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};
-  const AttentionTensors tensors{query.data, keys.data, values.data, mask.data, call.output<float>(0, sizes).data};
+  if (form_.has_merged_heads) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};
+  const AttentionTensors tensors{query.data, KvRows(keys.data), KvRows(values.data), mask.data,
+                                 call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
   const auto columns = masked_columns(shape, mask.data);
   const auto work = [&](std::size_t task) {
-    attend(shape, tensors, columns, weighted_sums_, static_cast<std::int64_t>(task));
+    attend(shape, tensors, columns, form_.weighted_sums, static_cast<std::int64_t>(task));
   };
   call.parallel_for(count, work);
 }

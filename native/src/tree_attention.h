@@ -8,36 +8,55 @@
 
 namespace reader_edge {
 
+// What an operator's attention is: the sums it takes, whether heads are merged in its output, whether the cache is fp16.
+struct AttentionForm {
+  WeightedSums weighted_sums;
+  bool has_merged_heads, has_half_cache;
+};
+
 class TreeAttention {
  public:
-  // query (B, Hq, N, D), keys (B, H, S, D), values (B, H, S, D), mask (B, 1, N, M)
-  static constexpr std::array kInputs{ort::kFloat, ort::kFloat, ort::kFloat, ort::kFloat};
-  static constexpr std::array kOutputs{ort::kFloat};
-
   void compute(KernelCall& call) const;
 
  protected:
-  TreeAttention(const KernelAttributes& attributes, WeightedSums weighted_sums, bool has_merged_heads)
-      : scale_(attributes.number("scale")), weighted_sums_(weighted_sums), has_merged_heads_(has_merged_heads) {}
+  TreeAttention(const KernelAttributes& attributes, const AttentionForm& form)
+      : scale_(attributes.number("scale")), form_(form) {}
 
  private:
+  template <class Element>
+  void compute_over(KernelCall& call) const;
+
   float scale_;
-  WeightedSums weighted_sums_;
-  bool has_merged_heads_;
+  AttentionForm form_;
 };
 
+// query (B, Hq, N, D), keys (B, H, S, D), values (B, H, S, D), mask (B, 1, N, M)
+template <bool kIsHalf>
+inline constexpr std::array kAttentionInputs{ort::kFloat, kIsHalf ? ort::kFloat16 : ort::kFloat,
+                                             kIsHalf ? ort::kFloat16 : ort::kFloat, ort::kFloat};
+
 // -> (B, Hq, N, D)
+template <bool kIsHalf>
 class ExactAttention : public TreeAttention {
  public:
-  static constexpr const char* kName = "ExactAttention";
-  explicit ExactAttention(const KernelAttributes& attributes) : TreeAttention(attributes, float64_sums, false) {}
+  static constexpr const char* kName = kIsHalf ? "ExactAttention16" : "ExactAttention";
+  static constexpr auto kInputs = kAttentionInputs<kIsHalf>;
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit ExactAttention(const KernelAttributes& attributes)
+      : TreeAttention(attributes, {float64_sums, false, kIsHalf}) {}
 };
 
 // -> (B, N, Hq * D)
+template <bool kIsHalf>
 class IntegerAttention : public TreeAttention {
  public:
-  static constexpr const char* kName = "IntegerAttention";
-  explicit IntegerAttention(const KernelAttributes& attributes) : TreeAttention(attributes, integer_sums, true) {}
+  static constexpr const char* kName = kIsHalf ? "IntegerAttention16" : "IntegerAttention";
+  static constexpr auto kInputs = kAttentionInputs<kIsHalf>;
+  static constexpr std::array kOutputs{ort::kFloat};
+
+  explicit IntegerAttention(const KernelAttributes& attributes)
+      : TreeAttention(attributes, {integer_sums, true, kIsHalf}) {}
 };
 
 }  // namespace reader_edge

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kv_rows.h"
+
 namespace reader_edge {
 
 constexpr int kLanes = 16;              // query rows of a block: lanes of a vector
@@ -19,15 +21,15 @@ struct Block {
 };
 
 // values (visible, D); fills the output of every block, whose scores are spoiled.
-using WeightedSums = void (*)(std::int64_t head_size, std::int64_t visible, const float* values, Block* blocks,
+using WeightedSums = void (*)(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                               std::int64_t num_blocks);
 
 // fp32 weights, sums in float64.
-void float64_sums(std::int64_t head_size, std::int64_t visible, const float* values, Block* blocks,
+void float64_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks);
 
 // Weights and values as integers of 14 and 12 bits, sums exact.
-void integer_sums(std::int64_t head_size, std::int64_t visible, const float* values, Block* blocks,
+void integer_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks);
 
 }  // namespace reader_edge

@@ -26,9 +26,9 @@ from reader_edge.commands import options
 )
 @click.option(
     "--kv",
-    type=click.Choice(["fp32", "int8"]),
-    help="The KV cache of keep, int8, int8-a16 and int4 with attention 'exact': 'int8' (the default there) takes "
-    "little more than a quarter of the memory and is read sooner; 'fp32' is closer to the source.",
+    type=click.Choice(["fp32", "fp16", "int8"]),
+    help="The KV cache with attention 'exact': 'int8' (the default of keep, int8, int8-a16 and int4, for them alone) "
+    "takes little more than a quarter of the memory of 'fp32' and is read sooner; 'fp16' takes half.",
 )
 @click.option("--max-context", type=int, help="Tokens of prompt and answer together. Default: the model's own limit.")
 @click.option(

@@ -30,16 +30,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.fixture(scope="session")
-def exported(
-    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str, str], Path]:
-    """(model_type, precision, attention) -> the folder of its package; not to be changed."""
+def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """(model_type, precision, attention[, kv]) -> the folder of its package; not to be changed."""
     root = tmp_path_factory.mktemp("packages")
 
-    def export(model_type: str, precision: str, attention: str) -> Path:
-        out = root / f"{model_type}-{precision}-{attention}"
+    def export(model_type: str, precision: str, attention: str, kv: str | None = None) -> Path:
+        out = root / f"{model_type}-{precision}-{attention}-{kv}"
         if not out.exists():
-            export_model(tiny_model(model_type), out, ExportOptions(precision, attention))
+            export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
         return out
 
     return export

@@ -205,6 +205,8 @@ def test_a_calibration_text_that_cannot_be_read_is_named(source: Path, tmp_path:
         {"kv": "int4"},
         {"precision": "fp32", "kv": "int8"},
         {"attention": "fast", "kv": "int8"},
+        {"attention": "portable", "kv": "fp16"},
+        {"precision": "fp16", "attention": "fast", "kv": "fp16"},
         {"precision": "fp16", "attention": "fast", "kv": "fp32"},
     ],
 )

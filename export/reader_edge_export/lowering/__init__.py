@@ -17,9 +17,10 @@ _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions tha
 
 def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_dtype: str = "float32") -> None:
     """Replace every attention marker. is_quantized: the weights are, so that attention may round as they do.
-    kv_dtype: the KV cache's type in exact attention, "float32" or "int8".
+    kv_dtype: the KV cache's type in exact attention, "float32", "float16" or "int8".
     """
-    exact = Int8CacheAttention(editor) if kv_dtype == "int8" else ExactAttention(editor, is_quantized)
+    is_half = kv_dtype == "float16"
+    exact = Int8CacheAttention(editor) if kv_dtype == "int8" else ExactAttention(editor, is_quantized, is_half)
     lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
         editor.replace(marker.node, lower(editor, marker))

@@ -8,16 +8,26 @@ kinds:
 - integers, for models whose weights are quantised: values in 2047 steps of their row's largest, softmax weights in
   16383 steps of their query's largest (the values' steps counted in), which add up exactly. Their rounding is a tenth
   of what the int8 rows of the next product lose; native kernels sum 16-bit integers four times as fast as float64.
+
+The KV cache is fp32 or fp16: of an fp16 one keys and values are rounded when they are written, and read exactly.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.attention_operator import AttentionOperator
 from reader_edge_export.lowering.exact_sums import exponentials, float64_mean, integer_mean, integers, magnitudes_of
-from reader_edge_export.lowering.kv_rows import masked_scores, scatter_rows, unfold_heads, visible_rows
+from reader_edge_export.lowering.half_rows import half_rows
+from reader_edge_export.lowering.kv_rows import (
+    masked_scores,
+    scatter_rows,
+    set_cache_type,
+    unfold_heads,
+    visible_rows,
+)
 from reader_edge_export.markers import TreeAttentionMarker
 
 _VALUE_STEPS = 2047
@@ -28,14 +38,21 @@ class ExactAttention(AttentionOperator):
     """TensorScatter into the cache, then an operator over the visible rows: ExactAttention or IntegerAttention.
 
     ExactAttention gives heads (B, Hq, N, D); IntegerAttention gives them side by side, as the next product wants them.
+    Over a cache in fp16 they are ExactAttention16 and IntegerAttention16, and HalfRows comes before TensorScatter.
     """
 
-    def __init__(self, editor: GraphEditor, is_quantized: bool) -> None:
-        super().__init__(editor, "IntegerAttention" if is_quantized else "ExactAttention", is_quantized)
+    def __init__(self, editor: GraphEditor, is_quantized: bool, has_half_cache: bool) -> None:
+        name = ("IntegerAttention" if is_quantized else "ExactAttention") + ("16" if has_half_cache else "")
+        super().__init__(editor, name, is_quantized)
         self._is_quantized = is_quantized
+        self._has_half_cache = has_half_cache
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
+        if self._has_half_cache:
+            key, value = half_rows(editor, marker.key, marker.value)
+            set_cache_type(marker, ir.DataType.FLOAT16, marker.head_dim)
+            marker = replace(marker, key=key, value=value)
         present = scatter_rows(editor, marker)
         return self.attend(editor, marker, present), *present
 
@@ -43,6 +60,8 @@ class ExactAttention(AttentionOperator):
         self, editor: GraphEditor, marker: TreeAttentionMarker, present: Sequence[ir.Value], *constants: ir.Value
     ) -> ir.Value:
         keys, values = visible_rows(editor, marker.mask, *present)
+        if self._has_half_cache:
+            keys, values = (editor.cast(rows, ir.DataType.FLOAT) for rows in (keys, values))
         weights = exponentials(editor, masked_scores(editor, marker, keys))
         mean = _integer_mean if self._is_quantized else float64_mean
         return unfold_heads(editor, marker, mean(editor, weights, values))

@@ -16,7 +16,14 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.attention_operator import AttentionOperator
 from reader_edge_export.lowering.cache_rows import ROW_STEPS, cache_rows, read_rows
 from reader_edge_export.lowering.exact_sums import exponentials, float64, integer_mean, integers, magnitudes_of
-from reader_edge_export.lowering.kv_rows import fold_heads, masked, scatter_rows, unfold_heads, visible_rows
+from reader_edge_export.lowering.kv_rows import (
+    fold_heads,
+    masked,
+    scatter_rows,
+    set_cache_type,
+    unfold_heads,
+    visible_rows,
+)
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import spread_rows
 from reader_edge_export.quantize.spread import block_size, hadamard
@@ -37,7 +44,7 @@ class Int8CacheAttention(AttentionOperator):
         """The marker's three outputs."""
         spread = self._spread(editor, marker.head_dim)
         key, value = cache_rows(editor, marker.key, marker.value, *spread)
-        _narrow(marker)
+        set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
         present = scatter_rows(editor, replace(marker, key=key, value=value))
         return self.attend(editor, marker, present, *spread), *present
 
@@ -67,10 +74,3 @@ class Int8CacheAttention(AttentionOperator):
             editor, weights, _WEIGHT_STEPS, *read_rows(editor, values, marker.head_dim), value_steps=ROW_STEPS
         )
         return unfold_heads(editor, marker, mean)
-
-
-def _narrow(marker: TreeAttentionMarker) -> None:
-    """Give the marker's past and present the type and sizes of the cache."""
-    rows = ir.Shape(["B", marker.num_kv_heads, "S", kv_row_size("int8", marker.head_dim)])
-    for value in (marker.past_key, marker.past_value, *marker.node.outputs[1:]):
-        value.dtype, value.shape = ir.DataType.INT8, rows

@@ -12,6 +12,13 @@ from reader_edge_export.markers import TreeAttentionMarker
 _MAX_CHAIN = 128
 
 
+def set_cache_type(marker: TreeAttentionMarker, dtype: ir.DataType, row_size: int) -> None:
+    """Give the marker's past and present the type of the cache and the size of its rows."""
+    rows = ir.Shape(["B", marker.num_kv_heads, "S", row_size])
+    for value in (marker.past_key, marker.past_value, *marker.node.outputs[1:]):
+        value.dtype, value.shape = dtype, rows
+
+
 def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value]:
     """Write the new keys and values at [write_pos, write_pos + N) of each sequence; in place where memory is shared."""
     present_key = _scattered(editor, marker, marker.past_key, marker.key)

@@ -34,6 +34,7 @@ class Attention:
 
 
 EXACT, INTEGER, INT8_CACHE = Attention(False), Attention(True), Attention(True, "int8")
+EXACT_HALF, INTEGER_HALF = Attention(False, "float16"), Attention(True, "float16")
 
 
 class Operator:

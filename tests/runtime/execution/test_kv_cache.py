@@ -11,7 +11,9 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from tests.fake_target import make_manifest
 
-MANIFESTS = {kv_dtype: replace(make_manifest(max_context=64), kv_dtype=kv_dtype) for kv_dtype in ("float32", "int8")}
+MANIFESTS = {
+    kv_dtype: replace(make_manifest(max_context=64), kv_dtype=kv_dtype) for kv_dtype in ("float32", "float16", "int8")
+}
 
 of_each_type = pytest.mark.parametrize("kv_dtype", MANIFESTS)
 
@@ -78,7 +80,7 @@ def test_swap_exchanges_contents_and_lengths(kv_dtype: str) -> None:
 def test_layer_views_of_a_slot_range_share_the_slab(kv_dtype: str) -> None:
     cache = HostCache(MANIFESTS[kv_dtype], 4, 8)
     view = cache.layer_view(1, 1, 2)
-    assert view.shape == (2, 1, 8, {"float32": 2, "int8": 4}[kv_dtype])
+    assert view.shape == (2, 1, 8, {"float32": 2, "float16": 2, "int8": 4}[kv_dtype])
     assert view.flags.c_contiguous
     view[0, 0, 3] = 7
     assert (cache.slab[1, 1, 0, 3] == 7).all()

@@ -13,10 +13,20 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
 from tests.runtime.execution.int8_rows import read_rows, rounded_rows, spread_key
-from tests.runtime.execution.native_operator import EXACT, INT8_CACHE, INTEGER, Attention, Operator, needs_kernels
+from tests.runtime.execution.native_operator import (
+    EXACT,
+    EXACT_HALF,
+    INT8_CACHE,
+    INTEGER,
+    INTEGER_HALF,
+    Attention,
+    Operator,
+    needs_kernels,
+)
 
 pytestmark = needs_kernels
-FORMS = (EXACT, INTEGER, INT8_CACHE)
+FORMS = (EXACT, EXACT_HALF, INTEGER, INTEGER_HALF, INT8_CACHE)
+LARGEST_HALF = 65504
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -47,7 +57,11 @@ def test_attention_of_extreme_values_keeps_the_bits(form: Attention, tmp_path: P
     attention.check(**_cached(feed | peaked, form))
 
 
-@pytest.mark.parametrize(("form", "limit"), [(EXACT, 1e-6), (INTEGER, 1e-3), (INT8_CACHE, 2e-2)], ids=str)
+@pytest.mark.parametrize(
+    ("form", "limit"),
+    [(EXACT, 1e-6), (EXACT_HALF, 1e-3), (INTEGER, 1e-3), (INTEGER_HALF, 2e-3), (INT8_CACHE, 2e-2)],
+    ids=str,
+)
 def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: float, tmp_path: Path) -> None:
     past, num_nodes, num_kv_heads, group_size, head_size = 1000, 5, 2, 7, 64
     attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
@@ -65,9 +79,10 @@ def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: flo
     assert error < limit
 
 
+@pytest.mark.parametrize("form", [INTEGER_HALF, INT8_CACHE], ids=str)
 @pytest.mark.parametrize("num_nodes", [1, 6, 70])
-def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, tmp_path: Path) -> None:
-    attention = _attention(tmp_path, 64, 1, 2, INT8_CACHE)
+def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, form: Attention, tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 64, 1, 2, form)
     rng = np.random.default_rng(num_nodes)
     feeds = [_attention_feed(rng, past, num_nodes, 1, 2, 64) for past in (1500, 200)]
     visible = 1500 + num_nodes
@@ -76,7 +91,7 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, tmp
         feeds[1][name] = np.pad(feeds[1][name], ((0, 0), (0, 0), (0, 1300), (0, 0)))
     feed = {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
     assert feed["mask"].shape == (2, 1, num_nodes, visible)
-    attention.check(**_cached(feed, INT8_CACHE))
+    attention.check(**_cached(feed, form))
 
 
 @pytest.mark.parametrize("head_size", [8, 64, 80, 136])
@@ -94,6 +109,18 @@ def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp
     for rows, numbers in ((keys.astype(np.int8), spread_key(key)), (values.astype(np.int8), value)):
         top = np.abs(numbers).max(axis=-1, keepdims=True)
         assert (np.abs(read_rows(rows[:, :, 3:]) - numbers) <= top * (65 / 64 / 254 * 1.001) + 1e-30).all()
+
+
+def test_rows_of_an_fp16_cache_are_the_nearest_halves(tmp_path: Path) -> None:
+    attention = _attention(tmp_path, 80, 2, 2, EXACT_HALF)
+    rng = np.random.default_rng(0)
+    feed = _attention_feed(rng, 3, 20, 2, 2, 80)
+    scales = 10.0 ** rng.uniform(-9, 6, (1, 2, 20, 1))
+    key, value = ((feed[name].astype(np.float64) * scales).astype(np.float32) for name in ("key", "value"))
+    _, keys, values = attention.check(**_cached(feed | {"key": key, "value": value}, EXACT_HALF))
+    assert np.abs(key).max() > LARGEST_HALF
+    for rows, numbers in ((keys, key), (values, value)):
+        np.testing.assert_array_equal(rows[:, :, 3:], _halves(numbers))
 
 
 def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
@@ -149,7 +176,13 @@ def _attention_feed(
 
 def _cached(feed: dict[str, npt.NDArray[np.generic]], form: Attention) -> dict[str, npt.NDArray[np.generic]]:
     """The feed with its past as the cache holds it; keys are written turned, with signs, as the exporter draws them."""
-    if form != INT8_CACHE:
+    if form.kv_dtype == "float32":
         return feed
     key, value = feed["past_key"].astype(np.float32), feed["past_value"].astype(np.float32)
+    if form.kv_dtype == "float16":
+        return feed | {"past_key": _halves(key), "past_value": _halves(value)}
     return feed | {"past_key": rounded_rows(spread_key(key)), "past_value": rounded_rows(value)}
+
+
+def _halves(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)

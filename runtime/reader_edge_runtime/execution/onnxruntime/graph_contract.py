@@ -5,6 +5,7 @@ import onnxruntime as ort
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 
+_TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
 
 
@@ -35,12 +36,17 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
     inputs = {node.name: node.shape for node in session.get_inputs()}
+    types = {node.name: node.type for node in session.get_inputs()}
     outputs = {node.name: node.shape or [] for node in session.get_outputs()}  # ONNX lets an output go without
     promised = output_tensors(manifest, 1, 1)
     _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names()})
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names()})
     for name in manifest.past_names():
         _check_shape(name, inputs[name], 4, {1: manifest.num_kv_heads, 3: manifest.kv_row_size})
+        if types[name] != f"tensor({_TYPE_NAMES.get(manifest.kv_dtype, manifest.kv_dtype)})":
+            raise ProviderError(
+                f"The graph's {name} is a {types[name]}, the manifest says {manifest.kv_dtype}: export again."
+            )
     for name in ("logits", "top_ids", "top_logits"):
         _, (_, _, size) = promised[name]
         _check_shape(name, outputs[name], 3, {2: size})

@@ -1,4 +1,4 @@
-"""A KV cache of eight bits: the same bits at every width, in every batch, drafted or not; and what it takes."""
+"""A KV cache of 8 or 16 bits: the same bits at every width, in every batch, drafted or not; and what it takes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,14 +25,22 @@ from tests.random_drafter import RandomDrafter, RandomRequest, decode
 from tests.tiny_models import VOCAB_SIZE
 
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 110).tolist()
+FORMS = [  # model, precision, cache
+    ("llama", "int8", "int8"),
+    ("llama", "int8", "fp16"),
+    ("llama", "fp32", "fp16"),
+    ("gemma2", "int8", "int8"),
+    ("gemma2", "fp32", "fp16"),
+]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4, 6]
 PATH = [0, 1, 4, 6, 7]
 
 
-@pytest.fixture(params=["llama", "gemma2"])
-def package(request: pytest.FixtureRequest, exported: Callable[[str, str, str], Path]) -> ModelPackage:
-    """One with attention as an operator of our own, and one with scores that are capped, and windows."""
-    return ModelPackage.open(exported(request.param, "int8", "exact"))
+@pytest.fixture(params=FORMS, ids="-".join)
+def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> ModelPackage:
+    """Of a model with attention as an operator of our own, and of one with scores that are capped, and windows."""
+    model_type, precision, kv = request.param
+    return ModelPackage.open(exported(model_type, precision, "exact", kv))
 
 
 @pytest.fixture(params=[False, True], ids=["pure", "native"])
@@ -46,15 +54,16 @@ def test_the_cache_is_int8_where_attention_rounds_anyway() -> None:
     assert {ExportOptions(precision).kv_dtype for precision in ("int8", "int8-a16", "int4")} == {"int8"}
     assert ExportOptions("fp32").kv_dtype == "float32"
     assert ExportOptions("int8", kv="fp32").kv_dtype == "float32"
+    assert {ExportOptions(precision, kv="fp16").kv_dtype for precision in ("fp32", "int8")} == {"float16"}
     assert {ExportOptions("int8", attention).kv_dtype for attention in ("fast", "portable")} == {"float32"}
     assert [ExportOptions(half, "fast").kv_dtype for half in ("fp16", "bf16")] == ["float16", "bfloat16"]
 
 
-def test_the_cache_takes_a_quarter_and_two_bytes_a_row(package: ModelPackage) -> None:
+def test_the_cache_takes_half_or_a_quarter_and_two_bytes_a_row(package: ModelPackage) -> None:
     manifest = package.manifest
-    assert manifest.kv_dtype == "int8"
+    row_bytes = {"int8": manifest.head_dim + 2, "float16": 2 * manifest.head_dim}[manifest.kv_dtype]
     cache = HostCache(manifest, 1, 100)
-    assert cache.num_bytes == 100 * 2 * manifest.num_layers * manifest.num_kv_heads * (manifest.head_dim + 2)
+    assert cache.num_bytes == 100 * 2 * manifest.num_layers * manifest.num_kv_heads * row_bytes
     wide = replace(manifest, kv_dtype="float32")
     with pytest.raises(ProviderError, match="export again"):
         HostTarget.open(ModelPackage(package.folder, wide))
