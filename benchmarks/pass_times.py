@@ -11,12 +11,16 @@ NUM_TOKENS = 33  # of a plain answer
 
 
 class Effort(NamedTuple):
-    """Of which shape, behind how many tokens, and how often: plain answers, and passes of every width."""
+    """Of which shape, behind how many tokens, and how often: plain answers, and passes of every width.
+
+    left_out: a precision that memory has no room for beside all others.
+    """
 
     shape: str
     pasts: Sequence[int]
     num_answers: int
     num_passes: int
+    left_out: str = ""
 
 
 def measure_passes(contenders: Sequence[Contender], effort: Effort) -> dict[str, Record]:
