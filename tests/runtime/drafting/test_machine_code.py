@@ -1,5 +1,6 @@
 """Kernels as machine code: what is loaded and what never is, and that it does what the Python it was made from does."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -142,6 +143,24 @@ def test_a_compiler_that_fails_is_told_in_one_sentence(nothing_compiled: Path, m
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: failed)
     with pytest.raises(DraftError, match=r"its kernels were not compiled \(Module.+ No module named 'numba'\)\.$"):
         library.machine_code()
+
+
+def test_a_folder_that_others_may_write_to_is_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = library.cache_folder.__wrapped__
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    assert folder() is None
+    tmp_path.chmod(0o755)
+    assert folder() == tmp_path
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert folder() is None
+    monkeypatch.delattr(os, "getuid")  # Windows
+    assert folder() == tmp_path
+
+
+def test_an_object_without_a_kernel_is_told_by_its_name() -> None:
+    with pytest.raises(LookupError, match=r"No kernel counts\.forget was compiled"):
+        KernelLibrary.shared().address("counts.forget")
 
 
 def test_cache_folder_follows_the_environment_and_may_be_missing(

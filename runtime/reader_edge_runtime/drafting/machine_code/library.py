@@ -7,6 +7,7 @@ file's name tells what it was compiled from, so that one of other sources is nev
 import functools
 import hashlib
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -76,7 +77,7 @@ def machine_code() -> bytes:
 
 @functools.cache
 def cache_folder() -> Path | None:
-    """Where kernels that were compiled here are kept, made if need be; None where no folder can be written.
+    """Where kernels that were compiled here are kept, made if need be; None where there is none to write and to trust.
 
     `NUMBA_CACHE_DIR`, or a folder in the user's cache.
     """
@@ -84,9 +85,11 @@ def cache_folder() -> Path | None:
     folder = Path(root) if root else Path(platformdirs.user_cache_dir("reader-edge", appauthor=False)) / "kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        found = folder.stat()
     except OSError:
         return None
-    return folder if os.access(folder, os.W_OK) else None
+    is_own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH)
+    return folder if is_own and os.access(folder, os.W_OK) else None
 
 
 def _compiled(path: Path) -> bytes:
