@@ -91,7 +91,7 @@ def test_each_kind_of_machine_finds_the_kernels_of_its_own(
     monkeypatch.setattr(library, "_HERE", tmp_path)
     target = Target.of_this_machine()
     assert (target.name, bool(target.triple)) == (name, True)
-    (tmp_path / library.object_name(target)).write_bytes(b"its own")
+    (tmp_path / library.object_name(target)).write_bytes(library.sealed(b"its own"))
     assert library.machine_code() == b"its own"
 
 

@@ -18,7 +18,7 @@ from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.kernels import counts
 from reader_edge_runtime.drafting.kernels.kernel import Kernel
 from reader_edge_runtime.drafting.machine_code import library
-from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
+from reader_edge_runtime.drafting.machine_code.library import KernelLibrary, sealed
 from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
 from reader_edge_runtime.drafting.sources import successor_store
 from reader_edge_runtime.errors import DraftError
@@ -80,10 +80,22 @@ def test_an_array_that_is_not_in_c_order_is_refused() -> None:
 
 def test_the_wheels_kernels_are_taken_before_those_of_the_cache(nothing_compiled: Path) -> None:
     name = library.object_name(Target.of_this_machine())
-    (nothing_compiled / "cache" / name).write_bytes(b"compiled here")
+    (nothing_compiled / "cache" / name).write_bytes(sealed(b"compiled here"))
     assert library.machine_code() == b"compiled here"
-    (nothing_compiled / name).write_bytes(b"from the wheel")
+    (nothing_compiled / name).write_bytes(sealed(b"from the wheel"))
     assert library.machine_code() == b"from the wheel"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"code", sealed(b"code")[:-1], sealed(b"other")[:5] + b"!" * 32])
+def test_a_damaged_object_file_is_never_loaded_and_compiled_anew(
+    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """LLVM would end the process: power may fail before a new file's content is on the disk."""
+    name = library.object_name(Target.of_this_machine())
+    (nothing_compiled / name).write_bytes(content)
+    (nothing_compiled / "cache" / name).write_bytes(content)
+    monkeypatch.setattr(library, "_compiled", lambda path: b"compiled anew")
+    assert library.machine_code() == b"compiled anew"
 
 
 def test_kernels_of_other_sources_or_for_another_kind_of_machine_are_not_taken(
@@ -92,12 +104,12 @@ def test_kernels_of_other_sources_or_for_another_kind_of_machine_are_not_taken(
     monkeypatch.setattr(library, "_compiled", lambda path: b"compiled anew")
     for target in TARGETS.values():
         if target != Target.of_this_machine():
-            (nothing_compiled / library.object_name(target)).write_bytes(b"of another machine")
+            (nothing_compiled / library.object_name(target)).write_bytes(sealed(b"of another machine"))
     assert library.machine_code() == b"compiled anew"
     source = nothing_compiled / "counts.py"
     source.write_text("changed")
     name = library.object_name(Target.of_this_machine())
-    (nothing_compiled / name).write_bytes(b"from the wheel")
+    (nothing_compiled / name).write_bytes(sealed(b"from the wheel"))
     monkeypatch.setattr(library, "_SOURCES", (*library._SOURCES, source))
     assert library.machine_code() == b"compiled anew"
 
@@ -108,7 +120,7 @@ def test_processes_that_start_together_compile_once(nothing_compiled: Path, monk
     def compile_slowly(path: Path) -> bytes:
         num_compiled.append(1)
         others_asked.wait(0.2)
-        path.write_bytes(b"code")
+        path.write_bytes(sealed(b"code"))
         return b"code"
 
     monkeypatch.setattr(library, "_compiled", compile_slowly)
@@ -134,6 +146,27 @@ def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
     monkeypatch.setattr(library, "_compiled", compile_there)
     assert library.machine_code() == b"code"
     assert not places[0].parent.exists()
+
+
+@pytest.mark.parametrize("error", [PermissionError("compiling.lock"), NotImplementedError("flock")])
+def test_without_a_lock_kernels_are_compiled_for_this_process_alone(
+    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(library, "FileLock", refuse)
+    monkeypatch.setattr(library, "_compiled", lambda path: str(path).encode())
+    assert not library.machine_code().startswith(bytes(nothing_compiled))
+
+
+@pytest.mark.parametrize("python", ["", "/nowhere/python"])
+def test_a_program_that_knows_no_python_is_told_so_in_one_sentence(
+    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(DraftError, match=r"^Nothing can be drafted: .*\.$"):
+        library.machine_code()
 
 
 def test_a_compiler_that_fails_is_told_in_one_sentence(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,3 +205,8 @@ def test_cache_folder_follows_the_environment_and_may_be_missing(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
     assert folder() is None
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: "~/.cache")  # no home is known
+    monkeypatch.chdir(tmp_path)
+    assert folder() is None
+    assert not (tmp_path / "~").exists()

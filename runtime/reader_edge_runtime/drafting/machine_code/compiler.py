@@ -23,7 +23,7 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.drafting import kernels
 from reader_edge_runtime.drafting.kernels.kernel import Kernel, is_part, is_small_part
 from reader_edge_runtime.drafting.machine_code.arguments import kernel_types, unpack
-from reader_edge_runtime.drafting.machine_code.library import object_name
+from reader_edge_runtime.drafting.machine_code.library import object_name, sealed
 from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
 
 # The caller keeps all arrays alive while a kernel runs, so no references are counted, and nothing can be allocated.
@@ -151,7 +151,7 @@ def compile_into(folder: Path, is_for_all: bool) -> None:
     os.environ["NUMBA_OPT"] = "0"  # numba would optimise for this very processor; LLVM does it once all is together
     compiler = KernelCompiler()
     for target in TARGETS.values() if is_for_all else [Target.of_this_machine()]:
-        write_file(folder / object_name(target), compiler.object_for(target))
+        write_file(folder / object_name(target), sealed(compiler.object_for(target)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,39 @@ def object_name(target: Target) -> str:
     return f"{target.name}-{sources[:16]}.o"
 
 
+def sealed(machine_code: bytes) -> bytes:
+    """What an object file holds: machine code, then its SHA-256. LLVM ends the process where an object is damaged."""
+    return machine_code + hashlib.sha256(machine_code).digest()
+
+
 def machine_code() -> bytes:
     """The object file for this machine, compiled if need be. Raises DraftError where that fails."""
-    name = object_name(Target.of_this_machine())
-    if (_HERE / name).is_file():
-        return (_HERE / name).read_bytes()
+    try:
+        return _found_or_compiled(object_name(Target.of_this_machine()))
+    except OSError as error:
+        raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({error}).") from error
+
+
+def _found_or_compiled(name: str) -> bytes:
+    if (found := _intact(_HERE / name)) is not None:
+        return found
     folder = cache_folder()
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="reader-edge-") as own:
-            return _compiled(Path(own) / name)
-    with FileLock(folder / "compiling.lock"):  # one process compiles, and others wait for it
-        return (folder / name).read_bytes() if (folder / name).is_file() else _compiled(folder / name)
+    if folder is not None:
+        # No room, or no locks in this file system. One process compiles, and others wait for it.
+        with suppress(OSError, NotImplementedError), FileLock(folder / "compiling.lock"):
+            return _intact(folder / name) or _compiled(folder / name)
+    with tempfile.TemporaryDirectory(prefix="reader-edge-") as own:
+        return _compiled(Path(own) / name)
+
+
+def _intact(path: Path) -> bytes | None:
+    """The machine code of an object file; None where there is none to read, or a damaged one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    code = content[: -hashlib.sha256().digest_size]
+    return code if code and sealed(code) == content else None
 
 
 @functools.cache
@@ -82,7 +105,10 @@ def cache_folder() -> Path | None:
     `NUMBA_CACHE_DIR`, or a folder in the user's cache.
     """
     root = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(root) if root else Path(platformdirs.user_cache_dir("reader-edge", appauthor=False)) / "kernels"
+    own = Path(platformdirs.user_cache_dir("reader-edge", appauthor=False))
+    folder = Path(root).absolute() if root else own / "kernels"
+    if not folder.is_absolute():  # without a home: a place below whatever folder is the current one
+        return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = folder.stat()
@@ -94,6 +120,8 @@ def cache_folder() -> Path | None:
 
 def _compiled(path: Path) -> bytes:
     """Compile in a process of low priority: in this one, compiling would hold the interpreter for seconds."""
+    if not sys.executable:  # a program that Python is a part of
+        raise DraftError("Nothing can be drafted: no Python compiles its kernels, install reader-edge from a wheel.")
     command = [sys.executable, "-P", "-m", f"{__package__}.compiler", str(path.parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
     outcome = subprocess.run(
@@ -101,7 +129,10 @@ def _compiled(path: Path) -> bytes:
     )
     if outcome.returncode:
         raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({_last_line(outcome.stderr)}).")
-    return path.read_bytes()
+    code = _intact(path)
+    if code is None:
+        raise DraftError(f"Nothing can be drafted: its kernels were damaged on their way to '{path.parent}'.")
+    return code
 
 
 def _last_line(output: bytes) -> str:
