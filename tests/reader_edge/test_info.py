@@ -22,6 +22,15 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
 
 
+def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
+    runner: CliRunner, package: PackageCopy
+) -> None:
+    package.change_manifest(precision="keep", kept_types={"Q4_K": 70, "Q6_K": 15})
+    told = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert "kept as in the file: 70 Q4_K, 15 Q6_K" in told
+    assert "with native kernels and without, the last bits of logits differ" in told
+
+
 def test_a_model_that_is_not_exported_is_told_and_stays_so(runner: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     result = runner.invoke(main, ["info", str(tmp_path)])

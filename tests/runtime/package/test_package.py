@@ -47,6 +47,11 @@ def test_written_manifest_is_read_back_equal(folder: Path) -> None:
     assert seen[-1] == (len(GRAPH) + 2, len(GRAPH) + 2)
 
 
+def test_packages_of_before_keep_no_types(folder: Path) -> None:
+    edit(folder, lambda fields: fields.pop("kept_types"))
+    assert ModelPackage.open(folder).manifest.kept_types == {}
+
+
 def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="No model package"):
         ModelPackage.open(tmp_path / "absent")
@@ -79,6 +84,9 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
         (lambda f: f.update(source_name="\x1b[2Jgone"), "source_name"),
         (lambda f: f.update(source_fingerprint="one\u2028two"), "source_fingerprint"),
         (lambda f: f.update(exported_with={"torch": "\udfff"}), "exported_with"),
+        (lambda f: f.update(kept_types=["Q4_0"]), "kept_types"),
+        (lambda f: f.update(kept_types={"Q4_0": -1}), "kept_types"),
+        (lambda f: f.update(kept_types={"\x1b[2J": 1}), "kept_types"),
         (lambda f: f.update(exported_with={"\n": "1"}), "exported_with"),
         (lambda f: f.update(format_version=10**400), "upgrade reader-edge"),
         (lambda f: f.update(files=[]), "files"),
