@@ -99,7 +99,7 @@ def real_model() -> Path:
 
 @pytest.fixture(scope="session")
 def real_package(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real model's int8 package; exporting it takes 20 seconds, once for all tests."""
+    """The real model's package, its weights as they are; exporting it takes 20 seconds, once for all tests."""
     from reader_edge_export import export_model
 
     out = tmp_path_factory.mktemp("real") / "package"

@@ -4,7 +4,7 @@ models/LABEL-DIGEST/
     name                        which model this is
     hub.partial, wheel.partial  a download that is not whole yet
     source/                     one folder in Hugging Face format, or one GGUF file; it appears whole
-    PRECISION-DIGEST/           a package
+    KIND-DIGEST/                a package: "int8", or "gguf" of a file that says itself what it becomes
 models/LABEL-DIGEST.lock        held by who fetches, exports or removes
 """
 
@@ -70,9 +70,9 @@ class StoredModel:
         for other in self.folder.glob("*.partial"):
             shutil.rmtree(other, ignore_errors=True)
 
-    def package(self, precision: str, key: str) -> Path:
+    def package(self, kind: str, key: str) -> Path:
         """Where a package exported from this model belongs. key: tells different exports apart."""
-        return self.folder / f"{precision}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
+        return self.folder / f"{kind}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
