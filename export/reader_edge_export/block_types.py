@@ -31,9 +31,14 @@ class BlockType:
     num_sharing: int = 1
 
     @property
+    def high_bits(self) -> int:
+        """Of a code, what does not fit half a byte and lies apart."""
+        return self.bits - 4 if self.bits < 8 else 0
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Names of the arrays that a matrix consists of, see `Blocks`."""
-        names = ["values", "highs"] if self.bits in (5, 6) else ["values"]
+        names = ["values", "highs"] if self.high_bits else ["values"]
         for name in ("scale", "minimum") if self.has_minima else ("scale",):
             names += [f"{name}_numbers", f"{name}_codes"] if self.num_sharing > 1 else [f"{name}_numbers"]
         return tuple(names)
@@ -74,7 +79,7 @@ class Blocks:
             return cls(block_type, {"values": codes, **others})
         low, arrays = codes & np.uint8(15), dict(others)
         arrays["values"] = low[..., 0::2] | (low[..., 1::2] << np.uint8(4))
-        if high_bits := block_type.bits - 4:
+        if high_bits := block_type.high_bits:
             shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
             grouped = (codes >> np.uint8(4)).reshape(*codes.shape[:2], -1, len(shifts))
             arrays["highs"] = np.bitwise_or.reduce(grouped << shifts, axis=-1)
@@ -97,11 +102,11 @@ class Blocks:
 
     def codes(self) -> UInt8Array:
         """(J, blocks, n)"""
-        values, bits = self.arrays["values"], self.block_type.bits
-        if bits == 8:
+        values = self.arrays["values"]
+        if self.block_type.bits == 8:
             return values
         codes = np.stack([values & np.uint8(15), values >> np.uint8(4)], axis=-1).reshape(*values.shape[:2], -1)
-        if high_bits := bits - 4:
+        if high_bits := self.block_type.high_bits:
             shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
             highs = (self.arrays["highs"][..., None] >> shifts) & np.uint8(2**high_bits - 1)
             codes |= highs.reshape(codes.shape) << np.uint8(4)
