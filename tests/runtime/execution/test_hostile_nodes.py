@@ -17,7 +17,7 @@ from tests.runtime.execution.native_operator import needs_kernels
 
 pytestmark = needs_kernels
 
-FLOAT, INT8, UINT8 = TensorProto.FLOAT, TensorProto.INT8, TensorProto.UINT8
+FLOAT, HALF, INT8, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
 # Types of the inputs, of the outputs, and attributes.
 OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SwiGLU": ([FLOAT], [FLOAT], {}),
@@ -31,6 +31,8 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SpreadBlockLinear": ([FLOAT, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
     "ExactAttention": ([FLOAT] * 4, [FLOAT], {"scale": 1.0}),
     "IntegerAttention": ([FLOAT] * 4, [FLOAT], {"scale": 1.0}),
+    "ExactAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
+    "IntegerAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "Int8CacheAttention": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT], [FLOAT], {"scale": 1.0}),
 }
 WRONG_ATTRIBUTES: list[Any] = [0, -1, 3, 2**40, 2**62, 1.5, float("nan"), "x", [1, 2]]

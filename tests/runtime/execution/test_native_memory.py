@@ -4,8 +4,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
@@ -51,6 +53,6 @@ def _product(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
     packed = np.full((NUM_OUTPUTS, num_blocks, 16), 0x5A, np.uint8)
     scales = np.full((NUM_OUTPUTS, num_blocks), 3, np.int8)
     ones = np.ones(NUM_OUTPUTS, np.float32), np.ones(NUM_INPUTS, np.float32)
-    constants = [packed, scales, *ones, hadamard(64)]
+    constants: list[npt.NDArray[Any]] = [packed, scales, *ones, hadamard(64)]
     matrix = BlockMatrix(*(editor.constant(array, "constant") for array in constants))
     return [spread_block_linear(editor, values[0], matrix, None)]
