@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.fuzz.subjects import DEMO, SUBJECTS, recording
+from tests.fuzz.subjects import DEMO, SUBJECTS, arrays_file, recording
 from tests.gguf_files import raw_gguf
 
 _MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())
@@ -103,6 +103,15 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a tensor of exabytes": raw_gguf(tensors=[("token_embd.weight", [1 << 39] * 4, 0, 0)], data=bytes(64)),
         "a tensor behind the end": raw_gguf(tensors=[("token_embd.weight", [4], 0, 1 << 62)], data=bytes(64)),
         "an alignment of nothing": raw_gguf([("general.alignment", 4, bytes(4))]),
+    },
+    "successors": {
+        "nothing": b"",
+        "endless nesting": arrays_file(b"[" * 500),
+        "sizes of 4,500 digits": arrays_file(b'{"token_ids": ["<i4", [' + b"9" * 4500 + b"]]}"),
+        "seventy axes": arrays_file(json.dumps({"token_ids": ["<i4", [1] * 70]}).encode() + bytes(4)),
+        "sizes that are text": arrays_file(b'{"token_ids": ["<i4", "11"]}'),
+        "numbers for arrays": arrays_file(b'{"token_ids": 1}'),
+        "a table behind the end": arrays_file(b"{}", 1 << 31),
     },
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},

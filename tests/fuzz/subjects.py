@@ -1,9 +1,11 @@
 """What is fuzzed: for each kind of file a good sample, a way to spoil it, and what a program does with one."""
 
+import hashlib
 import json
+import struct
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -18,15 +20,19 @@ from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.state_file import MAGIC
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -36,6 +42,9 @@ from tests.fuzz.mutation import mutated, mutated_json
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, build
+from tests.runtime.drafting.integrity import check_successors
+from tests.runtime.drafting.test_successor_table import FINGERPRINT as TABLE_FINGERPRINT
+from tests.runtime.drafting.test_successor_table import VOCAB_SIZE, package_with, random_table
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 DEMO = ROOT / "models" / "demo" / "package"
@@ -150,6 +159,35 @@ def _spoil_datastore(content: bytes, random: Random) -> bytes:
     return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
 
 
+def _successors_samples(folder: Path) -> list[bytes]:
+    package_with(folder, random_table())
+    return [(folder / SUCCESSORS_NAME).read_bytes()]
+
+
+def arrays_file(content: bytes, table_bytes: int | None = None) -> bytes:
+    """A file of arrays with a checksum that fits: a stranger's is no proof of anything."""
+    num_bytes = len(content) if table_bytes is None else table_bytes
+    checksum = hashlib.sha256(content).digest()
+    return struct.pack("<8sI32s32sI", MAGIC, 1, bytes.fromhex(TABLE_FINGERPRINT), checksum, num_bytes) + content
+
+
+def _spoil_successors(content: bytes, random: Random) -> bytes:
+    (table_bytes,) = struct.unpack_from("<I", content, 76)
+    return arrays_file(mutated(content[80:], random, random.choice((0, table_bytes))), table_bytes)
+
+
+def _read_successors(path: Path) -> None:
+    path = path.rename(path.with_name(SUCCESSORS_NAME))
+    manifest = replace(make_manifest(), vocab_size=VOCAB_SIZE, top_k=8, files={path.name: file_entry(path)})
+    table = SuccessorTable.of_package(ModelPackage(path.parent, manifest), TABLE_FINGERPRINT)
+    store = SuccessorStore(16, table)
+    check_successors(store)
+    roots = DraftTree(list(range(VOCAB_SIZE)), [-1] * VOCAB_SIZE, [""] * VOCAB_SIZE)
+    said = np.tile(np.arange(8), (VOCAB_SIZE, 1)), np.zeros((VOCAB_SIZE, 8), np.float32)
+    store.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *said, VOCAB_SIZE), [])
+    check_successors(store)
+
+
 def _gguf_samples(folder: Path) -> list[bytes]:
     pieces = {"\u2581a": -1.0, "a": -2.0, "\u2581": -3.0}
     vocabularies = (small_vocabulary(), sentence_piece(pieces, {}))
@@ -189,6 +227,7 @@ SUBJECTS = {
         _read_cost,
     ),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
+    "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

@@ -47,14 +47,15 @@ def write_state(path: Path, tokenizer_fingerprint: bytes, arrays: Mapping[str, A
         raise DraftError(f"What was learned cannot be written to '{path}': {error.strerror or error}.") from error
 
 
-def read_state(path: Path, tokenizer_fingerprint: bytes) -> dict[str, Array]:
+def read_state(path: Path, tokenizer_fingerprint: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
     """The arrays of a file, whose meaning is not checked yet.
 
-    Raises DraftError for what is no such file, is damaged, or belongs to another tokenizer.
+    max_bytes: of the file at most. Raises DraftError for what is no such file, is damaged, or belongs to another
+    tokenizer.
     """
     try:
         num_bytes = path.stat().st_size if path.is_file() else 0
-        if not _HEADER.size <= num_bytes <= MAX_BYTES:
+        if not _HEADER.size <= num_bytes <= max_bytes:
             raise DraftError(f"'{path}' is not a file of what a drafter learned: name another one.")
         data = path.read_bytes()
     except OSError as error:

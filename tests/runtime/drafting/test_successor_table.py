@@ -1,5 +1,6 @@
 """A package's successor table is where recording begins, and believed only where it can be its own."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from reader_edge_runtime.drafting.kernels.successors import NUMBERS
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.state_file import MAX_BYTES
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
+from tests.fuzz.memory_limit import memory_limit
 from tests.runtime.drafting.integrity import after, check_successors
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -37,7 +40,7 @@ def random_table(num_tokens: int = VOCAB_SIZE, top_k: int = 8) -> SuccessorTable
 def package_with(folder: Path, table: SuccessorTable) -> ModelPackage:
     table.write(folder / SUCCESSORS_NAME, FINGERPRINT)
     files = {SUCCESSORS_NAME: file_entry(folder / SUCCESSORS_NAME)}
-    return ModelPackage(folder, replace(make_manifest(), vocab_size=VOCAB_SIZE, files=files))
+    return ModelPackage(folder, replace(make_manifest(), vocab_size=VOCAB_SIZE, top_k=8, files=files))
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 8])
@@ -112,9 +115,11 @@ def test_a_package_gives_back_its_table(tmp_path: Path) -> None:
         lambda ids, logits: (ids[0], logits[0]),
         lambda ids, logits: (ids[1:], logits),
         lambda ids, logits: (ids[:, :0], logits[:, :0]),
+        lambda ids, logits: (np.concatenate([ids, ids], axis=1)[:20], np.repeat(logits, 2, axis=1)[:20]),
         lambda ids, logits: (np.concatenate([ids, ids]), np.concatenate([logits, logits])),
         lambda ids, logits: (np.full_like(ids, VOCAB_SIZE), logits),
         lambda ids, logits: (np.full_like(ids, -1), logits),
+        lambda ids, logits: (ids[:, [0, 1, 2, 3, 4, 5, 6, 2]], logits),
         lambda ids, logits: (ids, np.full_like(logits, np.nan)),
         lambda ids, logits: (ids, np.full_like(logits, np.inf)),
         lambda ids, logits: (ids, logits[:, ::-1].copy()),
@@ -135,4 +140,11 @@ def test_a_file_that_is_no_table_or_of_another_tokenizer_is_refused(tmp_path: Pa
         SuccessorTable.of_package(package, "cd" * 32)
     (tmp_path / SUCCESSORS_NAME).write_bytes(b"nothing of the kind")
     with pytest.raises(PackageError, match="export the model again"):
+        SuccessorTable.of_package(package, FINGERPRINT)
+
+
+def test_a_file_larger_than_a_table_of_the_vocabulary_is_refused_unread(tmp_path: Path) -> None:
+    package = package_with(tmp_path, random_table())
+    os.truncate(tmp_path / SUCCESSORS_NAME, MAX_BYTES)
+    with memory_limit(256 << 20), pytest.raises(PackageError, match="export the model again"):
         SuccessorTable.of_package(package, FINGERPRINT)

@@ -8,8 +8,11 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels.arrays import Float32Table, Int32Table
 from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, PackageError
-from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+
+_BYTES_OF_SUCCESSOR = 8
+_MOST_OTHER_BYTES = 1024  # of a table's file: its header, and names and shapes of arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,11 @@ class SuccessorTable:
             return None
         path = package.path(SUCCESSORS_NAME)
         try:
-            arrays = read_state(path, bytes.fromhex(tokenizer_fingerprint))
+            arrays = read_state(path, bytes.fromhex(tokenizer_fingerprint), _max_bytes(package.manifest))
             table = cls(arrays["token_ids"], arrays["logits"])
         except (DraftError, KeyError) as error:
             raise PackageError(f"'{path}' holds no successors of this package: export the model again.") from error
-        if not table._is_sound(package.manifest.vocab_size):
+        if not table._is_sound(package.manifest):
             raise PackageError(f"'{path}' names successors that cannot be: export the model again.")
         return table
 
@@ -45,8 +48,8 @@ class SuccessorTable:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def _is_sound(self, vocab_size: int) -> bool:
-        token_ids, logits = self.token_ids, self.logits
+    def _is_sound(self, manifest: Manifest) -> bool:
+        token_ids, logits, vocab_size = self.token_ids, self.logits, manifest.vocab_size
         return bool(
             token_ids.dtype == np.int32
             and logits.dtype == np.float32
@@ -54,7 +57,14 @@ class SuccessorTable:
             and token_ids.size > 0
             and token_ids.shape == logits.shape
             and len(token_ids) <= vocab_size
+            and token_ids.shape[1] <= manifest.top_k
             and ((token_ids >= 0) & (token_ids < vocab_size)).all()
+            and (np.diff(np.sort(token_ids, axis=1), axis=1) > 0).all()  # none twice
             and np.isfinite(logits).all()
             and (logits[:, :-1] >= logits[:, 1:]).all()
         )
+
+
+def _max_bytes(manifest: Manifest) -> int:
+    """Of a table of the whole vocabulary."""
+    return manifest.vocab_size * manifest.top_k * _BYTES_OF_SUCCESSOR + _MOST_OTHER_BYTES
