@@ -48,4 +48,4 @@ def _beginning(tokenizer: Tokenizer) -> list[int]:
         token_ids = tokenizer.encode_chat([{"role": "user", "content": _QUESTION}])
     except PromptError:  # no template, or one that takes no such message
         token_ids = []
-    return token_ids or tokenizer.encode(_QUESTION)
+    return token_ids or tokenizer.encode(_QUESTION) or [0]  # a vocabulary may lack all of its letters

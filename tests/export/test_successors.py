@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import BPE
 
 from reader_edge import Engine, GenerationConfig
 from reader_edge_export import ExportOptions, export_model, successors
@@ -53,3 +55,10 @@ def test_answers_drafted_from_a_table_are_the_plain_ones(exported: Exported) -> 
         engine.generate("the cat", GenerationConfig(max_tokens=40, is_drafted=drafted)) for drafted in (False, True)
     ]
     assert answers[0].token_ids == answers[1].token_ids
+
+
+def test_a_vocabulary_without_the_questions_letters_has_a_table_too(exported: Exported) -> None:
+    package = ModelPackage.open(exported("llama", "int8", "exact"))
+    model = Tokenizer(FastTokenizer(BPE({"1": 0}, [])))
+    assert model.encode("Tell me something.") == []
+    assert len(successors.measure_successors(HostTarget.open(package), model, 9)) == 9
