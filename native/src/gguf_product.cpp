@@ -12,9 +12,8 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kVector = 64;
-constexpr std::size_t kChains = 4;         // rows whose sums grow side by side: each waits for its last instruction
 constexpr std::size_t kAhead = 16 * 1024;  // weights are fetched this many bytes early
-constexpr std::size_t kMaxBlocks = 16;     // of a chunk
+constexpr std::size_t kMaxBlocks = 16;        // of a chunk
 constexpr float kSteps = 127.0f, kSmallestBlock = 1e-30f;
 
 // The instruction itself, its four bytes of a row read in every lane.
@@ -82,23 +81,24 @@ template <std::size_t kInputs, std::size_t kBits>
   }
 }
 
-// A block of kCount rows, added to their totals. The order of these operations is a promise.
+// A block of kCount rows, added to their totals, whose sums grow side by side: each waits for its last instruction. More
+// than registers hold, which costs less than a few rows at a time. The order of these operations is a promise.
 template <std::size_t kInputs, bool kHasMinima, std::size_t kCount>
 [[gnu::always_inline]] inline void add_block(__m512* totals, const __m512i (&codes)[kInputs / 4], __m512 scale,
                                              __m512 minimum, const GgufRows& rows, std::size_t row, std::size_t block) {
   const std::int8_t* const values = rows.values + row * rows.stride + block * kInputs;
   const std::size_t at = row * rows.num_blocks + block, stride = rows.num_blocks;
   __m512i sums[kCount];
-#pragma GCC unroll 4
+#pragma GCC unroll 12
   for (std::size_t m = 0; m < kCount; ++m) {
     sums[m] = kHasMinima ? _mm512_setzero_si512() : _mm512_set1_epi32(rows.offsets[at + m * stride]);
   }
 #pragma GCC unroll 8
   for (std::size_t g = 0; g < kInputs / 4; ++g) {
-#pragma GCC unroll 4
+#pragma GCC unroll 12
     for (std::size_t m = 0; m < kCount; ++m) add_products(sums[m], codes[g], values + m * rows.stride + g * 4);
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 12
   for (std::size_t m = 0; m < kCount; ++m) {
     const __m512 sum = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[m]), _mm512_set1_ps(rows.scales[at + m * stride]));
     totals[m] = _mm512_fmadd_ps(scale, sum, totals[m]);
@@ -127,14 +127,7 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
       load_codes<kInputs, kBits>(chunk, codes);
       const __m512 scale = _mm512_load_ps(numbers.scales + b * kGgufOutputs);
       const __m512 minimum = kHasMinima ? _mm512_load_ps(numbers.minima + b * kGgufOutputs) : scale;
-      constexpr std::size_t kLast = kRows / kChains * kChains;
-#pragma GCC unroll 4
-      for (std::size_t m = 0; m < kLast; m += kChains) {
-        add_block<kInputs, kHasMinima, kChains>(totals + m, codes, scale, minimum, rows, row + m, first + b);
-      }
-      if constexpr (kLast < kRows) {
-        add_block<kInputs, kHasMinima, kRows - kLast>(totals + kLast, codes, scale, minimum, rows, row + kLast, first + b);
-      }
+      add_block<kInputs, kHasMinima, kRows>(totals, codes, scale, minimum, rows, row, first + b);
     }
   }
 #pragma GCC unroll 12
