@@ -44,7 +44,9 @@ class KeptWeights:
 
     def type_of(self, weight: Float32Array) -> BlockType | None:
         """The type that a graph's matrix (K, J) stays in, None for one that does not."""
-        candidates = self._matrices.get(matrix_key(weight))
+        candidates = self._matrices.get(matrix_key(weight), [])
+        if len({matrix.block_type.name for matrix in candidates}) > 1:  # the same edges: all zeros, as in pruned models
+            candidates = [matrix for matrix in candidates if _is_same(matrix.read(), weight)]
         return candidates[0].block_type if candidates else None
 
     def blocks_of(self, weight: Float32Array) -> Blocks:

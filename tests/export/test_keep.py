@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 from reader_edge_export import ExportOptions, ExportReport, export_model
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.block_types import BLOCK_TYPES, Blocks
+from reader_edge_export.kept_weights import KeptMatrix, KeptWeights
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ExportError, GgufError
@@ -248,3 +251,19 @@ def test_a_graph_that_changes_a_weight_is_refused(tmp_path: Path) -> None:
     weight[3, 3] += 1e-6
     with pytest.raises(ExportError, match=r"weight of 'model.layers.0.mlp.up_proj.weight' is not the file's"):
         kept.blocks_of(weight)
+
+
+def test_matrices_of_two_types_with_the_same_edges_are_told_apart() -> None:
+    """Pruned models have inputs and outputs of zeros."""
+    kept, weights = KeptWeights(), {}
+    ones, zeros = np.ones((2, 2), np.float16), np.zeros((2, 2), np.float16)
+    for block_type in (BLOCK_TYPES["Q4_0"], BLOCK_TYPES["Q4_1"]):
+        codes = np.full((2, 2, 32), block_type.zero, np.uint8)
+        codes[1, 1] += 3 if block_type.has_minima else 1
+        numbers = {"scale_numbers": ones, **({"minimum_numbers": zeros} if block_type.has_minima else {})}
+        blocks = Blocks.of_codes(block_type, codes, numbers)
+        weights[block_type.name] = blocks.dequantized(slice(None)).T
+        kept.add(weights[block_type.name], KeptMatrix(block_type.name, block_type, partial(copy, blocks)))
+    for name, weight in weights.items():
+        assert kept.type_of(weight) is kept.blocks_of(weight).block_type is BLOCK_TYPES[name]
+    assert kept.type_of(2 * weights["Q4_0"]) is None
