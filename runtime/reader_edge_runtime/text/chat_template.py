@@ -64,7 +64,10 @@ class ChatTemplate:
         return reply["text"]
 
     def _ask(self, request: str) -> dict[str, str]:
-        worker = self._worker = self._worker or self._start()
+        try:
+            worker = self._worker = self._worker or self._start()
+        except OSError as error:  # no memory for a process, or no Python in a program that it is a part of
+            return {"error": f"no process to render it can be started ({error.strerror})"}
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:

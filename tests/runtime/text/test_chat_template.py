@@ -183,3 +183,10 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, w
     path.write_bytes(content)
     with pytest.raises(TokenizerError, match=words):
         ChatTemplate.open(path, {})
+
+
+@pytest.mark.parametrize("python", ["", "/nowhere/python"])
+def test_a_program_without_a_python_to_render_with_is_told_so(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
+    monkeypatch.setattr("sys.executable", python)
+    with pytest.raises(PromptError, match="no process to render it can be started"):
+        ChatTemplate("{{ messages }}", {}).render([{"role": "user", "content": "Hello"}])
