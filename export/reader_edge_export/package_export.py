@@ -37,6 +37,7 @@ from reader_edge_runtime.package.manifest import (
     write_manifest,
 )
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
 
@@ -61,10 +62,11 @@ class PackageExport:
         with self._stages.enter("loading the model"):
             model = self._source.load_model()
             tokenizer = self._source.load_tokenizer(vocab_size_of(model))
-            check_chat_template(text_tokenizer(self._source, tokenizer), self._source.max_context)
+            text = text_tokenizer(self._source, tokenizer)
+            check_chat_template(text, self._source.max_context)
         kept = self._source.kept_weights(model) if self._options.precision == "keep" else NOTHING_KEPT
         self.other_types = kept.num_others
-        layers = self._write_graph(model, self._calibrate(model, tokenizer, kept), kept)
+        layers = self._write_graph(model, self._calibrate(model, text, kept), kept)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -75,19 +77,19 @@ class PackageExport:
             manifest = self._manifest(model, tokenizer, layers, kept)
         with self._stages.enter("checking against the source"):
             target = self._checked_target(ModelPackage(self._folder, manifest))
-            manifest = replace(manifest, checks=self._check(target, model, tokenizer))
+            manifest = replace(manifest, checks=self._check(target, model, text))
         with self._stages.enter("asking for likely successors"):
-            path = self._write_successors(target, tokenizer, model.num_parameters())
+            path = self._write_successors(target, text, model.num_parameters())
             manifest = replace(manifest, files={**manifest.files, path.name: file_entry(path)})
             write_manifest(self._folder, manifest)
         return manifest
 
-    def _calibrate(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, kept: KeptWeights) -> Calibration:
+    def _calibrate(self, model: PreTrainedModel, text: Tokenizer, kept: KeptWeights) -> Calibration:
         if self._options.precision not in QUANTIZED_PRECISIONS or not kept.needs_calibration:
             return Calibration()
         with self._stages.enter("calibrating"):
             max_tokens = max_calibration_tokens(model.num_parameters())
-            return calibrate(model, self._sequences(self._calibration, tokenizer, max_tokens))
+            return calibrate(model, self._sequences(self._calibration, text, max_tokens))
 
     def _write_graph(self, model: PreTrainedModel, calibration: Calibration, kept: KeptWeights) -> list[AttentionLayer]:
         traced = self._folder / "trace" / "traced.onnx"
@@ -130,11 +132,9 @@ class PackageExport:
             kept_types=kept.num_kept,
         )
 
-    def _check(
-        self, target: HostTarget, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-    ) -> dict[str, float]:
+    def _check(self, target: HostTarget, model: PreTrainedModel, text: Tokenizer) -> dict[str, float]:
         max_tokens = max_quality_tokens(model.num_parameters())
-        sequences = self._sequences(TextSet.bundled("held_out"), tokenizer, max_tokens)
+        sequences = self._sequences(TextSet.bundled("held_out"), text, max_tokens)
         case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)
         if self._options.precision in ("fp32", *HALF_PRECISIONS):
@@ -146,17 +146,16 @@ class PackageExport:
             checks |= source_figures(self._source.weight_types)
         return checks
 
-    def _write_successors(self, target: HostTarget, tokenizer: PreTrainedTokenizerFast, num_parameters: int) -> Path:
-        text = text_tokenizer(self._source, tokenizer)
+    def _write_successors(self, target: HostTarget, text: Tokenizer, num_parameters: int) -> Path:
         num_tokens = num_table_tokens(target.manifest.vocab_size, num_parameters)
         path = self._folder / SUCCESSORS_NAME
         measure_successors(target, text, num_tokens).write(path, text.fingerprint())
         return path
 
-    def _sequences(self, texts: TextSet, tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[list[int]]:
+    def _sequences(self, texts: TextSet, text: Tokenizer, max_tokens: int) -> list[list[int]]:
         """Token ids of texts as the model meets them, none longer than its context."""
         max_length = min(MAX_SEQUENCE, self._source.max_context)
-        return texts.token_sequences(text_tokenizer(self._source, tokenizer), max_length, max_tokens)
+        return texts.token_sequences(text, max_length, max_tokens)
 
     def _checked_target(self, package: ModelPackage) -> HostTarget:
         """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""

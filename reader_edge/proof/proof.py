@@ -61,7 +61,8 @@ def prove(
     on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
     """
     encoded = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
-    prover = _Prover(engine, encoded, max_tokens, on_progress)
+    table = SuccessorTable.of_package(engine.package, engine.tokenizer.fingerprint())
+    prover = _Prover(engine, encoded, table, max_tokens, on_progress)
     runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
     provider = engine.decoder.target.provider
@@ -95,6 +96,7 @@ class _Prover:
 
     engine: Engine
     prompts: Sequence[tuple[int, ...]]
+    table: SuccessorTable | None
     max_tokens: int
     on_progress: Callable[[int, int], None]
     num_done: int = 0
@@ -143,8 +145,8 @@ class _Prover:
         sources = SOURCE_SETS.get(name, frozenset())
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
-        table = SuccessorTable.of_package(self.engine.package, self.engine.tokenizer.fingerprint())
-        return RetrievalDrafter(config, hostile, [datastore] if "datastore" in sources else [], table=table).wait()
+        datastores = [datastore] if "datastore" in sources else []
+        return RetrievalDrafter(config, hostile, datastores, table=self.table).wait()
 
     def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""

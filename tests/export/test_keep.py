@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from transformers import PreTrainedModel
 
 from reader_edge_export import ExportOptions, ExportReport, export_model
 from reader_edge_export.architectures import SUPPORTED
@@ -227,23 +228,24 @@ def test_nothing_to_keep_is_one_sentence(tiny_model: Callable[[str], Path], tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_changes_under_an_export_is_refused(tmp_path: Path) -> None:
-    model = build_source("llama", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+def read_kept(folder: Path) -> tuple[Path, PreTrainedModel, KeptWeights]:
+    """A file in Q8_0, the model that was loaded from it, and what stays of it."""
+    model = build_source("llama", folder / "source")
+    path = write_model(model, folder / "source", folder / "model.gguf", Kind.Q8_0)
     source = find_source(path, None)
     loaded = source.load_model()
-    kept = source.kept_weights(loaded)
+    return path, loaded, source.kept_weights(loaded)
+
+
+def test_a_file_that_changes_under_an_export_is_refused(tmp_path: Path) -> None:
+    path, loaded, kept = read_kept(tmp_path)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(GgufError, match="changed while it was read"):
         kept.blocks_of(loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T)
 
 
 def test_a_graph_that_changes_a_weight_is_refused(tmp_path: Path) -> None:
-    model = build_source("llama", tmp_path / "source")
-    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
-    source = find_source(path, None)
-    loaded = source.load_model()
-    kept = source.kept_weights(loaded)
+    _, loaded, kept = read_kept(tmp_path)
     weight = loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T
     with pytest.raises(ExportError, match=r"weight of .* is not the file's: export with --precision int8"):
         kept.check_all_found()

@@ -51,13 +51,16 @@ class Source(ABC):
 
     def check_keepable(self) -> None:
         """Raise ConfigError where no matrix can stay as it is."""
-        raise ConfigError(
-            f"precision 'keep' is for GGUF files, and '{self.short_name}' is none: use 'int8', 'int4' or another."
-        )
+        raise self._nothing_to_keep()
 
     def kept_weights(self, model: "PreTrainedModel") -> "KeptWeights":
-        """What of a loaded model can stay as the source stores it."""
-        raise NotImplementedError  # `check_keepable` has refused it
+        """What of a loaded model can stay as the source stores it. Raises ConfigError where that is nothing."""
+        raise self._nothing_to_keep()
+
+    def _nothing_to_keep(self) -> ConfigError:
+        return ConfigError(
+            f"precision 'keep' is for GGUF files, and '{self.short_name}' is none: use 'int8', 'int4' or another."
+        )
 
     @abstractmethod
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
