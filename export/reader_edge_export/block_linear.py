@@ -10,9 +10,8 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
+from reader_edge_export.shared_constants import MAX_BLOCK_SCALE
 
-BLOCK_INPUTS = 32
-MAX_BLOCK_SCALE = 15  # of either sign, times -8 to 7
 MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 
 # values (J, blocks, 16): two inputs a byte, the first in its low half, counted from -8 on; what is beyond K counts for

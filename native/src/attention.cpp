@@ -8,13 +8,13 @@
 #include <limits>
 
 #include "scratch.h"
+#include "shared_constants.h"
 
 namespace reader_edge {
 namespace {
 
 constexpr int kKeyBlock = 8;
 constexpr std::int64_t kBlocksAhead = 2;  // keys are fetched so early
-constexpr std::int64_t kChain = 128;  // components summed in one chain: as the lowering cuts longer heads
 constexpr float kMasked = -1e29f;     // a masked score's exponential is zero
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -41,10 +41,10 @@ template <int kKeys>
 void score_keys(const AttentionShape& s, const float* query, const float* keys, float* scores) {
   const __m512 scale = _mm512_set1_ps(score_scale(s));
   __m512 scores_of[kKeys];
-  for (std::int64_t begin = 0; begin < s.head_size; begin += kChain) {
+  for (std::int64_t begin = 0; begin < s.head_size; begin += kMaxChain) {
     __m512 sums[kKeys];
     for (auto& sum : sums) sum = _mm512_setzero_ps();
-    for (std::int64_t d = begin; d < std::min(begin + kChain, s.head_size); ++d) {
+    for (std::int64_t d = begin; d < std::min(begin + kMaxChain, s.head_size); ++d) {
       if (kKeys > 1 && d % 2 == 0) _mm_prefetch(keys + kKeys * (kBlocksAhead * s.head_size + d), _MM_HINT_T0);
       const __m512 q = _mm512_load_ps(query + d * kLanes);
       for (int k = 0; k < kKeys; ++k) sums[k] = _mm512_fmadd_ps(q, _mm512_set1_ps(keys[k * s.head_size + d]), sums[k]);

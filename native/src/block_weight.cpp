@@ -13,14 +13,13 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
 constexpr std::size_t kLaneBytes = 4;          // inputs of an output that lie together
-constexpr int kMaxScale = 15;
-constexpr std::size_t kMaxInputs = (1 << 24) / (8 * 8 * kMaxScale);  // the definition's sums are exact up to there
+constexpr std::size_t kMaxInputs = (1 << 24) / (8 * 8 * kMaxBlockScale);  // the definition's sums are exact up to there
 
 std::size_t output_bytes(std::size_t num_blocks) { return num_blocks * kBlockBytes; }
 
 void check_scales(const std::int8_t* scales, std::size_t num_blocks) {
   for (std::size_t block = 0; block < num_blocks; ++block) {
-    if (std::abs(scales[block]) > kMaxScale) throw std::invalid_argument("BlockLinear: a scale of a block is beyond 15");
+    if (std::abs(scales[block]) > kMaxBlockScale) throw std::invalid_argument("BlockLinear: a scale of a block is beyond 15");
   }
 }
 

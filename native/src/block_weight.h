@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "shared_constants.h"
+
 namespace reader_edge {
 
 constexpr std::size_t kPanelOutputs = 32;
-constexpr std::size_t kBlockInputs = 32;
 constexpr std::size_t kBlockBytes = kBlockInputs / 2;  // of an output
 
 // Panels of outputs, one after another: values (blocks, kBlockBytes / 4, kPanelOutputs, 4), then scales (blocks,

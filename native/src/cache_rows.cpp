@@ -11,7 +11,6 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kLanes = 16;
-constexpr float kSmallest = 1e-30f;  // a row of zeros is divided by it
 constexpr float kPartsOfPower = 64.0f, kMostParts = 128.0f;
 constexpr std::size_t kSerialElements = 16 * 1024;  // fewer are not worth waking threads
 

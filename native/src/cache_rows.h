@@ -6,14 +6,13 @@
 #include <cstring>
 
 #include "kernel.h"
+#include "shared_constants.h"
 #include "spread.h"
 
 namespace reader_edge {
 
 constexpr std::int64_t kMagnitudeBytes = 2;  // behind the numbers of a row
-constexpr int kLeastExponent = -100, kMostExponent = 100;
 constexpr int kPartsOrigin = 192;
-constexpr float kRowSteps = 127.0f * 64.0f;  // of 64 magnitudes
 
 // 2^exponent, for those of normal numbers.
 inline float power_of_two(int exponent) {

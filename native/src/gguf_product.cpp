@@ -8,13 +8,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "shared_constants.h"
+
 namespace reader_edge {
 namespace {
 
 constexpr std::size_t kVector = 64;
 constexpr std::size_t kAhead = 16 * 1024;  // weights are fetched this many bytes early
 constexpr std::size_t kMaxBlocks = 16;        // of a chunk
-constexpr float kSteps = 127.0f, kSmallestBlock = 1e-30f;
 
 // The instruction itself, its four bytes of a row read in every lane.
 inline void add_products(__m512i& sum, __m512i codes, const std::int8_t* values) {
@@ -163,7 +164,7 @@ void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, 
     for (std::size_t k = 0; k < type.block_inputs; k += kLanes) {
       magnitudes = _mm512_max_ps(magnitudes, _mm512_abs_ps(_mm512_loadu_ps(row + k)));
     }
-    const float top = std::max(_mm512_reduce_max_ps(magnitudes), kSmallestBlock);
+    const float top = std::max(_mm512_reduce_max_ps(magnitudes), kSmallest);
     const __m512 steps_of_one = _mm512_set1_ps(kSteps / top);
     std::int8_t* const values = rows.values + index * rows.stride + block * type.block_inputs;
     __m512i total = _mm512_setzero_si512();

@@ -4,14 +4,15 @@
 
 #include <cstdint>
 
+#include "shared_constants.h"
+
 namespace reader_edge {
 namespace {
 
 constexpr std::size_t kLanes = 16;
-constexpr float kLargest = 65504.0f;
 
 void round_numbers(const float* numbers, std::size_t count, std::uint16_t* halves) {
-  const __m512 largest = _mm512_set1_ps(kLargest), smallest = _mm512_set1_ps(-kLargest);
+  const __m512 largest = _mm512_set1_ps(kLargestHalf), smallest = _mm512_set1_ps(-kLargestHalf);
   for (std::size_t i = 0; i < count; i += kLanes) {
     const std::size_t left = count - i;
     const __mmask16 lanes = left >= kLanes ? 0xffff : static_cast<__mmask16>((1u << left) - 1);

@@ -8,6 +8,7 @@
 #include "exponential.h"
 #include "int8_rows.h"
 #include "scratch.h"
+#include "shared_constants.h"
 
 namespace reader_edge {
 namespace {
@@ -18,11 +19,10 @@ constexpr std::int64_t kQuads = kTileRows / 4;
 constexpr std::int64_t kTotalRun = 256 * kLanes;  // weights that are summed before they are widened
 constexpr int kVectors = 4;                       // of 16 components each, that lie in 64 bytes of a row
 constexpr int kRowBlock = 3;
-constexpr float kWeightSteps = 32767.0f;
 constexpr float kTotalSteps = 4194304.0f;  // of a weight of one in the divisor
 constexpr double kTotalUnit = 1.0 / 4194304.0;
-constexpr double kUnit = 1.0 / (32767.0 * 127.0 * 64.0);
-static_assert(kTileRows * 127 * 32767 <= INT32_MAX, "a tile's sums fit into 32 bits");
+constexpr double kUnit = 1.0 / (double{kByteWeightSteps} * kRowSteps);
+static_assert(kTileRows * kSteps * kByteWeightSteps <= INT32_MAX, "a tile's sums fit into 32 bits");
 static_assert(kTotalRun / kLanes * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
 
 inline void add_products(__m512i& sum, __m512i weights, __m512i values) {
@@ -154,7 +154,7 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
     for (std::int64_t row = 0; row < rows.count; row += kRowBlock) {
       const std::int64_t count = std::min<std::int64_t>(rows.count - row, kRowBlock);
       for (std::int64_t r = 0; r < count; ++r) {
-        const __m512 factor = _mm512_div_ps(_mm512_set1_ps(kWeightSteps), _mm512_set1_ps(weight_tops[row + r]));
+        const __m512 factor = _mm512_div_ps(_mm512_set1_ps(kByteWeightSteps), _mm512_set1_ps(weight_tops[row + r]));
         std::uint8_t* const high = weights + r * 2 * kTileRows;
         split_weights(rows.scores + (row + r) * rows.stride + j, 4 * num_quads, factor, high, high + kTileRows);
       }

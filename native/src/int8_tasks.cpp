@@ -8,11 +8,11 @@
 #include "cache_rows.h"
 #include "row_product.h"
 #include "scratch.h"
+#include "shared_constants.h"
 
 namespace reader_edge {
 namespace {
 
-constexpr float kSmallest = 1e-30f;
 constexpr std::int64_t kVectorFloats = 16;
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }

@@ -6,18 +6,16 @@
 
 #include "exponential.h"
 #include "scratch.h"
+#include "shared_constants.h"
 #include "weighted_sums.h"
 
 namespace reader_edge {
 namespace {
 
-constexpr float kValueSteps = 2047.0f;
-constexpr float kWeightSteps = 16383.0f;
-constexpr float kSmallest = 1e-30f;         // a row of zeros is divided by it
 constexpr float kTotalSteps = 4194304.0f;  // of a weight of one in the divisor
 constexpr double kTotalUnit = 1.0 / 4194304.0;
-constexpr double kUnit = 1.0 / (16383.0 * 2047.0);
-static_assert(kTile * 2047 * 16383 <= INT32_MAX && kTile * 4194304 <= INT32_MAX, "a tile's sums fit into 32 bits");
+constexpr double kUnit = 1.0 / (double{kWeightSteps} * kValueSteps);
+static_assert(kTile * kValueSteps * kWeightSteps <= INT32_MAX && kTile * 4194304 <= INT32_MAX, "a tile's sums fit into 32 bits");
 
 constexpr int kDoubles = 8;
 constexpr int kRowBlock = 4;

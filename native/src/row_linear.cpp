@@ -33,7 +33,7 @@ RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
   if (spread_->num_inputs() != weight_.num_inputs()) {
     throw std::invalid_argument("RowLinear: sizes of weight and stretch do not fit");
   }
-  for (float& scale : scales_) scale /= num_planes_ == 1 ? kSteps : kSteps16;
+  for (float& scale : scales_) scale /= static_cast<float>(num_planes_ == 1 ? kSteps : kSteps16);
 }
 
 // Rows as bytes, in memory that a thread keeps from call to call.

@@ -12,9 +12,7 @@ namespace {
 constexpr std::size_t kVector = 64;
 constexpr std::size_t kStepVectors = kStep / kVector;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
-constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
-constexpr float kBase = 256.0f;
-constexpr float kSmallestRow = 1e-30f;
+constexpr float kRowFactor = static_cast<float>(1.0 / kSteps);
 constexpr float kSmallestScale = 1e-9f;
 
 // Of the 16 numbers from k on, those that are there.
@@ -130,7 +128,7 @@ float quantize_row(const float* row, std::size_t num_inputs, std::uint8_t* value
 
 float round_row(const float* row, float largest, std::size_t num_inputs, std::uint8_t* values, std::size_t stride,
                 int zero_point) {
-  const float top = std::max(largest, kSmallestRow);
+  const float top = std::max(largest, kSmallest);
   const __m512 steps_of_one = _mm512_set1_ps(kSteps / top);
   for (std::size_t k = 0; k < stride; k += kChunk) {
     const __mmask16 mask = lanes_left(num_inputs, k);
@@ -142,7 +140,7 @@ float round_row(const float* row, float largest, std::size_t num_inputs, std::ui
 
 float round_row_16(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
                    std::size_t stride) {
-  const float top = std::max(largest, kSmallestRow);
+  const float top = std::max(largest, kSmallest);
   const __m512 steps_of_one = _mm512_set1_ps(kSteps16 / top);
   for (std::size_t k = 0; k < stride; k += kChunk) {
     const __mmask16 mask = lanes_left(num_inputs, k);

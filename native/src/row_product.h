@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "packed_weight.h"
+#include "shared_constants.h"
 
 namespace reader_edge {
 
-constexpr float kSteps = 127, kSteps16 = 127 * 256 + 127;
-constexpr int kZeroPoint = 128;
 constexpr std::size_t kTileRows = 6;  // rows of bytes that share each weight read
 
 // Rows (R, planes, stride) of bytes, stored unsigned as value + 128, zeros beyond K, and a scale for each row. Of two

@@ -5,14 +5,13 @@
 #include <cstddef>
 
 #include "kernel.h"
+#include "shared_constants.h"
 
 namespace reader_edge {
 
 // Memory is the graph's: stretch (K,) float, and a block of inputs, a power of two up to kMaxBlock that divides K.
 class Spread {
  public:
-  static constexpr std::size_t kMaxBlock = 256;
-
   // stretch: inputs' own factors, input 1 of the node; hadamard: ones and minus ones (b, b), input 2.
   explicit Spread(const KernelAttributes& attributes);
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_export.quantize.int8 import quantize_columns, quantize_spread
-from reader_edge_export.quantize.spread import MAX_BLOCK, Spread, block_size, hadamard
+from reader_edge_export.quantize.spread import Spread, block_size, hadamard
+from reader_edge_export.shared_constants import MAX_BLOCK
 from tests.export.moments import moments_of
 
 Float32Array = npt.NDArray[np.float32]

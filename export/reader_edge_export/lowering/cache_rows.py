@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, define
+from reader_edge_export.shared_constants import LEAST_EXPONENT, MOST_EXPONENT
 
-ROW_STEPS = 127 * 64  # of 64 magnitudes, as `read_rows` tells them
 _FLOAT, _DOUBLE, _INT8, _INT64 = ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT8, ir.DataType.INT64
-_POWERS = np.exp2(np.clip(np.arange(-128, 128), -100, 100)).astype(np.float32)  # of any last byte, plus 128
+_POWERS = np.exp2(np.clip(np.arange(-128, 128), LEAST_EXPONENT, MOST_EXPONENT)).astype(np.float32)  # of any last byte
 
 # rows (..., D) -> int8 (..., D + 2)
 _ROUND_ROWS = """

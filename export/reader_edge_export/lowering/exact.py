@@ -29,9 +29,7 @@ from reader_edge_export.lowering.kv_rows import (
     visible_rows,
 )
 from reader_edge_export.markers import TreeAttentionMarker
-
-_VALUE_STEPS = 2047
-_WEIGHT_STEPS = 16383
+from reader_edge_export.shared_constants import VALUE_STEPS, WEIGHT_STEPS
 
 
 class ExactAttention(AttentionOperator):
@@ -69,5 +67,5 @@ class ExactAttention(AttentionOperator):
 
 def _integer_mean(editor: GraphEditor, weights: ir.Value, values: ir.Value) -> ir.Value:
     magnitudes = magnitudes_of(editor, values)
-    steps = integers(editor, values, magnitudes, _VALUE_STEPS)
-    return integer_mean(editor, weights, _WEIGHT_STEPS, steps, magnitudes, _VALUE_STEPS)
+    steps = integers(editor, values, magnitudes, VALUE_STEPS)
+    return integer_mean(editor, weights, WEIGHT_STEPS, steps, magnitudes, VALUE_STEPS)

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.shared_constants import SMALLEST
 
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
-_SMALLEST = 1e-30  # rows of zeros are divided by it
 
 
 def exponentials(editor: GraphEditor, scores: ir.Value) -> ir.Value:
@@ -55,7 +55,7 @@ def magnitudes_of(editor: GraphEditor, rows: ir.Value) -> ir.Value:
 
 def positive(editor: GraphEditor, numbers: ir.Value) -> ir.Value:
     """Numbers, those of zero raised a little."""
-    return editor.op("Max", [numbers, editor.scalar(_SMALLEST)])
+    return editor.op("Max", [numbers, editor.scalar(SMALLEST)])
 
 
 def float64(editor: GraphEditor, op_type: str, *inputs: ir.Value) -> ir.Value:

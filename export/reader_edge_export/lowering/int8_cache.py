@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering.attention_operator import AttentionOperator
-from reader_edge_export.lowering.cache_rows import ROW_STEPS, cache_rows, read_rows
+from reader_edge_export.lowering.cache_rows import cache_rows, read_rows
 from reader_edge_export.lowering.exact_sums import exponentials, float64, integer_mean, integers, magnitudes_of
 from reader_edge_export.lowering.kv_rows import (
     fold_heads,
@@ -27,10 +27,8 @@ from reader_edge_export.lowering.kv_rows import (
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import spread_rows
 from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
 from reader_edge_runtime.package.manifest import kv_row_size
-
-_QUERY_STEPS = 32639  # 127 * 257: two signed bytes hold it
-_WEIGHT_STEPS = 32767
 
 
 class Int8CacheAttention(AttentionOperator):
@@ -63,14 +61,14 @@ class Int8CacheAttention(AttentionOperator):
         key_steps, key_magnitudes = read_rows(editor, keys, marker.head_dim)
         query = fold_heads(editor, marker, spread_rows(editor, marker.query, *constants))
         tops = magnitudes_of(editor, query)
-        query_steps = integers(editor, query, tops, _QUERY_STEPS)
+        query_steps = integers(editor, query, tops, STEPS_16)
         sums = float64(editor, "MatMul", query_steps, editor.transpose(key_steps, 0, 1, 3, 2))
         scores = editor.cast(sums, ir.DataType.FLOAT)
         scores = editor.op("Mul", [scores, editor.transpose(key_magnitudes, 0, 1, 3, 2)])
-        unit = float(np.float32(marker.scale)) / (_QUERY_STEPS * ROW_STEPS * block_size(marker.head_dim))
+        unit = float(np.float32(marker.scale)) / (STEPS_16 * ROW_STEPS * block_size(marker.head_dim))
         scores = editor.op("Mul", [scores, editor.op("Mul", [tops, editor.scalar(unit)])])
         weights = exponentials(editor, masked(editor, marker, scores))
         mean = integer_mean(
-            editor, weights, _WEIGHT_STEPS, *read_rows(editor, values, marker.head_dim), value_steps=ROW_STEPS
+            editor, weights, BYTE_WEIGHT_STEPS, *read_rows(editor, values, marker.head_dim), value_steps=ROW_STEPS
         )
         return unfold_heads(editor, marker, mean)

@@ -6,10 +6,7 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import TreeAttentionMarker
-
-# ONNX Runtime cuts longer sums into blocks whose length hangs on the number of visible rows: 256 components summed one
-# way up to 64 rows and another way beyond.
-_MAX_CHAIN = 128
+from reader_edge_export.shared_constants import MAX_CHAIN
 
 
 def set_cache_type(marker: TreeAttentionMarker, dtype: ir.DataType, row_size: int) -> None:
@@ -70,11 +67,11 @@ def _products(editor: GraphEditor, marker: TreeAttentionMarker, keys: ir.Value) 
     query = marker.query
     if marker.group_size > 1:  # scaled before it is folded: on (N, D) that is cheaper than on the scores (N, M)
         query = fold_heads(editor, marker, editor.op("Mul", [query, editor.scalar(marker.scale)]))
-    if marker.head_dim <= _MAX_CHAIN:
+    if marker.head_dim <= MAX_CHAIN:
         return _product(editor, marker, query, keys)
     parts = []
-    for begin in range(0, marker.head_dim, _MAX_CHAIN):
-        bounds = [editor.int64s(n) for n in (begin, min(begin + _MAX_CHAIN, marker.head_dim), 3)]
+    for begin in range(0, marker.head_dim, MAX_CHAIN):
+        bounds = [editor.int64s(n) for n in (begin, min(begin + MAX_CHAIN, marker.head_dim), 3)]
         query_part, keys_part = (editor.op("Slice", [value, *bounds]) for value in (query, keys))
         parts.append(_product(editor, marker, query_part, keys_part))
     return functools.reduce(lambda left, right: editor.op("Add", [left, right]), parts)

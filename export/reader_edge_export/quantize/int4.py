@@ -7,19 +7,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.block_linear import (
-    BLOCK_INPUTS,
-    MAX_BLOCK_SCALE,
-    MAX_INPUTS,
-    BlockMatrix,
-    spread_block_linear,
-)
+from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Spread, Spreading
+from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]

@@ -18,17 +18,16 @@ from reader_edge_export.quantize.compensation import Compensation, parts_of_outp
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
 from reader_edge_export.quantize.spread import Spread, Spreading
+from reader_edge_export.shared_constants import STEPS
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
-
-_MOST = 127
 
 
 def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     """weight (K, J) -> int8 (K, J) in [-127, 127], the nearest, and scales (J,)."""
     scales = _scales(weight)
-    return np.clip(np.rint(weight / scales), -_MOST, _MOST).astype(np.int8), scales
+    return np.clip(np.rint(weight / scales), -STEPS, STEPS).astype(np.int8), scales
 
 
 def quantize_spread(weight: Float32Array, spread: Spread, inputs: InputMoments) -> tuple[Int8Array, Float32Array]:
@@ -40,12 +39,12 @@ def quantize_spread(weight: Float32Array, spread: Spread, inputs: InputMoments) 
         part = spread.weight(weight[:, outputs])
         scales[outputs] = _scales(part)
         steps = partial(_same_steps, torch.from_numpy(scales[outputs]))
-        integers[:, outputs], _ = compensation.round(part, steps, -_MOST, _MOST)
+        integers[:, outputs], _ = compensation.round(part, steps, -STEPS, STEPS)
     return integers, scales
 
 
 def _scales(weight: Float32Array) -> Float32Array:
-    scales: Float32Array = np.abs(weight).max(axis=0) / np.float32(_MOST)
+    scales: Float32Array = np.abs(weight).max(axis=0) / np.float32(STEPS)
     scales[scales == 0] = 1
     return scales
 

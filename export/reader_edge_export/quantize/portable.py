@@ -5,11 +5,9 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.shared_constants import BASE, SMALLEST, STEPS, STEPS_16, ZERO_POINT
 
-_ZERO_POINT = 128  # unsigned activations: ONNX Runtime's signed kernels are up to 20 times slower on x86
-_BASE = 256
-_PLANE_STEPS = {1: 127, 2: 127 * _BASE + 127}
-_SMALLEST = 1e-30
+_PLANE_STEPS = {1: STEPS, 2: STEPS_16}
 
 
 class PortableProducts:
@@ -27,7 +25,7 @@ class PortableProducts:
         is_flat = rows.shape is not None and len(rows.shape) == 2
         spread = self._spread(rows, matrix, num_inputs)
         most = editor.scalar(_PLANE_STEPS[self._num_planes])
-        top = editor.op("Max", [self._largest(spread), editor.scalar(_SMALLEST)])
+        top = editor.op("Max", [self._largest(spread), editor.scalar(SMALLEST)])
         in_steps = editor.op("Mul", [spread, editor.op("Div", [most, top])])
         scales = editor.op("Div", [matrix.scales, most])
         product = (self._product if self._num_planes == 1 else self._product_16)(in_steps, matrix.values, scales)
@@ -54,7 +52,7 @@ class PortableProducts:
     def _product(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
         """Rows (R, K), at most 127 steps, times the transpose of int8 values (J, K), times scales (J,): (R, J)."""
         editor = self._editor
-        zero_point = editor.constant(np.array(_ZERO_POINT, np.uint8), "zero_point")
+        zero_point = editor.constant(np.array(ZERO_POINT, np.uint8), "zero_point")
         rounded = editor.op("QuantizeLinear", [in_steps, editor.scalar(1), zero_point], dtype=ir.DataType.UINT8)
         inputs = [rounded, editor.transpose(values, 1, 0), zero_point]
         product = editor.op("MatMulInteger", inputs, dtype=ir.DataType.INT32)
@@ -63,9 +61,9 @@ class PortableProducts:
     def _product_16(self, in_steps: ir.Value, values: ir.Value, scales: ir.Value) -> ir.Value:
         """The same of rows of at most 32639 steps, as two planes in one product."""
         editor = self._editor
-        steps, base = editor.op("Round", [in_steps]), editor.scalar(_BASE)
-        raised = editor.op("Add", [steps, editor.scalar(_ZERO_POINT)])
-        high = editor.op("Floor", [editor.op("Mul", [raised, editor.scalar(1 / _BASE)])])
+        steps, base = editor.op("Round", [in_steps]), editor.scalar(BASE)
+        raised = editor.op("Add", [steps, editor.scalar(ZERO_POINT)])
+        high = editor.op("Floor", [editor.op("Mul", [raised, editor.scalar(1 / BASE)])])
         low = editor.op("Sub", [steps, editor.op("Mul", [high, base])])
         products = self._product(editor.op("Concat", [high, low], {"axis": 0}), values, scales)
         halves = editor.op_multi("Split", [products], 2, {"axis": 0, "num_outputs": 2})

@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration import RUN_STEP, InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.shared_constants import MAX_BLOCK
 
 Float32Array = npt.NDArray[np.float32]
 
-MAX_BLOCK = 256  # of inputs: each doubling takes a bit from those of rows that are to be summed exactly
 _SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not stretched without bound
 
 assert RUN_STEP % MAX_BLOCK == 0  # runs of moments hold whole blocks
