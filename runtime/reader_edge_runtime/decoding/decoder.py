@@ -14,6 +14,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.roster import Roster
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
@@ -26,9 +27,13 @@ _FIRST_CAPACITY = 256
 class Decoder:
     """Requests in, tokens out. Not thread-safe: one caller at a time.
 
-    running[i] owns KV slot i. Every running request has all but its last token (the pending one) in the cache.
+    running[i] owns KV slot i. Every running request has all but its last token (the pending one) in the cache. Prompts
+    are scored one after the other, in the order they came.
     planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
     decoding is always exact. is_drafting: False decodes every request plainly.
+    prompt_budget: prompt tokens after which a step begins no further chunk, so that nobody waits long for its next
+        token; None scores all prompts that find a slot, which is soonest for requests that came together. The chunks
+        are the same either way.
     on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
     that compare runs bit by bit.
     """
@@ -47,12 +52,14 @@ class Decoder:
         self.planner = planner or Planner()
         self.acceptance = acceptance or accept_exactly
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
-        self.running: list[Request] = []
+        self._slots = Slots(self.cache, config.max_batch)
+        self._roster = Roster(self._slots)
+        self.running = self._roster.running
         self.waiting: deque[Request] = deque()
         self.is_drafting = True
+        self.prompt_budget: int | None = None
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
         self.recorder = Recorder()
-        self._slots = Slots(self.cache, config.max_batch)
 
     def submit(
         self,
@@ -75,26 +82,25 @@ class Decoder:
         self.waiting.append(request)
 
     def step(self) -> list[Request]:
-        """Emit at least one token for every running request, then the first of as many waiting ones as find a slot.
+        """Emit at least one token for every running request, then score prompts while slots and budget last.
 
-        Returns all of them, those included that failed instead: an error of one request ends that request alone, and
-        one of a pass ends those in it. An interrupt cancels what was running, whose tokens and cache rows might not
-        match any more.
+        A prompt's last chunk emits its first token. Returns all requests that had a part, those included that failed:
+        an error of one request ends that request alone, and one of a pass ends those in it. An interrupt cancels
+        what owns a slot, whose tokens and cache rows might not match any more.
         """
-        self._drop_torn_slots()
+        self._roster.drop_torn()
         advanced = list(self.running)
         try:
             if self.running:
                 self.recorder.start()
                 self._advance()
-            if self.waiting:
-                advanced += self._start_waiting()
+            advanced += self._score_prompts()
         except BaseException as error:
-            for request in self.running:
+            for request in self.running if isinstance(error, Exception) else self._roster.owners:
                 if request.is_running:
                     request.fail(error)
-            self._drop_torn_slots()
-            self._release_finished()
+            self._roster.drop_torn()
+            self._release_ended()
             if not isinstance(error, Exception):
                 raise
         return advanced
@@ -113,8 +119,8 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
-        self._drop_torn_slots()
-        self._release_finished()
+        self._roster.drop_torn()
+        self._release_ended()
 
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.
@@ -238,58 +244,53 @@ class Decoder:
         self.planner.settle(plan, self.running, times, verifications)
         for request in self.running:
             request.stats.count_step(plan.width, times)
-        self._release_finished()
+        self._release_ended()
 
-    def _start_waiting(self) -> list[Request]:
-        """Prefill waiting requests while slots are free; each emits its first token."""
-        started = []
-        while self.waiting and not self._slots.is_full:
-            request = self.waiting.popleft()
-            started.append(request)
+    def _score_prompts(self) -> list[Request]:
+        """Score prompts chunk by chunk until the budget is spent, and return their requests."""
+        requests: list[Request] = []
+        budget, num_scored = self.prompt_budget, 0
+        while (budget is None or num_scored < budget) and (request := self._next_prompt()) is not None:
+            if request not in requests:
+                requests.append(request)
             self.recorder.start()
             with request:
-                request.stats.num_reused_tokens = self._slots.acquire(request.token_ids)
-                self.running.append(request)
-                self._prefill(request, len(self.running) - 1)
+                num_scored += self._score_chunk(request)
             request.stats.prefill_s += self.recorder.lap()
-        self._release_finished()
-        return started
+            if request.num_output_tokens or not request.is_running:
+                self._roster.promote()
+                self._release_ended()
+        return requests
 
-    def _prefill(self, request: Request, slot: int) -> None:
-        """Write the prompt's KV rows chunk by chunk, and emit the first token."""
-        prompt = list(request.token_ids)
-        # Once for the whole prompt and some of the answer: growing copies, and holds old and new rows together.
-        capacity = min(len(prompt) + _FIRST_CAPACITY, self.target.manifest.max_context)
-        self.cache.reserve(self.cache.num_slots, capacity)
-        while (length := self.cache.lengths[slot]) < len(prompt):
-            chunk = self.config.prefill_chunk or self.target.prefill_chunk(length)
-            tree = DraftTree.chain(prompt[length : length + chunk])
-            rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
-            is_last = length + len(tree) == len(prompt)
-            result = self._pass(slot, [tree], [rows], [request] if is_last else [])
-            self.cache.commit(slot, list(range(len(tree))))
-            if is_last:
-                request.emit(self._choose(request, result, 0, len(rows) - 1))
-            if request.drafter is not None:
-                request.drafter.observe(result.scored(0, tree, rows, length, self.target.manifest.vocab_size))
+    def _next_prompt(self) -> Request | None:
+        """The request whose prompt is being scored, else the first in line where a slot is free."""
+        if self._roster.prefilling is None and self.waiting and not self._slots.is_full:
+            return self.waiting.popleft()
+        return self._roster.prefilling
 
-    def _drop_torn_slots(self) -> None:
-        """After an interrupt amid a change of slots, trust none of them: what was running ends."""
-        if not self._slots.is_torn and self._slots.num_running == len(self.running):
-            return
-        for request in self.running:
-            request.finish_reason = request.finish_reason or "cancelled"
-        self.running.clear()
-        self._slots.reset()
+    def _score_chunk(self, request: Request) -> int:
+        """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token."""
+        if request is not self._roster.prefilling:
+            self._roster.admit(request)
+            # Once for the whole prompt and some of the answer: growing copies, and holds old and new rows together.
+            capacity = min(request.num_prompt_tokens + _FIRST_CAPACITY, self.target.manifest.max_context)
+            self.cache.reserve(self.cache.num_slots, capacity)
+        slot = len(self.running)
+        length = self.cache.lengths[slot]
+        size = self.config.prefill_chunk or self.target.prefill_chunk(length)
+        tree = DraftTree.chain(request.token_ids[length : length + size])
+        rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
+        is_last = length + len(tree) == request.num_prompt_tokens
+        result = self._pass(slot, [tree], [rows], [request] if is_last else [])
+        self.cache.commit(slot, list(range(len(tree))))
+        if is_last:
+            request.emit(self._choose(request, result, 0, len(rows) - 1))
+        if request.drafter is not None:
+            request.drafter.observe(result.scored(0, tree, rows, length, self.target.manifest.vocab_size))
+        return len(tree)
 
-    def _release_finished(self) -> None:
-        for slot in reversed(range(len(self.running))):
-            request = self.running[slot]
-            if request.is_running:
-                continue
-            self._slots.release(slot, request.token_ids)
-            self.running[slot] = self.running[-1]
-            self.running.pop()
+    def _release_ended(self) -> None:
+        for request in self._roster.take_ended():
             if request.drafter is not None:
                 self.recorder.start()
                 with request:

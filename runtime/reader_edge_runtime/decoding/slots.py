@@ -20,16 +20,19 @@ class Slots:
     def is_full(self) -> bool:
         return self.num_running == self._max_slots
 
+    def make_room(self) -> None:
+        """Have a slot for one more sequence. Raises ConfigError where memory is short."""
+        self._cache.reserve(self.num_running + 1, self._cache.capacity)
+        while len(self._idle_token_ids) < self._cache.num_slots:
+            self._idle_token_ids.append([])
+
     def acquire(self, token_ids: list[int]) -> int:
         """Give slot `num_running` to a new sequence and return how many of its first tokens it holds already.
 
-        The last token is never reused: its logits are what decoding starts from.
+        There is one, after `make_room`. The last token is never reused: its logits are what decoding starts from.
         """
         self.is_torn = True
         slot = self.num_running
-        if slot == self._cache.num_slots:
-            self._cache.reserve(slot + 1, self._cache.capacity)
-            self._idle_token_ids.append([])
         shared = [_num_shared(kept, token_ids[:-1]) for kept in self._idle_token_ids[slot:]]
         best = slot + max(range(len(shared)), key=lambda i: (shared[i], -len(self._idle_token_ids[slot + i])))
         self._cache.swap(slot, best)
@@ -41,12 +44,16 @@ class Slots:
         self.is_torn = False
         return num_reused
 
-    def release(self, slot: int, token_ids: list[int]) -> None:
-        """Make a running slot idle; the last running slot takes its place."""
+    def release(self, slot: int, token_ids: list[int], is_last_apart: bool = False) -> None:
+        """Make a running slot idle; the last running slot takes its place.
+
+        is_last_apart: the last one stays behind all others, so the one before it takes the place.
+        """
         self.is_torn = True
         last = self.num_running - 1
         kept = token_ids[: self._cache.lengths[slot]]
-        self._cache.swap(slot, last)
+        self._cache.swap(slot, last - is_last_apart)
+        self._cache.swap(last - is_last_apart, last)
         self._idle_token_ids[last] = kept
         self.num_running -= 1
         self.is_torn = False

@@ -1,0 +1,60 @@
+"""Who owns which KV slot: the requests that decode, side by side, and the one whose prompt is being scored."""
+
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.slots import Slots
+
+
+class Roster:
+    """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
+
+    running: the same list for good.
+    """
+
+    def __init__(self, slots: Slots) -> None:
+        self.running: list[Request] = []
+        self.prefilling: Request | None = None
+        self._slots = slots
+
+    @property
+    def owners(self) -> list[Request]:
+        """All requests that own slots, in the slots' order."""
+        return [*self.running, self.prefilling] if self.prefilling is not None else list(self.running)
+
+    def admit(self, request: Request) -> None:
+        """Give the next slot to a request whose prompt is to be scored, with what the cache holds of it already.
+
+        Raises ConfigError where memory is short; then nothing has changed.
+        """
+        self._slots.make_room()
+        self.prefilling = request
+        request.stats.num_reused_tokens = self._slots.acquire(request.token_ids)
+
+    def promote(self) -> None:
+        """Let the prefilling request decode."""
+        if self.prefilling is not None:
+            self.running.append(self.prefilling)
+            self.prefilling = None
+
+    def take_ended(self) -> list[Request]:
+        """Take the slots from the requests that have ended, and return those."""
+        if self.prefilling is not None and not self.prefilling.is_running:
+            self.promote()
+        ended = []
+        for slot in reversed(range(len(self.running))):
+            request = self.running[slot]
+            if not request.is_running:
+                self._slots.release(slot, request.token_ids, self.prefilling is not None)
+                self.running[slot] = self.running[-1]
+                self.running.pop()
+                ended.append(request)
+        return ended
+
+    def drop_torn(self) -> None:
+        """After an interrupt amid a change of slots, trust none of them: their owners end."""
+        if not self._slots.is_torn and self._slots.num_running == len(self.owners):
+            return
+        for request in self.owners:
+            request.finish_reason = request.finish_reason or "cancelled"
+        self.running.clear()
+        self.prefilling = None
+        self._slots.reset()
