@@ -36,6 +36,8 @@ class EngineConfig:
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
     prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`Target.prefill_chunk`).
     max_batch: sequences decoded together; further ones wait.
+    max_kv_bytes: of the KV cache at most: requests wait until prompt and longest possible answer fit beside those that
+        run, and one that would not fit alone is refused. 0 lets it grow as it must.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     is_probed: run the width probe at load (measuring/width_probe.py). A package with exact attention that it finds a
         difference in is decoded plainly, unless near ties are guarded.
@@ -47,6 +49,7 @@ class EngineConfig:
     threads: Annotated[int, Range(0, 1024)] = 0
     prefill_chunk: Annotated[int, Range(0, 8192)] = 0
     max_batch: Annotated[int, Range(1, 256)] = 8
+    max_kv_bytes: Annotated[int, Range(0, 2**63 - 1)] = 0
     is_calibrated: bool = True
     is_probed: bool = True
     uses_native: bool = True

@@ -33,6 +33,10 @@ class PromptError(ReaderEdgeError):
     """A prompt is empty, too long or holds unknown token ids."""
 
 
+class CapacityError(ReaderEdgeError):
+    """A request needs more memory than there is to give, or there are as many requests as may wait."""
+
+
 class ProviderError(ReaderEdgeError):
     """ONNX Runtime cannot run the graph here."""
 

@@ -103,9 +103,19 @@ class Cache(ABC):
             raise ConfigError(f"The KV cache needs {capacity} rows, the model's context ends at {limit}.")
         num_slots = max(num_slots, self.num_slots)
         capacity = self.capacity if capacity <= self.capacity else min(max(capacity, 2 * self.capacity), limit)
-        self._grow(num_slots, capacity)
+        self.resize(num_slots, capacity)
+
+    def resize(self, num_slots: int, capacity: int) -> None:
+        """Have exactly so many slots of so many rows, with what of the contents is left then.
+
+        Raises ConfigError where memory is short; then nothing has changed.
+        """
+        if (num_slots, capacity) == (self.num_slots, self.capacity):
+            return
+        self._resize(num_slots, capacity)
         self.num_slots, self.capacity = num_slots, capacity
-        self.lengths += [0] * (num_slots - len(self.lengths))
+        lengths = [min(length, capacity) for length in self.lengths[:num_slots]]
+        self.lengths[:] = lengths + [0] * (num_slots - len(lengths))
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
@@ -128,8 +138,8 @@ class Cache(ABC):
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
 
     @abstractmethod
-    def _grow(self, num_slots: int, capacity: int) -> None:
-        """Move to larger memory, with the committed rows."""
+    def _resize(self, num_slots: int, capacity: int) -> None:
+        """Move to other memory, with the committed rows that fit; allocate it before anything changes."""
 
     @abstractmethod
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:

@@ -1,7 +1,6 @@
 """The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
 import functools
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
 from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.kv_budget import KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
@@ -53,9 +53,10 @@ class Decoder:
         self.acceptance = acceptance or accept_exactly
         self.cache = target.new_cache(1, _FIRST_CAPACITY)
         self._slots = Slots(self.cache, config.max_batch)
-        self._roster = Roster(self._slots)
-        self.running = self._roster.running
-        self.waiting: deque[Request] = deque()
+        max_context, widest = target.manifest.max_context, self.planner.times.max_width
+        self._kv_budget = KvBudget(self.cache, config.max_kv_bytes, widest, max_context)
+        self._roster = Roster(self._slots, self._kv_budget)
+        self.running, self.waiting = self._roster.running, self._roster.waiting
         self.is_drafting = True
         self.prompt_budget: int | None = None
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
@@ -69,13 +70,14 @@ class Decoder:
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
     ) -> Request:
-        """Queue a request, which `step` decodes; see Request. Raises PromptError or ConfigError."""
+        """Queue a request, which `step` decodes; see Request. Raises PromptError, ConfigError or CapacityError."""
         request = Request(prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint)
         self.enqueue(request)
         return request
 
     def enqueue(self, request: Request) -> None:
-        """Queue a request that was made before."""
+        """Queue a request that was made before. Raises CapacityError for one that no room can be made for."""
+        self._kv_budget.check(request)
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.is_drafting:
             request.drafter = self.drafter.begin(request.token_ids)
@@ -250,7 +252,7 @@ class Decoder:
         """Score prompts chunk by chunk until the budget is spent, and return their requests."""
         requests: list[Request] = []
         budget, num_scored = self.prompt_budget, 0
-        while (budget is None or num_scored < budget) and (request := self._next_prompt()) is not None:
+        while (budget is None or num_scored < budget) and (request := self._roster.next_prompt()) is not None:
             if request not in requests:
                 requests.append(request)
             self.recorder.start()
@@ -262,19 +264,10 @@ class Decoder:
                 self._release_ended()
         return requests
 
-    def _next_prompt(self) -> Request | None:
-        """The request whose prompt is being scored, else the first in line where a slot is free."""
-        if self._roster.prefilling is None and self.waiting and not self._slots.is_full:
-            return self.waiting.popleft()
-        return self._roster.prefilling
-
     def _score_chunk(self, request: Request) -> int:
         """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token."""
         if request is not self._roster.prefilling:
             self._roster.admit(request)
-            # Once for the whole prompt and some of the answer: growing copies, and holds old and new rows together.
-            capacity = min(request.num_prompt_tokens + _FIRST_CAPACITY, self.target.manifest.max_context)
-            self.cache.reserve(self.cache.num_slots, capacity)
         slot = len(self.running)
         length = self.cache.lengths[slot]
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)

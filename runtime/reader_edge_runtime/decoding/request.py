@@ -24,6 +24,7 @@ class Request:
 
     token_ids: prompt, then answer; all but the last (the pending token) have KV rows once decoding runs. This list is
     the request's one text: drafters and tools hold it, and positions in it.
+    max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     finish_reason: None while it runs; "stop" after an end token or stop string, "length" at max_tokens, "context" at
         the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
@@ -57,7 +58,7 @@ class Request:
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
         self._is_stop = is_stop
-        self._max_tokens = min(self.num_prompt_tokens + config.max_tokens, manifest.max_context)
+        self.max_length = min(self.num_prompt_tokens + config.max_tokens, manifest.max_context)
         self._vocab_size = manifest.vocab_size
         self._stop_token_ids = set(config.stop_token_ids)
         if not config.ignores_eos:
@@ -78,7 +79,7 @@ class Request:
     @property
     def num_remaining_tokens(self) -> int:
         """Tokens this request may still emit."""
-        return self._max_tokens - len(self.token_ids)
+        return self.max_length - len(self.token_ids)
 
     def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
         """The next token, from row (b, row) of a pass. reads_logits: even where the best token is all it takes."""
@@ -109,7 +110,7 @@ class Request:
         self.stats.num_tokens += 1
         if token_id in self._stop_token_ids or (self._is_stop is not None and self._is_stop(token_id)):
             self.finish_reason = "stop"
-        elif len(self.token_ids) >= self._max_tokens:
+        elif len(self.token_ids) >= self.max_length:
             is_full = self.num_output_tokens < self.config.max_tokens
             self.finish_reason = "context" if is_full else "length"
         return self.finish_reason is not None

@@ -1,5 +1,8 @@
-"""Who owns which KV slot: the requests that decode, side by side, and the one whose prompt is being scored."""
+"""Who waits, whose prompt is being scored, and who decodes in which KV slot."""
 
+from collections import deque
+
+from reader_edge_runtime.decoding.kv_budget import KvBudget
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.slots import Slots
 
@@ -7,25 +10,34 @@ from reader_edge_runtime.decoding.slots import Slots
 class Roster:
     """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
 
-    running: the same list for good.
+    waiting: first come, first served; one that does not fit yet is waited for. running: the same list for good.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, kv_budget: KvBudget) -> None:
+        self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.prefilling: Request | None = None
         self._slots = slots
+        self._kv_budget = kv_budget
 
     @property
     def owners(self) -> list[Request]:
         """All requests that own slots, in the slots' order."""
         return [*self.running, self.prefilling] if self.prefilling is not None else list(self.running)
 
+    def next_prompt(self) -> Request | None:
+        """The request whose prompt is being scored, else the first in line if there is room for it."""
+        if self.prefilling is not None or not self.waiting or self._slots.is_full:
+            return self.prefilling
+        return self.waiting.popleft() if self._kv_budget.fits([*self.running, self.waiting[0]]) else None
+
     def admit(self, request: Request) -> None:
         """Give the next slot to a request whose prompt is to be scored, with what the cache holds of it already.
 
-        Raises ConfigError where memory is short; then nothing has changed.
+        Raises ConfigError where memory is short; then nobody's slot has changed.
         """
-        self._slots.make_room()
+        self._slots.bring_forward(request.token_ids)
+        self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
         request.stats.num_reused_tokens = self._slots.acquire(request.token_ids)
 

@@ -20,25 +20,29 @@ class Slots:
     def is_full(self) -> bool:
         return self.num_running == self._max_slots
 
-    def make_room(self) -> None:
-        """Have a slot for one more sequence. Raises ConfigError where memory is short."""
-        self._cache.reserve(self.num_running + 1, self._cache.capacity)
-        while len(self._idle_token_ids) < self._cache.num_slots:
-            self._idle_token_ids.append([])
+    def bring_forward(self, token_ids: list[int]) -> None:
+        """Bring the idle slot that holds most of a text to where the next sequence begins."""
+        self._fit()
+        idle, slot = self._idle_token_ids, self.num_running
+        if slot == self._cache.num_slots:
+            return
+        shared = [self._num_shared(other, token_ids) for other in range(slot, self._cache.num_slots)]
+        best = slot + max(range(len(shared)), key=lambda i: (shared[i], -len(idle[slot + i])))
+        self.is_torn = True
+        self._cache.swap(slot, best)
+        idle[slot], idle[best] = idle[best], idle[slot]
+        self.is_torn = False
 
     def acquire(self, token_ids: list[int]) -> int:
-        """Give slot `num_running` to a new sequence and return how many of its first tokens it holds already.
+        """Give slot `num_running`, which is there, to a new sequence; returns how many of its first tokens it holds.
 
-        There is one, after `make_room`. The last token is never reused: its logits are what decoding starts from.
+        The last token is never reused: its logits are what decoding starts from.
         """
         self.is_torn = True
+        self._fit()
         slot = self.num_running
-        shared = [_num_shared(kept, token_ids[:-1]) for kept in self._idle_token_ids[slot:]]
-        best = slot + max(range(len(shared)), key=lambda i: (shared[i], -len(self._idle_token_ids[slot + i])))
-        self._cache.swap(slot, best)
-        idle = self._idle_token_ids
-        idle[slot], idle[best] = [], idle[slot] if best != slot else []
-        num_reused = shared[best - slot]
+        num_reused = self._num_shared(slot, token_ids)
+        self._idle_token_ids[slot] = []
         self._cache.lengths[slot] = num_reused
         self.num_running += 1
         self.is_torn = False
@@ -76,7 +80,14 @@ class Slots:
             self._cache.lengths[slot] = 0
             self._idle_token_ids[slot] = []
 
+    def _fit(self) -> None:
+        """Follow a cache that has changed its size."""
+        del self._idle_token_ids[self._cache.num_slots :]
+        while len(self._idle_token_ids) < self._cache.num_slots:
+            self._idle_token_ids.append([])
 
-def _num_shared(kept: list[int], token_ids: list[int]) -> int:
-    limit = min(len(kept), len(token_ids))
-    return next((i for i in range(limit) if kept[i] != token_ids[i]), limit)
+    def _num_shared(self, slot: int, token_ids: list[int]) -> int:
+        """How many of a text's first tokens, without its last, an idle slot holds."""
+        kept = self._idle_token_ids[slot]
+        limit = min(len(kept), self._cache.lengths[slot], len(token_ids) - 1)
+        return next((i for i in range(limit) if kept[i] != token_ids[i]), limit)

@@ -1,4 +1,4 @@
-"""The KV cache on a device: one allocation, grown through the host, moved by the package's commit graph.
+"""The KV cache on a device: one allocation, resized through the host, moved by the package's commit graph.
 
 The graph is bound in place to the whole slab, or to one slot's tensors.
 """
@@ -92,7 +92,7 @@ def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) ->
 class DeviceCache(Cache):
     """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8.
 
-    Another object after growing: bindings and captured passes of the old one are stale.
+    Another object after a change of its size: bindings and captured passes of the old one are stale.
     """
 
     def __init__(
@@ -108,12 +108,13 @@ class DeviceCache(Cache):
     def num_bytes(self) -> int:
         return self.memory.num_bytes
 
-    def _grow(self, num_slots: int, capacity: int) -> None:
+    def _resize(self, num_slots: int, capacity: int) -> None:
         old = self.memory.read()
         self.memory = self._zeros(num_slots, capacity)
-        grown = np.zeros(self.memory.shape, old.dtype)
-        grown[:, : old.shape[1], :, : old.shape[3]] = old[..., : self.memory.shape[3], :]
-        self.memory.write(grown)
+        kept = old[:, :num_slots, :, : self.memory.shape[3]]
+        resized = np.zeros(self.memory.shape, old.dtype)
+        resized[:, : kept.shape[1], :, : kept.shape[3]] = kept
+        self.memory.write(resized)
         self._spare = None
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:

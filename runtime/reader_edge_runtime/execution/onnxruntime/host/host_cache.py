@@ -13,7 +13,7 @@ KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
 class HostCache(Cache):
     """slab: kv_dtype (2L, slots, H, S, row size); one indexing operation commits all layers.
 
-    Another array after growing.
+    Another array after a change of its size.
     """
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
@@ -32,10 +32,11 @@ class HostCache(Cache):
         self.slab[:, slot, :, :length] = 1.0  # untouched rows share one page of zeros, which is read sooner
         super().fill(slot, length)
 
-    def _grow(self, num_slots: int, capacity: int) -> None:
+    def _resize(self, num_slots: int, capacity: int) -> None:
         slab = self._zeros(num_slots, capacity)
-        for slot, length in enumerate(self.lengths):
-            slab[:, slot, :, :length] = self.slab[:, slot, :, :length]
+        for slot, length in enumerate(self.lengths[:num_slots]):
+            num_kept = min(length, capacity)
+            slab[:, slot, :, :num_kept] = self.slab[:, slot, :, :num_kept]
         self.slab = slab
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:

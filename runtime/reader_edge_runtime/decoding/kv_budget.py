@@ -1,0 +1,59 @@
+"""How much memory the KV cache may take, and which requests fit in it together."""
+
+from collections.abc import Sequence
+
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.errors import CapacityError
+from reader_edge_runtime.target import Cache
+
+_FIRST_CAPACITY = 256  # rows for an answer's beginning, where nothing bounds them
+
+
+class KvBudget:
+    """Rows of a cache, over all its slots, which are equally long.
+
+    max_bytes: of the cache; 0 for any number. While it moves to another size, the rows in use are there twice.
+    widest: nodes of a draft tree, whose rows come on top of the text's.
+    """
+
+    def __init__(self, cache: Cache, max_bytes: int, widest: int, max_context: int) -> None:
+        self._cache = cache
+        self._max_bytes = max_bytes
+        self._row_bytes = cache.num_bytes / (cache.num_slots * cache.capacity)
+        self._max_rows = int(max_bytes / self._row_bytes)
+        self._widest = widest
+        self._max_context = max_context
+
+    def check(self, request: Request) -> None:
+        """Raise CapacityError for a request that would not even fit alone."""
+        num_rows = self._num_rows(request)
+        if self._max_bytes and num_rows > self._max_rows:
+            needed, allowed = num_rows * self._row_bytes / 1e6, self._max_bytes / 1e6
+            raise CapacityError(
+                f"Prompt and answer of up to {request.max_length} tokens need {needed:.3g} MB of KV cache, which "
+                f"may have {allowed:.3g} MB: shorten the prompt, ask for fewer tokens or raise max_kv_bytes."
+            )
+
+    def fits(self, requests: Sequence[Request]) -> bool:
+        """Whether these requests fit together, however long their answers become."""
+        return not self._max_bytes or len(requests) * max(map(self._num_rows, requests)) <= self._max_rows
+
+    def make_room(self, requests: Sequence[Request]) -> None:
+        """Have a slot for each of these requests, which fit. Raises ConfigError where memory is short.
+
+        Idle slots, and rows that nobody needs any more, stay as long as they are not in the way.
+        """
+        cache = self._cache
+        if not self._max_bytes:
+            # Once for the whole prompt and some of the answer: growing copies.
+            num_rows = requests[-1].num_prompt_tokens + _FIRST_CAPACITY
+            cache.reserve(len(requests), min(num_rows, self._max_context))
+            return
+        num_rows = max(map(self._num_rows, requests))
+        num_slots, capacity = max(cache.num_slots, len(requests)), max(cache.capacity, num_rows)
+        if num_slots * capacity > self._max_rows:
+            num_slots, capacity = min(num_slots, self._max_rows // num_rows), num_rows
+        cache.resize(num_slots, capacity)
+
+    def _num_rows(self, request: Request) -> int:
+        return min(request.max_length + self._widest, self._max_context)

@@ -1,0 +1,79 @@
+"""A bound on the KV cache: it is never passed, nobody waits for ever, and no token changes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.errors import CapacityError
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
+from tests.fake_target import FakeTarget, make_manifest
+from tests.random_drafter import RandomDrafter, reference
+
+MANIFEST = make_manifest(6)
+ROW_BYTES = 2 * 2 * 4  # keys and values of one layer and head, two float32 each
+
+
+def bounded_decoder(max_rows: int, max_batch: int = 4) -> Decoder:
+    config = EngineConfig(max_batch=max_batch, prefill_chunk=7, max_kv_bytes=max_rows * ROW_BYTES)
+    return Decoder(FakeTarget(MANIFEST), RandomDrafter(6, 9, seed=1), config)
+
+
+def expected(request: Request) -> list[int]:
+    return reference(MANIFEST, request.token_ids[: request.num_prompt_tokens], request.config)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 30),
+    max_rows=st.integers(150 + MAX_WIDTH, 900),
+    sizes=st.lists(st.tuples(st.integers(1, 120), st.integers(1, 30)), min_size=1, max_size=12),
+    budget=st.one_of(st.none(), st.integers(1, 30)),
+)
+def test_no_cache_is_larger_than_its_bound_and_no_token_changes(
+    seed: int, max_rows: int, sizes: list[tuple[int, int]], budget: int | None
+) -> None:
+    random = np.random.default_rng(seed)
+    decoder = bounded_decoder(max_rows)
+    decoder.prompt_budget = budget
+    requests: list[Request] = []
+    for length, max_tokens in sizes:
+        start = requests[-1].token_ids[: length // 2] if requests and random.random() < 0.5 else []
+        prompt = [*start, *random.integers(6, size=length - len(start)).tolist()]
+        requests.append(decoder.submit(prompt, GenerationConfig(max_tokens=max_tokens)))
+        decoder.step()
+        assert decoder.cache.num_bytes <= max(max_rows, 256) * ROW_BYTES
+    while any(request.is_running for request in requests):
+        decoder.step()
+        assert decoder.cache.num_bytes <= max_rows * ROW_BYTES
+    assert [request.output_token_ids for request in requests] == list(map(expected, requests))
+
+
+def test_requests_wait_until_they_fit_and_run_together_where_they_do() -> None:
+    decoder = bounded_decoder(2 * (10 + 20 + MAX_WIDTH))
+    short = [decoder.submit([1] * 10, GenerationConfig(max_tokens=20)) for _ in range(3)]
+    decoder.step()
+    assert decoder.running == short[:2]
+    long = decoder.submit([2] * 60, GenerationConfig(max_tokens=20))
+    later = decoder.submit([3] * 10, GenerationConfig(max_tokens=20))
+    decoder.finish(*short)
+    decoder.step()
+    assert decoder.running == [long]  # two such rows of slots would be too many
+    decoder.finish(long, later)
+    pair = [decoder.submit([number] * 10, GenerationConfig(max_tokens=20)) for number in range(2)]
+    decoder.step()
+    assert decoder.running == pair  # a long request of before does not keep slots long
+    decoder.finish(*pair)
+    for request in (*short, long, later, *pair):
+        assert request.output_token_ids == expected(request)
+
+
+def test_a_request_that_can_never_fit_is_refused_at_once_in_one_sentence() -> None:
+    decoder = bounded_decoder(100 + MAX_WIDTH)
+    decoder.submit([1] * 50, GenerationConfig(max_tokens=50))
+    with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes\.$"):
+        decoder.submit([1] * 50, GenerationConfig(max_tokens=51))
+    assert len(decoder.waiting) == 1
