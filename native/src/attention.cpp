@@ -121,7 +121,7 @@ std::int64_t num_tasks(const AttentionShape& s) { return s.batch * s.kv_heads * 
 
 void attend(const AttentionShape& s, const AttentionTensors& t, const std::vector<MaskedColumns>& columns_of,
             WeightedSums weighted_sums, std::int64_t task) {
-  static thread_local Scratch<float> scratch;
+  static thread_local Scratch scratch;
   const std::int64_t head = task / tasks_of_head(s), sequence = head / s.kv_heads;
   const std::int64_t first = task % tasks_of_head(s) * rows_of_task(s);
   const std::int64_t num_rows = std::min(rows_of_task(s), rows_of_head(s) - first);
@@ -132,7 +132,7 @@ void attend(const AttentionShape& s, const AttentionTensors& t, const std::vecto
 
   Block blocks[kMaxBlocks];
   const std::int64_t block_size = row_size + columns.last * kLanes;
-  float* const memory = scratch.take(num_blocks * block_size);
+  float* const memory = scratch.take<float>(num_blocks * block_size);
   for (std::int64_t b = 0; b < num_blocks; ++b) {
     const std::int64_t row = first + b * kLanes, offset = (head * rows_of_head(s) + row) * s.head_size;
     float* const query = memory + b * block_size;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels.h"
 #include "output_constants.h"
-#include "row_product.h"
 #include "scratch.h"
 
 namespace reader_edge {
@@ -35,23 +35,23 @@ BlockLinear::BlockLinear(const KernelAttributes& attributes, bool has_bias)
 
 // Rows as bytes, in memory that a thread keeps from call to call.
 BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
-  thread_local Scratch<std::int8_t> kept_values;
-  thread_local Scratch<std::int32_t> kept_offsets, kept_totals;
-  thread_local Scratch<float> kept_scales;
+  thread_local Scratch kept_values;
+  thread_local Scratch kept_starts, kept_totals;
+  thread_local Scratch kept_scales;
   const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes, num_blocks = weight_.num_blocks();
-  std::int8_t* const values = kept_values.take(static_cast<std::int64_t>(tasks.num_rows * stride));
-  std::int32_t* const offsets = kept_offsets.take(static_cast<std::int64_t>(tasks.num_rows * num_blocks));
-  std::int32_t* const totals = kept_totals.take(static_cast<std::int64_t>(tasks.num_rows));
-  float* const scales = kept_scales.take(static_cast<std::int64_t>(tasks.num_rows));
+  std::int8_t* const values = kept_values.take<std::int8_t>(static_cast<std::int64_t>(tasks.num_rows * stride));
+  std::int32_t* const starts = kept_starts.take<std::int32_t>(static_cast<std::int64_t>(tasks.num_rows * num_blocks));
+  std::int32_t* const totals = kept_totals.take<std::int32_t>(static_cast<std::int64_t>(tasks.num_rows));
+  float* const scales = kept_scales.take<float>(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
-    thread_local Scratch<float> kept_row;
-    float* const spread = kept_row.take(static_cast<std::int64_t>(stride));
+    thread_local Scratch kept_row;
+    float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
     std::int8_t* const bytes = values + index * stride;
     const float largest = spread_.apply(rows + index * num_inputs, spread);
-    scales[index] = round_row(spread, largest, num_inputs, reinterpret_cast<std::uint8_t*>(bytes), stride, 0);
-    totals[index] = order_blocks(bytes, num_blocks, offsets + index * num_blocks);
+    scales[index] = kernels().rows.round(spread, largest, num_inputs, bytes, stride);
+    totals[index] = kernels().blocks.order_blocks(bytes, num_blocks, starts + index * num_blocks);
   });
-  return {values, stride, offsets, totals, scales, tasks.num_rows};
+  return {values, stride, starts, totals, scales, tasks.num_rows};
 }
 
 void BlockLinear::compute(KernelCall& call) const {
@@ -67,13 +67,13 @@ void BlockLinear::compute(KernelCall& call) const {
   if (num_rows == 0) return;
 
   const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_blocks * kBlockInputs,
-                       kMaxTileRows, weight_.num_panels(), weight_.panel_bytes()};
+                       kernels().blocks.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
   const BlockRows all = rounded(call, rows.data, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
-    const BlockRows group{all.values + first_row * all.stride, all.stride, all.offsets + first_row * num_blocks,
+    const BlockRows group{all.values + first_row * all.stride, all.stride, all.starts + first_row * num_blocks,
                           all.totals + first_row, all.scales + first_row, count};
     float* const outputs = output + first_row * num_outputs;
-    multiply_panels(group, weight_, first, last, scales_.data(), outputs);
+    kernels().blocks.multiply_panels(group, weight_, first, last, scales_.data(), outputs);
     if (bias_ != nullptr) {
       add_bias(bias_, first * kPanelOutputs, std::min(last * kPanelOutputs, num_outputs), count, outputs, num_outputs);
     }

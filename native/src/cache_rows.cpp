@@ -61,8 +61,8 @@ void CacheRows::compute(KernelCall& call) const {
   std::int8_t* const values = call.output<std::int8_t>(1, sizes).data;
   const std::size_t num_rows = key.count(0, rank - 1), row_bytes = size + kMagnitudeBytes;
   const auto write_row = [&](std::size_t row) {
-    thread_local Scratch<float> scratch;
-    float* const spread = scratch.take(static_cast<std::int64_t>(size + kLanes));
+    thread_local Scratch scratch;
+    float* const spread = scratch.take<float>(static_cast<std::int64_t>(size + kLanes));
     const float largest = spread_.apply(key.data + row * size, spread);
     round_row(spread, size, largest, keys + row * row_bytes);
     const float* const plain = value.data + row * size;

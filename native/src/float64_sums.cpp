@@ -74,9 +74,9 @@ void divide(std::int64_t head_size, const double* sums, const double* totals, co
 
 void float64_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks) {
-  static thread_local Scratch<double> scratch;
+  static thread_local Scratch scratch;
   const std::int64_t row_size = kLanes * head_size, block_size = row_size + kLanes;
-  double* const weights = scratch.take(kTile * kLanes + num_blocks * block_size);
+  double* const weights = scratch.take<double>(kTile * kLanes + num_blocks * block_size);
   double* const all_sums = weights + kTile * kLanes;
   std::fill_n(all_sums, num_blocks * block_size, 0.0);
   for (std::int64_t j = 0; j < visible; j += kTile) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels.h"
 #include "scratch.h"
 
 namespace reader_edge {
@@ -65,20 +66,20 @@ GgufProduct::GgufProduct(const KernelAttributes& attributes, const GgufType& typ
 
 // Rows as bytes, in memory that a thread keeps from call to call.
 GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
-  thread_local Scratch<std::int8_t> kept_values;
-  thread_local Scratch<float> kept_scales, kept_sums;
-  thread_local Scratch<std::int32_t> kept_offsets;
+  thread_local Scratch kept_values;
+  thread_local Scratch kept_scales, kept_sums;
+  thread_local Scratch kept_offsets;
   const std::size_t num_blocks = weight_.num_blocks();
   const auto count = static_cast<std::int64_t>(tasks.num_rows * num_blocks);
-  const GgufRows all{kept_values.take(static_cast<std::int64_t>(tasks.num_rows * tasks.row_bytes)),
+  const GgufRows all{kept_values.take<std::int8_t>(static_cast<std::int64_t>(tasks.num_rows * tasks.row_bytes)),
                      tasks.row_bytes,
-                     kept_scales.take(count),
-                     kept_offsets.take(count),
-                     kept_sums.take(count),
+                     kept_scales.take<float>(count),
+                     kept_offsets.take<std::int32_t>(count),
+                     kept_sums.take<float>(count),
                      tasks.num_rows,
                      num_blocks};
   tasks.round_rows(call, [&](std::size_t index) {
-    round_blocks(rows + index * tasks.num_inputs, weight_.type(), all, index);
+    kernels().gguf.round_blocks(rows + index * tasks.num_inputs, weight_.type(), all, index);
   });
   return all;
 }
@@ -96,12 +97,12 @@ void GgufProduct::compute(KernelCall& call) const {
   if (num_rows == 0) return;
 
   const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_inputs,
-                       kGgufTileRows, weight_.num_panels(), weight_.panel_bytes()};
+                       kernels().gguf.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
   const GgufRows all = rounded(call, rows.data, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const GgufRows group = all.from(first_row, count);
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t panel = first; panel < last; ++panel) multiply_panel(group, weight_, panel, outputs);
+    for (std::size_t panel = first; panel < last; ++panel) kernels().gguf.multiply_panel(group, weight_, panel, outputs);
   });
 }
 

@@ -1,4 +1,4 @@
-// Rows rounded in blocks, times a matrix in the blocks of a GGUF file; for processors with AVX-512 VNNI.
+// Rows rounded in blocks, times a matrix in the blocks of a GGUF file.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,6 @@
 #include "gguf_weight.h"
 
 namespace reader_edge {
-
-constexpr std::size_t kGgufTileRows = 12;  // rows that share each read of the weights, and each unpacking
 
 // Rows (R, stride) of bytes, with a scale for each block (R, blocks), as many inputs as a block of the weight has.
 // offsets (R, blocks): what each block's sum begins with, so that codes count from the type's zero on. sums (R, blocks):
@@ -27,10 +25,14 @@ struct GgufRows {
   }
 };
 
-// Rounds row `index` of `rows`, its blocks one by one: the largest number of each becomes 127 steps.
-void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index);
+struct GgufKernels {
+  std::size_t tile_rows;  // that share each read of the weights, and each unpacking
 
-// Outputs of one panel of the weight to output (R, J).
-void multiply_panel(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, float* output);
+  // Rounds row `index` of `rows`, its blocks one by one: the largest number of each becomes 127 steps.
+  void (*round_blocks)(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index);
+
+  // Outputs of one panel of the weight to output (R, J).
+  void (*multiply_panel)(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, float* output);
+};
 
 }  // namespace reader_edge

@@ -116,8 +116,8 @@ constexpr SumBlock kSumBlocks[] = {sum_block<1>, sum_block<2>, sum_block<3>};
 
 void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                double* totals) {
-  static thread_local Scratch<float> kept;
-  float* const magnitudes_of = kept.take(kTotalRun);
+  static thread_local Scratch kept;
+  float* const magnitudes_of = kept.take<float>(kTotalRun);
   for (std::int64_t begin = run.begin; begin < run.end; begin += kTotalRun) {
     const std::int64_t count = std::min(run.end - begin, kTotalRun);
     for (std::int64_t j = 0; j < count; j += kLanes)
@@ -143,11 +143,11 @@ void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const fl
 }
 
 void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums) {
-  static thread_local Scratch<std::int32_t> kept_values;
-  static thread_local Scratch<std::uint8_t> kept_weights;
+  static thread_local Scratch kept_values;
+  static thread_local Scratch kept_weights;
   const std::int64_t stride = sum_size(values.head_size), step = stride / kLanes;
-  auto* const turned = reinterpret_cast<__m512i*>(kept_values.take(kQuads * step * kLanes));
-  std::uint8_t* const weights = kept_weights.take(kRowBlock * 2 * kTileRows);
+  auto* const turned = reinterpret_cast<__m512i*>(kept_values.take<std::int32_t>(kQuads * step * kLanes));
+  std::uint8_t* const weights = kept_weights.take<std::uint8_t>(kRowBlock * 2 * kTileRows);
   for (std::int64_t j = run.begin; j < run.end; j += kTileRows) {
     turn_values(values, j, run.end, turned);
     const std::int64_t num_quads = (std::min(kTileRows, run.end - j) + 3) / 4;

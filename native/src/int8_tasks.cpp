@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "cache_rows.h"
-#include "row_product.h"
+#include "kernels.h"
 #include "scratch.h"
 #include "shared_constants.h"
 
@@ -54,17 +54,16 @@ struct Part {
 
 // Spreads and rounds a query to row `row` of a task, two planes of bytes.
 void round_query(const Int8Call& call, const float* query, const QueryRows& rows, std::int64_t row) {
-  static thread_local Scratch<float> scratch;
-  float* const spread = scratch.take(rows.plane_bytes + kVectorFloats);
+  static thread_local Scratch scratch;
+  float* const spread = scratch.take<float>(rows.plane_bytes + kVectorFloats);
   const float largest = call.spread.apply(query, spread);
   std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
-  auto* const bytes = reinterpret_cast<std::uint8_t*>(planes);
   const auto size = static_cast<std::size_t>(call.shape.head_size), stride = static_cast<std::size_t>(rows.plane_bytes);
-  rows.factors[row] = round_row_16(spread, largest, size, bytes, bytes + stride, stride) * call.unit;
+  rows.factors[row] = kernels().rows.round_16(spread, largest, size, planes, planes + stride, stride) * call.unit;
   for (std::int64_t plane = 0; plane < 2; ++plane) {
-    std::int8_t* const values = planes + plane * rows.plane_bytes;
+    const std::int8_t* const values = planes + plane * rows.plane_bytes;
     std::int32_t sum = 0;
-    for (std::size_t d = 0; d < size; ++d) sum += values[d] ^= -128;  // they are stored 128 too large
+    for (std::size_t d = 0; d < size; ++d) sum += values[d];
     rows.starts[row * 2 + plane] = -128 * sum;
   }
 }
@@ -74,16 +73,16 @@ class Tasks {
  public:
   Tasks(const Int8Call& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size)
       : call_(call), run_size_(run_size), num_runs_(divided_up(call.shape.visible, run_size)) {
-    static thread_local Scratch<std::int8_t> kept_planes;
-    static thread_local Scratch<float> kept_scores;
-    static thread_local Scratch<double> kept_sums;
+    static thread_local Scratch kept_planes;
+    static thread_local Scratch kept_scores;
+    static thread_local Scratch kept_sums;
     static thread_local std::vector<Task> kept_tasks;
     static thread_local std::vector<Part> kept_parts;
     const std::int64_t rows = call.rows_of_task(), num_parts = num_tasks * num_runs_;
     const std::int64_t num_scores = rows * call.score_stride(), row_sums = sum_size(call.shape.head_size);
-    float* const scores = kept_scores.take(num_tasks * num_scores);
-    std::int8_t* const planes = kept_planes.take(num_tasks * rows * 2 * row_sums);
-    double* const sums = kept_sums.take(num_parts * rows * row_sums);
+    float* const scores = kept_scores.take<float>(num_tasks * num_scores);
+    std::int8_t* const planes = kept_planes.take<std::int8_t>(num_tasks * rows * 2 * row_sums);
+    double* const sums = kept_sums.take<double>(num_parts * rows * row_sums);
     std::fill_n(sums, num_parts * rows * row_sums, 0.0);
     kept_tasks.resize(std::max(kept_tasks.size(), static_cast<std::size_t>(num_tasks)));
     kept_parts.resize(std::max(kept_parts.size(), static_cast<std::size_t>(num_parts)));

@@ -142,15 +142,15 @@ void scale_sums(std::int64_t head_size, const double* sums, __m512 top, const do
 
 void integer_sums(std::int64_t head_size, std::int64_t visible, const KvRows& values, Block* blocks,
                   std::int64_t num_blocks) {
-  static thread_local Scratch<std::int32_t> integers;
-  static thread_local Scratch<double> doubles;
-  static thread_local Scratch<float> floats;
+  static thread_local Scratch integers;
+  static thread_local Scratch doubles;
+  static thread_local Scratch floats;
   const std::int64_t num_tiles = (visible + kTile - 1) / kTile, stride = padded(head_size);
   const std::int64_t row_size = kLanes * stride, block_size = row_size + kLanes;
-  std::int32_t* const value_pairs = integers.take(num_tiles * kPairs * stride + kPairs * kLanes);
+  std::int32_t* const value_pairs = integers.take<std::int32_t>(num_tiles * kPairs * stride + kPairs * kLanes);
   std::int32_t* const weight_pairs = value_pairs + num_tiles * kPairs * stride;
-  float* const magnitudes = floats.take(num_tiles * kTile);
-  double* const all_sums = doubles.take(num_blocks * block_size);
+  float* const magnitudes = floats.take<float>(num_tiles * kTile);
+  double* const all_sums = doubles.take<double>(num_blocks * block_size);
   std::fill_n(all_sums, num_blocks * block_size, 0.0);
   std::fill(magnitudes + visible, magnitudes + num_tiles * kTile, kSmallest);
 

@@ -15,10 +15,10 @@ KvRows KvRows::from(std::int64_t offset) const { return floats_ ? KvRows(floats_
 
 const float* KvRows::read(std::int64_t head_size, std::int64_t first, std::int64_t count) const {
   if (floats_) return floats_ + first * head_size;
-  static thread_local Scratch<float> scratch;
+  static thread_local Scratch scratch;
   const std::int64_t size = count * head_size;
   const std::uint16_t* const halves = halves_ + first * head_size;
-  float* const rows = scratch.take(size + kLanes);
+  float* const rows = scratch.take<float>(size + kLanes);
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + i));

@@ -4,6 +4,7 @@
 #include "cache_rows.h"
 #include "gguf_linear.h"
 #include "half_rows.h"
+#include "instruction_sets.h"
 #include "int8_attention.h"
 #include "kernel.h"
 #include "rotary_heads.h"
@@ -20,13 +21,11 @@
 
 using namespace reader_edge;
 
-// 1 where this processor has the instructions that the kernels are made of.
-EXPORTED int reader_edge_is_supported() {
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
-}
+// The name of the instruction set in use, none where there are no kernels for this processor or the one that
+// READER_EDGE_INSTRUCTIONS names is not there; then why, none where it names nothing; and those that are, with commas.
+EXPORTED const char* reader_edge_instructions() { return choice().set == nullptr ? nullptr : choice().set->name; }
+EXPORTED const char* reader_edge_refusal() { return choice().refusal.empty() ? nullptr : choice().refusal.c_str(); }
+EXPORTED const char* reader_edge_instructions_here() { return names_here().c_str(); }
 
 EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort::ApiBase* base) {
   static const KernelOp<RowLinear<false, 1, false>> row_linear;  // in packages of before
@@ -65,7 +64,10 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &exact_attention_16,   &integer_attention_16};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
-  if (!reader_edge_is_supported()) return api->CreateStatus(ort::kFail, "this processor has no AVX-512 VNNI");
+  if (choice().set == nullptr) {
+    const bool is_refused = !choice().refusal.empty();
+    return api->CreateStatus(ort::kFail, is_refused ? choice().refusal.c_str() : "no kernels for this processor");
+  }
   if (domain == nullptr) {
     if (ort::Status* status = api->CreateCustomOpDomain("reader_edge", &domain)) return status;
     for (const ort::CustomOp* op : operators) {

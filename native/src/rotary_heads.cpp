@@ -1,26 +1,16 @@
 #include "rotary_heads.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <stdexcept>
+
+#include "kernels.h"
 
 namespace reader_edge {
 namespace {
 
 constexpr std::int64_t kMaxHeads = 1 << 20;         // sums and products of them stay far from overflow
-constexpr std::size_t kLanes = 8;                   // of the pairs that ONNX Runtime turns at a time
+constexpr std::int64_t kPairs = 8;                  // that ONNX Runtime turns at a time
 constexpr std::size_t kSerialElements = 32 * 1024;  // fewer are not worth waking threads
-
-// One head of a node, rounded as ONNX Runtime's RotaryEmbedding rounds it: one product alone, the other with the sum.
-void turn(const float* head, const float* cosines, const float* sines, std::size_t half, float* output) {
-  for (std::size_t d = 0; d < half; d += kLanes) {
-    const __m256 x = _mm256_loadu_ps(head + d), y = _mm256_loadu_ps(head + half + d);
-    const __m256 cosine = _mm256_loadu_ps(cosines + d), sine = _mm256_loadu_ps(sines + d);
-    _mm256_storeu_ps(output + d, _mm256_fmsub_ps(x, cosine, _mm256_mul_ps(y, sine)));
-    _mm256_storeu_ps(output + half + d, _mm256_fmadd_ps(x, sine, _mm256_mul_ps(y, cosine)));
-  }
-}
 
 }  // namespace
 
@@ -40,7 +30,7 @@ void RotaryHeads::compute(KernelCall& call) const {
   }
   const std::int64_t num_nodes = qkv.sizes[1], head_size = qkv.sizes[2] / all_heads;
   const std::vector<std::int64_t> angles{qkv.sizes[0], num_nodes, head_size / 2};
-  if (head_size % (2 * kLanes) != 0 || cosines.sizes != angles || sines.sizes != angles) {
+  if (head_size % (2 * kPairs) != 0 || cosines.sizes != angles || sines.sizes != angles) {
     throw std::invalid_argument("RotaryHeads: sizes of heads, cosines and sines do not fit");
   }
   const std::int64_t counts[] = {num_heads_, num_kv_heads_, num_kv_heads_};
@@ -58,7 +48,7 @@ void RotaryHeads::compute(KernelCall& call) const {
       for (std::int64_t h = 0; h < counts[part]; ++h, head += head_size) {
         float* const output = outputs[part] + ((sequence * counts[part] + h) * num_nodes + node) * head_size;
         if (part < 2) {
-          turn(head, cosines.data + row * half, sines.data + row * half, static_cast<std::size_t>(half), output);
+          kernels().rotary.turn(head, cosines.data + row * half, sines.data + row * half, static_cast<std::size_t>(half), output);
         } else {
           std::copy_n(head, head_size, output);
         }

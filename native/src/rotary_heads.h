@@ -7,6 +7,11 @@
 
 namespace reader_edge {
 
+struct RotaryKernels {
+  // One head of a node, its halves (half,) turned: each by the angle whose cosine and sine are at its place.
+  void (*turn)(const float* head, const float* cosines, const float* sines, std::size_t half, float* output);
+};
+
 class RotaryHeads {
  public:
   static constexpr const char* kName = "RotaryHeads";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernels.h"
 #include "output_constants.h"
 #include "row_tasks.h"
 #include "scratch.h"
@@ -38,24 +39,24 @@ RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
 
 // Rows as bytes, in memory that a thread keeps from call to call.
 QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const RowTasks& tasks) const {
-  thread_local Scratch<std::uint8_t> kept_values;
-  thread_local Scratch<float> kept_scales;
+  thread_local Scratch kept_values;
+  thread_local Scratch kept_scales;
   const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes / num_planes_;
-  std::uint8_t* const values = kept_values.take(static_cast<std::int64_t>(tasks.num_rows * tasks.row_bytes));
-  float* const scales = kept_scales.take(static_cast<std::int64_t>(tasks.num_rows));
+  std::uint8_t* const values = kept_values.take<std::uint8_t>(static_cast<std::int64_t>(tasks.num_rows * tasks.row_bytes));
+  float* const scales = kept_scales.take<float>(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
-    thread_local Scratch<float> kept_row;
+    thread_local Scratch kept_row;
     const float* const row = rows + index * num_inputs;
     std::uint8_t* const bytes = values + index * num_planes_ * stride;
     if (!spread_) {
-      scales[index] = quantize_row(row, num_inputs, bytes, stride);
+      scales[index] = kernels().rows.quantize(row, num_inputs, bytes, stride);
       return;
     }
-    float* const spread = kept_row.take(static_cast<std::int64_t>(stride));
+    float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
     const float largest = spread_->apply(row, spread);
     scales[index] = num_planes_ == 1
-                        ? round_row(spread, largest, num_inputs, bytes, stride)
-                        : round_row_16(spread, largest, num_inputs, bytes, bytes + stride, stride);
+                        ? kernels().rows.round_raised(spread, largest, num_inputs, bytes, stride)
+                        : kernels().rows.round_16_raised(spread, largest, num_inputs, bytes, bytes + stride, stride);
   });
   return {values, stride, scales, tasks.num_rows, num_planes_};
 }
@@ -74,13 +75,13 @@ void RowProduct::compute(KernelCall& call) const {
 
   const std::size_t row_bytes = rounded_up(num_inputs, kRowAlignment) * num_planes_;
   const RowTasks tasks{num_rows,  num_inputs,           num_outputs,           row_bytes,
-                       kTileRows, weight_.num_blocks(), weight_.block_bytes()};
+                       kernels().rows.tile_rows, weight_.num_blocks(), weight_.block_bytes()};
   const QuantizedRows all = quantized(call, rows.data, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row, count,
                               num_planes_};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t block = first; block < last; ++block) multiply_block(group, weight_, block, scales_.data(), outputs);
+    for (std::size_t block = first; block < last; ++block) kernels().rows.multiply_block(group, weight_, block, scales_.data(), outputs);
     if (bias_ != nullptr) {
       add_bias(bias_, first * kBlockOutputs, std::min(last * kBlockOutputs, num_outputs), count, outputs, num_outputs);
     }

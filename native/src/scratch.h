@@ -1,25 +1,29 @@
 // Memory that a thread keeps from call to call.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace reader_edge {
 
-// Grown to the longest request seen.
-template <class T>
+// Grown to the longest request seen. Kernels use it, too, so that what has code is not inline: it would be compiled with
+// instructions that this processor may not have.
 class Scratch {
  public:
+  Scratch();
+  ~Scratch();
+
   // `size` elements at a multiple of 64 bytes, with whatever they hold; until the next call.
-  T* take(std::int64_t size) {
-    buffer_.resize(std::max(buffer_.size(), static_cast<std::size_t>(size) + 64 / sizeof(T)));
-    return reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(buffer_.data()) + 63) / 64 * 64);
+  template <class Element>
+  Element* take(std::int64_t size) {
+    return static_cast<Element*>(take_bytes(static_cast<std::size_t>(size) * sizeof(Element)));
   }
 
  private:
-  std::vector<T> buffer_;
+  void* take_bytes(std::size_t size);
+
+  std::vector<std::int8_t> buffer_;
 };
 
 }  // namespace reader_edge

@@ -9,6 +9,12 @@
 
 namespace reader_edge {
 
+struct SpreadKernels {
+  // row times stretch, blocks of it times the matrix, to `spread`; all (K,), with room for a multiple of 16 there. Returns
+  // the largest magnitude.
+  float (*apply)(const float* row, const float* stretch, std::size_t num_inputs, std::size_t block, float* spread);
+};
+
 // Memory is the graph's: stretch (K,) float, and a block of inputs, a power of two up to kMaxBlock that divides K.
 class Spread {
  public:

@@ -7,6 +7,10 @@
 
 namespace reader_edge {
 
+struct SwiGluKernels {
+  void (*gated)(const float* gate, const float* up, std::size_t count, float* output);
+};
+
 class SwiGlu {
  public:
   static constexpr const char* kName = "SwiGLU";

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace reader_edge {
+namespace reader_edge::READER_EDGE_LANES {
 
 template <class Tile, std::size_t... kBefore>
 void call_tile(const Tile& tile, std::size_t row, std::size_t height, std::index_sequence<kBefore...>) {
@@ -24,4 +24,4 @@ void for_tiles(std::size_t num_rows, const Tile& tile) {
   }
 }
 
-}  // namespace reader_edge
+}  // namespace reader_edge::READER_EDGE_LANES

@@ -1,0 +1,20 @@
+#include "lanes/exponential.h"
+#include "swiglu.h"
+
+namespace reader_edge::READER_EDGE_LANES {
+namespace {
+
+void gated(const float* gate, const float* up, std::size_t count, float* output) {
+  for (std::size_t j = 0; j < count; j += kLanes) {
+    const Lanes lanes = first_lanes(count - j);
+    const Floats value = load(gate + j, lanes);
+    const Floats activated = value / (exp_of(min(all(kExpMax), negated(value))) + all(1.0f));
+    store(output + j, activated * load(up + j, lanes), lanes);
+  }
+}
+
+}  // namespace
+
+extern const SwiGluKernels swiglu_kernels{gated};
+
+}  // namespace reader_edge::READER_EDGE_LANES

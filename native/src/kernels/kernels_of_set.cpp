@@ -1,0 +1,16 @@
+// All kernels of one instruction set, in one table.
+#include "kernels.h"
+
+namespace reader_edge::READER_EDGE_LANES {
+
+extern const RowKernels row_kernels;
+extern const BlockKernels block_kernels;
+extern const GgufKernels gguf_kernels;
+extern const SpreadKernels spread_kernels;
+extern const RotaryKernels rotary_kernels;
+extern const SwiGluKernels swiglu_kernels;
+
+extern const Kernels kernels_of_set{row_kernels,    block_kernels,  gguf_kernels,
+                                    spread_kernels, rotary_kernels, swiglu_kernels};
+
+}  // namespace reader_edge::READER_EDGE_LANES

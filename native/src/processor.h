@@ -1,0 +1,12 @@
+// What this processor can do, as far as its system keeps the registers of it.
+#pragma once
+
+namespace reader_edge {
+
+#if defined(__x86_64__)
+bool has_avx512_vnni();
+bool has_avx_vnni();
+bool has_avx2();  // with FMA and fp16
+#endif
+
+}  // namespace reader_edge
