@@ -9,7 +9,6 @@
 
 namespace reader_edge {
 
-
 // Rows (R, planes, stride) of bytes, raised as the set's products take them, and a scale for each row. Of two planes the
 // first counts 256 times as much.
 struct QuantizedRows {

@@ -20,6 +20,7 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
         "provider": engine.decoder.target.provider,
         "threads": num_threads(engine),
         "is_native": engine.decoder.target.is_native,
+        "instructions": engine.decoder.target.instructions,
         "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
     }
 
@@ -42,7 +43,7 @@ def stats_table(engine: Engine, stats: GenerationStats) -> Table:
         ("pass times", _pass_times(engine, stats)),
         ("time by part", _time_by_part(stats)),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
-        ("native kernels", "on" if engine.decoder.target.is_native else "off"),
+        ("native kernels", engine.decoder.target.instructions or "off"),
         ("width probe", width_sentence(engine)),
         ("near-tie guard", _near_tie_guard(engine, stats)),
     ]

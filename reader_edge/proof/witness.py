@@ -81,7 +81,8 @@ class WatchedTarget:
         self.num_rows = 0
         self.num_rows_agreeing = 0
         self.manifest, self.timing_facts = target.manifest, target.timing_facts
-        self.provider, self.is_native, self.min_rows = target.provider, target.is_native, target.min_rows
+        self.provider, self.min_rows = target.provider, target.min_rows
+        self.is_native, self.instructions = target.is_native, target.instructions
         self.new_cache, self.with_min_rows = target.new_cache, target.with_min_rows
         self.prefill_chunk, self.release_memory = target.prefill_chunk, target.release_memory
         self._forward = target.forward

@@ -154,6 +154,7 @@ class Target(Protocol):
     """A loaded model.
 
     provider: what runs the graph, e.g. "CPUExecutionProvider". is_native: whether native kernels run parts of it.
+    instructions: the instruction set of those kernels, such as "avx512-vnni"; None without them.
     min_rows: nodes that a pass has at least, over all its trees; see `with_min_rows`.
     timing_facts: versions and devices that pass times depend on, beside processor, threads and what is said above.
     """
@@ -161,6 +162,7 @@ class Target(Protocol):
     manifest: Manifest
     provider: str
     is_native: bool
+    instructions: str | None
     min_rows: int
     timing_facts: tuple[str, ...]
 

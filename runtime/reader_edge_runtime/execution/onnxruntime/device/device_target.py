@@ -53,6 +53,7 @@ class DeviceTarget:
     """
 
     is_native = False
+    instructions: str | None = None
 
     def __init__(
         self,

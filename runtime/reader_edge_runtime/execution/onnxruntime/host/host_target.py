@@ -10,7 +10,11 @@ from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, KvArray
-from reader_edge_runtime.execution.onnxruntime.native import OPERATORS_PROPERTY, native_library
+from reader_edge_runtime.execution.onnxruntime.native import (
+    OPERATORS_PROPERTY,
+    native_instructions,
+    native_library,
+)
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -73,6 +77,7 @@ class HostTarget:
         self.session = session
         self.manifest = manifest
         self.is_native = is_native
+        self.instructions = native_instructions() if is_native else None
         self.min_rows = min_rows
         self.provider = str(session.get_providers()[0])
         self.timing_facts: tuple[str, ...] = (INSTALLED_WHEEL,)
