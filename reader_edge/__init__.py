@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reader_edge_runtime import (
+        AsyncEngine,
         DraftConfig,
         Engine,
         EngineConfig,
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
         Message,
         ReaderEdgeError,
         SamplingConfig,
+        ServingConfig,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncEngine",
     "DraftConfig",
     "Engine",
     "EngineConfig",
@@ -29,6 +32,7 @@ __all__ = [
     "Message",
     "ReaderEdgeError",
     "SamplingConfig",
+    "ServingConfig",
     "__version__",
 ]
 

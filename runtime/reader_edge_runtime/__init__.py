@@ -1,12 +1,19 @@
 """reader-edge's runtime: ONNX Runtime, numpy and tokenizers; no torch, no transformers, no network."""
 
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.engine import Engine, GenerationChunk, GenerationResult
+from typing import TYPE_CHECKING
+
+from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
+from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.chat_template import Message
 
+if TYPE_CHECKING:
+    from reader_edge_runtime.serving.async_engine import AsyncEngine
+
 __all__ = [
+    "AsyncEngine",
     "DraftConfig",
     "Engine",
     "EngineConfig",
@@ -17,4 +24,14 @@ __all__ = [
     "Message",
     "ReaderEdgeError",
     "SamplingConfig",
+    "ServingConfig",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name != "AsyncEngine":  # at first use: asyncio takes a while to import
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from reader_edge_runtime.serving.async_engine import AsyncEngine
+
+        return AsyncEngine

@@ -127,6 +127,8 @@ class GenerationConfig:
     stop_token_ids: token ids that end the answer besides the model's own end tokens.
     ignores_eos: go on past the model's end tokens (for measuring).
     is_drafted: False decodes plainly: every draft tree has one node.
+    wants_logprobs: keep the log-probability of each token, as the target gives it at temperature 1, and those of the
+        num_top_logprobs most likely tokens.
     is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
     """
 
@@ -136,6 +138,8 @@ class GenerationConfig:
     stop_token_ids: tuple[int, ...] = ()
     ignores_eos: bool = False
     is_drafted: bool = True
+    wants_logprobs: bool = False
+    num_top_logprobs: Annotated[int, Range(0, 1000)] = 0
     is_scored: bool = False
 
     def __post_init__(self) -> None:
@@ -149,6 +153,22 @@ class GenerationConfig:
         numbers = tuple(_number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in ids)
         object.__setattr__(self, "stop", tuple(stop))
         object.__setattr__(self, "stop_token_ids", numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """How many requests are served at once, and how (`AsyncEngine`).
+
+    max_waiting: requests beyond `EngineConfig.max_batch` that may wait; more are refused.
+    prompt_budget: prompt tokens after which a step begins no further chunk of a prompt: fewer let running answers go on
+        sooner, more let new ones begin sooner.
+    """
+
+    max_waiting: Annotated[int, Range(0, 1_000_000)] = 64
+    prompt_budget: Annotated[int, Range(1, 1_000_000)] = 128
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 def _check(config: Any) -> None:

@@ -5,55 +5,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
+from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.request import FinishReason, Request
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.chat_template import Message
-from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[Message]
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
 _BATCH_MEASURED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationChunk:
-    """A piece of an answer: text that is certain, and the tokens emitted since the last chunk.
-
-    finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None = None
-    stats: GenerationStats | None = None
-    error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationResult:
-    """A whole answer, or what came before its request failed.
-
-    token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stats: GenerationStats
-    error: Exception | None = None
 
 
 class Engine:
@@ -135,12 +105,12 @@ class Engine:
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
         if len(prompts) > 1:
-            self._calibrate_batches()
-        answers = [_Answer(self, prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
+            self.calibrate_batches()
+        answers = [self.answer(prompt, each) for prompt, each in zip(prompts, configs, strict=True)]
         try:
             for answer in answers:
-                answer.start()
-            return [answer.result() for answer in answers]
+                self._start(answer)
+            return [self._result(answer) for answer in answers]
         finally:
             self.close(*[answer.request for answer in answers])
 
@@ -150,18 +120,27 @@ class Engine:
         The prompt is checked at once and the request starts with the first chunk. Several streams may be read in turn,
         also by several threads. Raises what made the request fail, after the chunks that came before.
         """
-        return self._chunks(_Answer(self, prompt, config))
+        return self._chunks(self.answer(prompt, config))
+
+    def answer(self, prompt: Prompt, config: GenerationConfig | None = None) -> Answer:
+        """A prompt as an answer to come, for whoever drives the decoder himself. Raises PromptError or ConfigError."""
+        config = _given(config, GenerationConfig, "config")
+        return Answer(self.encode_prompt(prompt), config, self.package.manifest, self.tokenizer)
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""
         with self.working() as decoder:
             decoder.forget()
 
-    def _chunks(self, answer: "_Answer") -> Generator[GenerationChunk, None, None]:
+    def _start(self, answer: Answer) -> None:
+        with self.working() as decoder:
+            decoder.enqueue(answer.request)
+
+    def _chunks(self, answer: Answer) -> Generator[GenerationChunk, None, None]:
         try:
-            answer.start()
+            self._start(answer)
             while True:
-                chunk = answer.next_chunk()
+                chunk = self._next_chunk(answer)
                 yield chunk
                 if chunk.error is not None:
                     raise chunk.error
@@ -169,6 +148,22 @@ class Engine:
                     return
         finally:
             self.close(answer.request)
+
+    def _next_chunk(self, answer: Answer) -> GenerationChunk:
+        """What was emitted since the last chunk; decodes until there is something."""
+        while True:
+            with self.working() as decoder:  # others get their turn after each step
+                chunk = answer.take()
+                if chunk is not None:
+                    return chunk
+                decoder.step()
+
+    def _result(self, answer: Answer) -> GenerationResult:
+        """The whole answer, decoded to its end."""
+        while answer.request.is_running:
+            with self.working() as decoder:
+                decoder.step()
+        return GenerationResult.of_chunks([self._next_chunk(answer)])
 
     @contextmanager
     def working(self) -> Iterator[Decoder]:
@@ -179,16 +174,20 @@ class Engine:
                 self._closed.popleft()
             yield self.decoder
 
+    def withdraw(self, *requests: Request) -> None:
+        """End requests when the decoder next works. Never waits."""
+        self._closed.extend(requests)
+
     def close(self, *requests: Request) -> None:
         """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
-        self._closed.extend(requests)
+        self.withdraw(*requests)
         if not self._lock.locked():
             with self.working() as decoder:
                 for size in decoder.planner.times.take_outrun():  # its measuring ran beside other work
                     forget_cost(decoder.target, decoder.config.threads, size)
 
-    def _calibrate_batches(self) -> None:
-        """Measure batched passes when the first batch comes; one size stands for all."""
+    def calibrate_batches(self) -> None:
+        """Measure batched passes, before the first batch; one size stands for all. Nothing where they are known."""
         with self.working() as decoder:
             size = min(_BATCH_MEASURED, decoder.config.max_batch)
             if decoder.config.is_calibrated and size > 1 and not decoder.planner.times.has(size):
@@ -200,44 +199,3 @@ def _given(config: Config | None, kind: type[Config], name: str) -> Config:
     if config is not None and not isinstance(config, kind):
         raise ConfigError(f"{name} is {config!r:.80}, but must be a {kind.__name__}.")
     return kind() if config is None else config
-
-
-class _Answer:
-    """One request's text beside its tokens."""
-
-    def __init__(self, engine: Engine, prompt: Prompt, config: GenerationConfig | None) -> None:
-        config = _given(config, GenerationConfig, "config")
-        token_ids = engine.encode_prompt(prompt)
-        self._engine = engine
-        self._stream = TextStream(engine.tokenizer, token_ids, config.stop)
-        self.request = Request(token_ids, config, engine.package.manifest, self._stream.push)
-        self._num_taken = 0
-
-    def start(self) -> None:
-        with self._engine.working() as decoder:
-            decoder.enqueue(self.request)
-
-    def next_chunk(self) -> GenerationChunk:
-        """What was emitted since the last chunk; decodes until there is something."""
-        request = self.request
-        while True:
-            with self._engine.working() as decoder:  # others get their turn after each step
-                if request.is_running and request.num_output_tokens == self._num_taken:
-                    decoder.step()
-                token_ids = tuple(request.token_ids[request.num_prompt_tokens + self._num_taken :])
-                self._num_taken += len(token_ids)
-                if not request.is_running:
-                    self._stream.finish()
-                    end = request.finish_reason, request.stats, request.error
-                    return GenerationChunk(self._stream.take(), token_ids, *end)
-                if token_ids:
-                    return GenerationChunk(self._stream.take(), token_ids)
-
-    def result(self) -> GenerationResult:
-        """The whole answer, decoded to its end."""
-        while self.request.is_running:
-            with self._engine.working() as decoder:
-                decoder.step()
-        chunk = self.next_chunk()
-        reason = chunk.finish_reason or "cancelled"
-        return GenerationResult(chunk.text, chunk.token_ids, reason, self.request.stats, chunk.error)

@@ -37,6 +37,10 @@ class CapacityError(ReaderEdgeError):
     """A request needs more memory than there is to give, or there are as many requests as may wait."""
 
 
+class ClosedError(ReaderEdgeError):
+    """An engine that was closed is asked for an answer."""
+
+
 class ProviderError(ReaderEdgeError):
     """ONNX Runtime cannot run the graph here."""
 

@@ -76,12 +76,16 @@ class Decoder:
         return request
 
     def enqueue(self, request: Request) -> None:
-        """Queue a request that was made before. Raises CapacityError for one that no room can be made for."""
-        self._kv_budget.check(request)
+        """Queue a request that was made before. Raises what `check` does."""
+        self.check(request)
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.is_drafting:
             request.drafter = self.drafter.begin(request.token_ids)
         self.waiting.append(request)
+
+    def check(self, request: Request) -> None:
+        """Raise CapacityError for a request that no room could be made for. From any thread."""
+        self._kv_budget.check(request)
 
     def step(self) -> list[Request]:
         """Emit at least one token for every running request, then score prompts while slots and budget last.

@@ -8,6 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
+from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.drafting.drafter import RequestDrafter
@@ -26,6 +27,7 @@ class Request:
     the request's one text: drafters and tools hold it, and positions in it.
     max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
+    logprobs: of each token of the answer, where the config wants them.
     finish_reason: None while it runs; "stop" after an end token or stop string, "length" at max_tokens, "context" at
         the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
     error: what failed.
@@ -50,7 +52,8 @@ class Request:
         self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.constraint = constraint
         self.takes_best = self.sampler.takes_best
-        self.needs_logits = constraint is not None or not self.takes_best
+        self.needs_logits = constraint is not None or not self.takes_best or config.wants_logprobs
+        self.logprobs: list[TokenLogprob] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.trust = Trust()
         self.drafter: RequestDrafter | None = None
@@ -102,6 +105,8 @@ class Request:
                 self.constraint.advance(token_id)
         if self.config.is_scored:
             self.stats.log_probability += result.log_probability(b, row, token_id)
+        if self.config.wants_logprobs:
+            self.logprobs.append(token_logprob(result.wanted_logits[b, row], token_id, self.config.num_top_logprobs))
         return token_id
 
     def emit(self, token_id: int) -> bool:

@@ -1,0 +1,82 @@
+"""One answer on its way: its request's tokens, and the text that is certain of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
+from reader_edge_runtime.decoding.request import FinishReason, Request
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.text.text_stream import TextStream
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationChunk:
+    """A piece of an answer: text that is certain, and the tokens emitted since the last chunk.
+
+    finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
+    logprobs: one for each of token_ids where the config asked for them, else empty.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stats: GenerationStats | None = None
+    error: Exception | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A whole answer, or what came before its request failed.
+
+    token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
+    logprobs: one for each of token_ids where the config asked for them, else empty.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: GenerationStats
+    error: Exception | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+    @classmethod
+    def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
+        """The answer that came in these chunks; the last of them ended it."""
+        last = chunks[-1]
+        assert last.finish_reason is not None
+        assert last.stats is not None
+        return cls(
+            "".join(chunk.text for chunk in chunks),
+            tuple(token_id for chunk in chunks for token_id in chunk.token_ids),
+            last.finish_reason,
+            last.stats,
+            last.error,
+            tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+        )
+
+
+class Answer:
+    """A request, and its text beside its tokens. Raises PromptError or ConfigError for what can be no request."""
+
+    def __init__(
+        self, prompt_token_ids: Sequence[int], config: GenerationConfig, manifest: Manifest, tokenizer: Tokenizer
+    ) -> None:
+        self._stream = TextStream(tokenizer, prompt_token_ids, config.stop)
+        self.request = Request(prompt_token_ids, config, manifest, self._stream.push)
+        self._num_taken = 0
+
+    def take(self) -> GenerationChunk | None:
+        """What was emitted since the last chunk, and how it ended if it did; None where there is nothing new yet."""
+        request, first = self.request, self._num_taken
+        token_ids = tuple(request.output_token_ids[first:])
+        logprobs = tuple(request.logprobs[first : first + len(token_ids)])
+        self._num_taken += len(token_ids)
+        if not request.is_running:
+            self._stream.finish()
+            end = request.finish_reason, request.stats, request.error
+            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs)
+        return GenerationChunk(self._stream.take(), token_ids, logprobs=logprobs) if token_ids else None

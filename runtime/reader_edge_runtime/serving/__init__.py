@@ -1,0 +1,1 @@
+"""Serving: one thread decodes for many callers, who wait without blocking theirs."""

@@ -1,0 +1,64 @@
+"""The chunks of one answer, for the event loop that asks for them."""
+
+import asyncio
+from collections.abc import Callable
+
+from reader_edge_runtime.answer import Answer, GenerationChunk
+from reader_edge_runtime.serving.worker import Worker
+
+
+class AnswerStream:
+    """An asynchronous iterator over an answer's chunks. Leaving it, in whatever way, gives the request up.
+
+    It starts with the first chunk, where it raises PromptError, ConfigError, CapacityError or ClosedError for what
+    cannot be answered. What makes the request fail later is raised after the last chunk.
+    """
+
+    _answer: Answer | None = None
+    _error: Exception | None = None
+    _is_over = False
+
+    def __init__(self, worker: Worker, make_answer: Callable[[], Answer]) -> None:
+        """make_answer: encodes the prompt, in a thread of its own."""
+        self._worker = worker
+        self._make_answer = make_answer
+        self._chunks: asyncio.Queue[GenerationChunk] = asyncio.Queue()
+
+    def __aiter__(self) -> "AnswerStream":
+        return self
+
+    async def __anext__(self) -> GenerationChunk:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            if self._answer is None:
+                await self._start()
+            chunk = await self._chunks.get()
+        except BaseException:  # a cancelled task's too
+            self.give_up()
+            raise
+        self._is_over = chunk.finish_reason is not None
+        self._error = chunk.error
+        return chunk
+
+    async def aclose(self) -> None:
+        """Give the request up."""
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End the request before the next step, unless it has ended. From any thread."""
+        if self._answer is not None and not self._is_over:
+            self._worker.cancel(self._answer.request)
+        self._is_over = True
+
+    def __del__(self) -> None:
+        self.give_up()
+
+    async def _start(self) -> None:
+        answer = await asyncio.to_thread(self._make_answer)
+        loop, chunks = asyncio.get_running_loop(), self._chunks  # and not this object, which may be left meanwhile
+        self._worker.submit(answer, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+        self._answer = answer

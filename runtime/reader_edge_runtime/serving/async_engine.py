@@ -1,0 +1,79 @@
+"""The engine for event loops: many answers at once, decoded by one thread."""
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+
+from reader_edge_runtime.answer import GenerationResult
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
+from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.engine import Engine, Prompt
+from reader_edge_runtime.serving.answer_stream import AnswerStream
+from reader_edge_runtime.serving.worker import Worker
+
+
+class AsyncEngine:
+    """An engine that many tasks use at once, of any event loop in any thread. Each answer is what it would be alone.
+
+        async with AsyncEngine.load("models/demo/package") as engine:
+            async for chunk in engine.stream("# tar"):
+                print(chunk.text, end="")
+
+    engine: what answers, which other threads may go on using.
+    """
+
+    def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
+        engine.calibrate_batches()
+        self.engine = engine
+        self._worker = Worker(engine, config or ServingConfig())
+        weakref.finalize(self, self._worker.close, True)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        config: EngineConfig | None = None,
+        draft: DraftConfig | None = None,
+        drafter: Drafter | None = None,
+        history: str | os.PathLike[str] | None = None,
+        datastores: Sequence[str | os.PathLike[str]] = (),
+        on_progress: Callable[[int, int], None] | None = None,
+        on_calibration: Callable[[int, int], None] | None = None,
+        serving: ServingConfig | None = None,
+    ) -> "AsyncEngine":
+        """As `Engine.load`. It takes a while, so call it before an event loop runs."""
+        engine = Engine.load(path, config, draft, drafter, history, datastores, on_progress, on_calibration)
+        return cls(engine, serving)
+
+    @property
+    def num_running(self) -> int:
+        """Requests whose answers are being decoded."""
+        return self._worker.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a slot, or for the rest of their prompt to be scored."""
+        return self._worker.num_waiting
+
+    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> AnswerStream:
+        """Answer one prompt piece by piece; see AnswerStream."""
+        return AnswerStream(self._worker, partial(self.engine.answer, prompt, config))
+
+    async def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> GenerationResult:
+        """Answer one prompt. Raises what `stream` does."""
+        return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config)])
+
+    async def close(self, cancels: bool = False) -> None:
+        """Take no more requests, and wait for the others, or cancel those. Further calls do nothing more."""
+        await asyncio.to_thread(self._worker.close, cancels)
+
+    async def __aenter__(self) -> "AsyncEngine":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close(cancels=error is not None)

@@ -1,0 +1,108 @@
+"""The thread that owns the decoder: it takes answers in, steps, and hands out what each step has said."""
+
+import threading
+from collections.abc import Callable
+
+from reader_edge_runtime.answer import Answer, GenerationChunk
+from reader_edge_runtime.config import ServingConfig
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.engine import Engine
+from reader_edge_runtime.errors import CapacityError, ClosedError
+
+# Told each chunk of an answer, in the worker's thread; what it raises gives the answer up.
+Deliver = Callable[[GenerationChunk], object]
+
+
+class Worker:
+    """Decodes the answers that are submitted, all together, until it is closed. Its methods serve any thread."""
+
+    def __init__(self, engine: Engine, config: ServingConfig) -> None:
+        self._engine = engine
+        self._max_answers = engine.decoder.config.max_batch + config.max_waiting
+        self._changed = threading.Condition()
+        self._answers: dict[Answer, Deliver] = {}
+        self._arrived: list[Answer] = []
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
+        with engine.working() as decoder:
+            decoder.prompt_budget = config.prompt_budget
+        self._thread.start()
+
+    @property
+    def num_running(self) -> int:
+        """Requests that own a slot."""
+        return len(self._engine.decoder.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that own no slot yet, or whose prompts are not all scored."""
+        return max(0, len(self._answers) - self.num_running)
+
+    def submit(self, answer: Answer, deliver: Deliver) -> None:
+        """Have an answer decoded. Raises CapacityError where no more can wait or it can never fit, and ClosedError."""
+        self._engine.decoder.check(answer.request)
+        with self._changed:
+            if self._is_closed:
+                raise ClosedError("The engine is closed: load it again.")
+            if len(self._answers) >= self._max_answers:
+                raise CapacityError(f"{len(self._answers)} requests run or wait already: try again later.")
+            self._answers[answer] = deliver
+            self._arrived.append(answer)
+            self._changed.notify()
+
+    def cancel(self, request: Request) -> None:
+        """Give a request up before the next step."""
+        self._engine.withdraw(request)
+
+    def close(self, cancels: bool) -> None:
+        """Take no more answers, wait until the others have ended, or cancel those, and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            if cancels:
+                self._engine.withdraw(*[answer.request for answer in self._answers])
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:  # where the garbage collector may run this
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (arrived := self._wait()) is not None:
+            try:
+                self._step(arrived)
+            except Exception as error:  # of no single request: none can be decoded on
+                for answer in list(self._answers):
+                    if answer.request.is_running:
+                        answer.request.fail(error)
+            self._hand_out()
+        with self._engine.working() as decoder:
+            decoder.prompt_budget = None
+
+    def _wait(self) -> list[Answer] | None:
+        """Answers that came since the last step, once there is something to do; None when all is done for good."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers or self._is_closed)
+            arrived, self._arrived = self._arrived, []
+            return arrived if self._answers else None
+
+    def _step(self, arrived: list[Answer]) -> None:
+        with self._engine.working() as decoder:  # without those that were given up
+            for answer in arrived:
+                with answer.request as request:
+                    if request.is_running:
+                        decoder.enqueue(request)
+            decoder.step()
+
+    def _hand_out(self) -> None:
+        with self._changed:
+            answers = list(self._answers.items())
+        for answer, deliver in answers:
+            chunk = answer.take()
+            if chunk is None:
+                continue
+            try:
+                deliver(chunk)
+            except Exception:  # nobody listens any more, as where an event loop was closed
+                self.cancel(answer.request)
+            if chunk.finish_reason is not None:
+                with self._changed:
+                    del self._answers[answer]
+                self._engine.close()

@@ -1,0 +1,256 @@
+"""The engine for event loops: every answer is what it would be alone, and who leaves holds nobody up."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge import AsyncEngine
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
+from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.errors import CapacityError, ClosedError, ConfigError, PromptError
+
+GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
+LONG = replace(GREEDY, max_tokens=400)
+LIMIT_S = 60  # that no test comes near; a stuck one fails
+
+
+@pytest.fixture
+def served(engine: Engine) -> Iterator[AsyncEngine]:
+    served = AsyncEngine(engine)
+    yield served
+    asyncio.run(served.close(cancels=True))
+    assert engine.decoder.prompt_budget is None
+
+
+def mixed_requests(texts: list[str], num: int) -> list[tuple[str, GenerationConfig]]:
+    """Prompts of mixed lengths, some with a common beginning, and configs of every kind."""
+    chosen = np.random.default_rng(7)
+    requests = []
+    for number in range(num):
+        prompt = texts[number % 6][: int(chosen.choice([10, 60, 200, 600]))]
+        sampling = SamplingConfig(
+            temperature=chosen.choice([0.0, 0.0, 0.7, 1.2]),
+            top_p=chosen.choice([1.0, 0.9]),
+            seed=number,
+            repetition_penalty=chosen.choice([1.0, 1.0, 1.2]),
+        )
+        max_tokens = int(chosen.integers(1, 41))
+        requests.append(
+            (prompt, GenerationConfig(max_tokens=max_tokens, sampling=sampling, is_drafted=number % 5 != 0))
+        )
+    return requests
+
+
+def test_many_at_once_with_arrivals_and_cancels_get_the_tokens_they_would_get_alone(
+    engine: Engine, served: AsyncEngine, held_out_texts: list[str]
+) -> None:
+    requests = mixed_requests(held_out_texts, 48)
+    chosen = np.random.default_rng(3)
+    delays = [float(chosen.random()) * 2 for _ in requests]
+    num_wanted = [int(chosen.integers(1, 5)) if number % 4 == 3 else 1000 for number in range(len(requests))]
+
+    async def ask(number: int) -> list[GenerationChunk]:
+        await asyncio.sleep(delays[number])
+        chunks: list[GenerationChunk] = []
+        async for chunk in served.stream(*requests[number]):
+            chunks.append(chunk)
+            if len(chunks) == num_wanted[number]:
+                break
+        return chunks
+
+    async def ask_all() -> list[list[GenerationChunk]]:
+        return await asyncio.wait_for(asyncio.gather(*map(ask, range(len(requests)))), LIMIT_S)
+
+    answers = asyncio.run(ask_all())
+    asyncio.run(served.close())
+    engine.forget()
+    for request, chunks in zip(requests, answers, strict=True):
+        alone = engine.generate(*request)
+        token_ids = tuple(token_id for chunk in chunks for token_id in chunk.token_ids)
+        text = "".join(chunk.text for chunk in chunks)
+        if chunks[-1].finish_reason is None:
+            assert token_ids == alone.token_ids[: len(token_ids)]
+            assert alone.text.startswith(text)
+        else:
+            assert GenerationResult.of_chunks(chunks).token_ids == alone.token_ids
+            assert (text, chunks[-1].finish_reason) == (alone.text, alone.finish_reason)
+
+
+def steps_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[Request]]:
+    """Who owned a slot, step by step."""
+    steps: list[list[Request]] = []
+    step = engine.decoder.step
+
+    def watched() -> list[Request]:
+        steps.append(list(engine.decoder.running))
+        return step()
+
+    monkeypatch.setattr(engine.decoder, "step", watched)
+    return steps
+
+
+@pytest.mark.parametrize("way", ["break", "cancelled task", "aclose"])
+def test_who_leaves_frees_the_slot_before_the_next_step(
+    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    steps = steps_of(engine, monkeypatch)
+
+    async def leave() -> None:
+        read = asyncio.Event()
+
+        async def reader() -> None:
+            stream = served.stream("# curl", LONG)
+            async for _ in stream:
+                read.set()
+                if way == "break":
+                    break
+                if way == "aclose":
+                    await stream.aclose()
+
+        task = asyncio.create_task(reader())
+        await read.wait()
+        if way == "cancelled task":
+            task.cancel()
+        await asyncio.wait([task])
+        num_steps = len(steps)
+        assert (await served.generate("# tar", GREEDY)).token_ids
+        # One step may have begun in the very moment.
+        assert all(request.config == GREEDY for owners in steps[num_steps + 1 :] for request in owners)
+        assert any(request.config == GREEDY for owners in steps[num_steps + 1 :] for request in owners)
+
+    asyncio.run(asyncio.wait_for(leave(), LIMIT_S))
+
+
+def test_more_than_may_wait_are_refused_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = AsyncEngine(engine, ServingConfig(max_waiting=2))
+    num_all = engine.decoder.config.max_batch + 2
+
+    async def ask() -> None:
+        streams = [served.stream(f"# {number}", LONG) for number in range(num_all)]
+        firsts = [asyncio.create_task(anext(stream)) for stream in streams]
+        await asyncio.wait(firsts[: engine.decoder.config.max_batch])
+        with pytest.raises(CapacityError, match=r"^10 requests run or wait already: try again later\.$"):
+            await served.generate("# tar", GREEDY)
+        await streams[0].aclose()
+        assert await firsts[-1] is not None
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+    asyncio.run(served.close(cancels=True))
+    assert served.num_running == served.num_waiting == 0
+
+
+def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path) -> None:
+    config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
+
+    async def ask() -> None:
+        async with AsyncEngine.load(demo_folder, config) as served:
+            with pytest.raises(PromptError, match="empty"):
+                await served.generate("")
+            with pytest.raises(ConfigError, match="GenerationConfig"):
+                await anext(served.stream("# tar", 3))  # type: ignore[arg-type]
+            with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes\.$"):
+                await served.generate("# tar", replace(GREEDY, max_tokens=900))
+            assert len((await served.generate("# tar", GREEDY)).token_ids) == 40
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+
+
+def test_several_threads_with_loops_of_their_own_share_the_engine(engine: Engine, served: AsyncEngine) -> None:
+    prompts = ("# tar", "# git commit", "# curl")
+    found: dict[str, GenerationResult] = {}
+
+    def ask(prompt: str) -> None:
+        found[prompt] = asyncio.run(served.generate(prompt, GREEDY))
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+    for thread in threads:
+        thread.start()
+    beside = engine.generate("# curl", GREEDY)  # the engine itself may be used on
+    for thread in threads:
+        thread.join()
+    assert found["# curl"].token_ids == beside.token_ids
+    assert {prompt: found[prompt].text for prompt in prompts} == {
+        prompt: engine.generate(prompt, GREEDY).text for prompt in prompts
+    }
+
+
+def test_a_loop_that_ended_amid_an_answer_holds_nobody_up(engine: Engine, served: AsyncEngine) -> None:
+    kept = []
+
+    async def begin() -> None:
+        stream = served.stream("# curl", LONG)
+        kept.append(stream)  # which is not left, nor asked for more
+        await anext(stream)
+
+    asyncio.run(begin())
+    assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
+    asyncio.run(asyncio.wait_for(served.close(), LIMIT_S))
+    assert not engine.decoder.running
+
+
+def test_closing_waits_for_answers_or_cancels_them_and_refuses_new_ones(engine: Engine) -> None:
+    async def close(cancels: bool) -> GenerationResult:
+        served = AsyncEngine(engine)
+        task = asyncio.create_task(served.generate("# tar", LONG))
+        while not served.num_running:
+            await asyncio.sleep(0.01)
+        await served.close(cancels)
+        with pytest.raises(ClosedError, match="load it again"):
+            await served.generate("# tar", GREEDY)
+        await served.close()
+        return await task
+
+    assert asyncio.run(close(cancels=False)).finish_reason == "length"
+    assert asyncio.run(close(cancels=True)).finish_reason == "cancelled"
+
+
+def test_a_request_that_fails_raises_its_error_after_its_chunks_and_harms_no_other(
+    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = Request.emit
+
+    def failing(request: Request, token_id: int) -> bool:
+        if request.config.max_tokens == 39 and request.num_output_tokens == 9:
+            raise ValueError("what a callback may do")
+        return emit(request, token_id)
+
+    monkeypatch.setattr(Request, "emit", failing)
+    read: list[GenerationChunk] = []
+
+    async def ask() -> GenerationResult:
+        other = asyncio.create_task(served.generate("# tar", GREEDY))
+        with pytest.raises(ValueError, match="callback"):
+            await read_all(served.stream("# curl", replace(GREEDY, max_tokens=39)))
+        return await other
+
+    async def read_all(stream: AsyncIterator[GenerationChunk]) -> None:
+        async for chunk in stream:
+            read.append(chunk)
+
+    other = asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+    assert sum(len(chunk.token_ids) for chunk in read) == 9
+    assert other.token_ids == engine.generate("# tar", GREEDY).token_ids
+
+
+def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_answered(
+    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.decoder, "step", lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+        with pytest.raises(RuntimeError, match="a bug"):
+            asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S))
+    assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
+
+
+def test_an_engine_that_nobody_holds_any_more_ends_its_thread(engine: Engine) -> None:
+    before = threading.active_count()
+    served = AsyncEngine(engine)
+    assert threading.active_count() == before + 1
+    del served
+    assert threading.active_count() == before
