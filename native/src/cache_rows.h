@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 
 #include "kernel.h"
 #include "shared_constants.h"
@@ -14,21 +13,12 @@ namespace reader_edge {
 constexpr std::int64_t kMagnitudeBytes = 2;  // behind the numbers of a row
 constexpr int kPartsOrigin = 192;
 
-// 2^exponent, for those of normal numbers.
-inline float power_of_two(int exponent) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(exponent + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return power;
-}
+struct CacheRowKernels {
+  float (*largest)(const float* row, std::size_t size);  // of its magnitudes
 
-// 64 magnitudes of a row, whatever its last two bytes hold.
-inline float magnitude_of(const std::int8_t* last_bytes) {
-  int exponent = last_bytes[1];
-  if (exponent < kLeastExponent) exponent = kLeastExponent;
-  if (exponent > kMostExponent) exponent = kMostExponent;
-  return static_cast<float>(last_bytes[0] + kPartsOrigin) * power_of_two(exponent);
-}
+  // A row (size,) whose largest magnitude is known to size + kMagnitudeBytes bytes.
+  void (*round)(const float* row, std::size_t size, float largest, std::int8_t* bytes);
+};
 
 // key and value (B, H, N, D) -> rows of the cache (B, H, N, D + 2); the key is spread before it is rounded.
 class CacheRows {

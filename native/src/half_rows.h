@@ -7,6 +7,10 @@
 
 namespace reader_edge {
 
+struct HalfRowKernels {
+  void (*round)(const float* numbers, std::size_t count, std::uint16_t* halves);
+};
+
 // key, value (B, H, N, D) -> both rounded to the nearest half, what is beyond the largest to that
 class HalfRows {
  public:

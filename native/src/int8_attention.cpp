@@ -6,7 +6,6 @@
 
 #include "cache_rows.h"
 #include "int8_tasks.h"
-#include "row_product.h"
 
 namespace reader_edge {
 namespace {

@@ -33,23 +33,27 @@ struct Mask {
 struct QueryRows {
   std::int64_t first, count, plane_bytes, stride;  // stride: scores of a row
   std::int8_t* planes;                             // (count, 2, plane_bytes), unused bytes zero
-  std::int32_t* starts;                            // (count, 2): what makes up for keys that are 128 too large
+  std::int32_t* plane_sums;                        // (count, 2): their bytes added up
   float* factors;                                  // (count,): of a score
   float* scores;                                   // (count, stride); later weights times their values' magnitudes
 };
 
-// Scores of a run, -infinity from its end up to a multiple of 16; raises each row's `tops`.
-void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops);
+struct ByteScoreKernels {
+  // Scores of a run, -infinity from its end up to a multiple of 16; raises each row's `tops`.
+  void (*score_run)(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops);
+};
 
-// Scores of a run to exponentials against `tops` times magnitudes; raises `weight_tops`, adds to `totals`.
-void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
-               double* totals);
+struct ByteSumKernels {
+  // Scores of a run to exponentials against `tops` times magnitudes; raises `weight_tops`, adds to `totals`.
+  void (*weigh_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
+                    double* totals);
 
-// Adds weights, as integers against `weight_tops`, times values to sums (count, sum_size(D)).
-void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums);
+  // Adds weights, as integers against `weight_tops`, times values to sums (count, sum_size(D)).
+  void (*sum_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums);
 
-// Sums of a row, which lie in an order of their own, to its output (D,).
-void finish_row(std::int64_t head_size, const double* sums, float weight_top, double total, float* output);
+  // Sums of a row, which lie in an order of their own, to its output (D,).
+  void (*finish_row)(std::int64_t head_size, const double* sums, float weight_top, double total, float* output);
+};
 
 inline std::int64_t sum_size(std::int64_t head_size) {
   return (head_size + kVectorBytes - 1) / kVectorBytes * kVectorBytes;

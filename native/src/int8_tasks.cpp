@@ -41,7 +41,7 @@ struct Task {
   std::int64_t head, num_visible;
   Mask mask;
   QueryRows rows;
-  std::int32_t starts[2 * kMostQueryRows];
+  std::int32_t plane_sums[2 * kMostQueryRows];
   float factors[kMostQueryRows];
   Found found;
 };
@@ -64,7 +64,7 @@ void round_query(const Int8Call& call, const float* query, const QueryRows& rows
     const std::int8_t* const values = planes + plane * rows.plane_bytes;
     std::int32_t sum = 0;
     for (std::size_t d = 0; d < size; ++d) sum += values[d];
-    rows.starts[row * 2 + plane] = -128 * sum;
+    rows.plane_sums[row * 2 + plane] = sum;
   }
 }
 
@@ -102,20 +102,20 @@ class Tasks {
   void score(std::size_t index) {
     Task& task = task_of(index);
     const CacheHead keys = call_.cache_head(call_.keys, task.head);
-    score_run(keys, task.mask, task.rows, run_of(index), parts_[index].found.tops);
+    kernels().byte_scores.score_run(keys, task.mask, task.rows, run_of(index), parts_[index].found.tops);
   }
 
   void weigh(std::size_t index) {
     Task& task = task_of(index);
     Found& found = parts_[index].found;
     const CacheHead values = call_.cache_head(call_.values, task.head);
-    weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
+    kernels().byte_sums.weigh_run(values, task.rows, run_of(index), task.found.tops, found.weight_tops, found.totals);
   }
 
   void sum(std::size_t index) {
     Task& task = task_of(index);
     const CacheHead values = call_.cache_head(call_.values, task.head);
-    sum_run(values, task.rows, run_of(index), task.found.weight_tops, parts_[index].sums);
+    kernels().byte_sums.sum_run(values, task.rows, run_of(index), task.found.weight_tops, parts_[index].sums);
   }
 
   // What was found in the runs of each task, all together.
@@ -139,7 +139,7 @@ class Tasks {
       for (std::int64_t row = 0; row < task.rows.count; ++row) {
         float* const output = call_.output_of(task.head, task.rows.first + row);
         const float weight_top = task.found.weight_tops[row];
-        finish_row(call_.shape.head_size, sums + row * row_sums, weight_top, task.found.totals[row], output);
+        kernels().byte_sums.finish_row(call_.shape.head_size, sums + row * row_sums, weight_top, task.found.totals[row], output);
       }
     }
   }
@@ -154,7 +154,7 @@ class Tasks {
     const MaskedColumns columns = call_.columns[static_cast<std::size_t>(sequence)];
     task.num_visible = columns.last;
     task.mask = {call_.mask + sequence * s.nodes * s.visible, s.nodes, s.visible, columns.first};
-    task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.starts, task.factors, scores};
+    task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
     const float* const query = call_.query + (task.head * call_.rows_of_head() + first) * s.head_size;
     for (std::int64_t row = 0; row < count; ++row) round_query(call_, query + row * s.head_size, task.rows, row);
   }

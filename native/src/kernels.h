@@ -1,8 +1,12 @@
 // The kernels of an instruction set. They are compiled once for each, and chosen once, when the library is first asked.
 #pragma once
 
+#include "attention.h"
 #include "block_product.h"
+#include "cache_rows.h"
 #include "gguf_product.h"
+#include "half_rows.h"
+#include "int8_rows.h"
 #include "rotary_heads.h"
 #include "row_product.h"
 #include "spread.h"
@@ -17,6 +21,11 @@ struct Kernels {
   const SpreadKernels& spread;
   const RotaryKernels& rotary;
   const SwiGluKernels& swiglu;
+  const AttentionKernels& attention;
+  const HalfRowKernels& half_rows;
+  const CacheRowKernels& cache_rows;
+  const ByteScoreKernels& byte_scores;
+  const ByteSumKernels& byte_sums;
 };
 
 // Those of the set in use. Throws std::runtime_error where there is none.

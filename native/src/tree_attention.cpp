@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::int64_t kMaxMaskElements = INT32_MAX;  // of a sequence: the kernels find them by 32-bit offsets
 
+KvRows rows_of(const float* rows) { return {rows, nullptr}; }
+KvRows rows_of(const std::uint16_t* rows) { return {nullptr, rows}; }
+
 }  // namespace
 
 void TreeAttention::compute(KernelCall& call) const {
@@ -38,12 +41,12 @@ void TreeAttention::compute_over(KernelCall& call) const {
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   auto sizes = query.sizes;
   if (form_.has_merged_heads) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};
-  const AttentionTensors tensors{query.data, KvRows(keys.data), KvRows(values.data), mask.data,
+  const AttentionTensors tensors{query.data, rows_of(keys.data), rows_of(values.data), mask.data,
                                  call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
   const auto columns = masked_columns(shape, mask.data);
   const auto work = [&](std::size_t task) {
-    attend(shape, tensors, columns, form_.weighted_sums, static_cast<std::int64_t>(task));
+    attend(shape, tensors, columns, form_.has_integers, static_cast<std::int64_t>(task));
   };
   call.parallel_for(count, work);
 }

@@ -4,14 +4,12 @@
 #include <array>
 
 #include "kernel.h"
-#include "weighted_sums.h"
 
 namespace reader_edge {
 
-// What an operator's attention is: the sums it takes, whether heads are merged in its output, whether the cache is fp16.
+// What an operator's attention is. has_integers: softmax weights and values are; else sums are in float64.
 struct AttentionForm {
-  WeightedSums weighted_sums;
-  bool has_merged_heads, has_half_cache;
+  bool has_integers, has_merged_heads, has_half_cache;
 };
 
 class TreeAttention {
@@ -44,7 +42,7 @@ class ExactAttention : public TreeAttention {
   static constexpr std::array kOutputs{ort::kFloat};
 
   explicit ExactAttention(const KernelAttributes& attributes)
-      : TreeAttention(attributes, {float64_sums, false, kIsHalf}) {}
+      : TreeAttention(attributes, {false, false, kIsHalf}) {}
 };
 
 // -> (B, N, Hq * D)
@@ -56,7 +54,7 @@ class IntegerAttention : public TreeAttention {
   static constexpr std::array kOutputs{ort::kFloat};
 
   explicit IntegerAttention(const KernelAttributes& attributes)
-      : TreeAttention(attributes, {integer_sums, true, kIsHalf}) {}
+      : TreeAttention(attributes, {true, true, kIsHalf}) {}
 };
 
 }  // namespace reader_edge

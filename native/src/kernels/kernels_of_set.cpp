@@ -9,8 +9,14 @@ extern const GgufKernels gguf_kernels;
 extern const SpreadKernels spread_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const SwiGluKernels swiglu_kernels;
+extern const AttentionKernels attention_kernels;
+extern const HalfRowKernels half_row_kernels;
+extern const CacheRowKernels cache_row_kernels;
+extern const ByteScoreKernels byte_score_kernels;
+extern const ByteSumKernels byte_sum_kernels;
 
-extern const Kernels kernels_of_set{row_kernels,    block_kernels,  gguf_kernels,
-                                    spread_kernels, rotary_kernels, swiglu_kernels};
+extern const Kernels kernels_of_set{row_kernels,       block_kernels,      gguf_kernels,    spread_kernels,
+                                    rotary_kernels,    swiglu_kernels,     attention_kernels, half_row_kernels,
+                                    cache_row_kernels, byte_score_kernels, byte_sum_kernels};
 
 }  // namespace reader_edge::READER_EDGE_LANES

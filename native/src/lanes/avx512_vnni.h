@@ -11,6 +11,7 @@ constexpr int kRaised = 128;
 constexpr int kRowTile = 6, kSumVectors = 4;
 constexpr int kBlockTile = 10, kUnpackedTile = 12, kCodeTile = 12, kUnpackRows = 17;
 constexpr int kScoreTile = 4, kWeightTile = 3;
+constexpr int kKeyTile = 8, kValueTile = 4;
 
 struct Floats {
   __m512 v;
@@ -104,7 +105,7 @@ inline void store_clamped_bytes(void* p, Ints x, Lanes lanes) {
   _mm512_mask_cvtsepi32_storeu_epi8(p, lanes.mask, x.v);
 }
 
-inline void transpose(Ints (&x)[kLanes]) {
+inline void transpose(Bytes (&x)[kLanes]) {
   __m512i t[kLanes];
 #pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {

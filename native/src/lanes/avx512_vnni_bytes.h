@@ -28,6 +28,7 @@ inline Bytes lowered(Bytes x) { return x; }
 inline Bytes operator+(Bytes a, Bytes b) { return {_mm512_add_epi16(a.v, b.v)}; }
 inline Bytes operator-(Bytes a, Bytes b) { return {_mm512_sub_epi16(a.v, b.v)}; }
 inline Bytes multiplied_words(Bytes a, Bytes b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
+inline Bytes all_bytes(std::int8_t number) { return {_mm512_set1_epi8(number)}; }
 inline Bytes all_words(std::int16_t number) { return {_mm512_set1_epi16(number)}; }
 
 inline void interleave(Bytes (&x)[4]) {

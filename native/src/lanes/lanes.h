@@ -8,7 +8,8 @@
 //
 // Constants. kRaised: what is added to a byte that products take first, 128 where instructions take it unsigned, else 0.
 // How many rows share each read of a weight, as registers hold their sums: kRowTile (with kSumVectors vectors of weights
-// at a time, of four), kBlockTile, kUnpackedTile, kCodeTile, kScoreTile (with 32 keys), kWeightTile.
+// at a time, of four), kBlockTile, kUnpackedTile, kCodeTile, kScoreTile (with 32 keys), kWeightTile. kKeyTile: keys whose
+// scores are in registers together; kValueTile: vectors of values, with sums of four rows, or of kWeightTile.
 // kUnpackRows: from how many rows on 4-bit weights are unpacked once for all.
 //
 // Lanes       first_lanes(n)             those below n, all from 16 on
@@ -34,7 +35,6 @@
 //             gathered_words(p, offsets, lanes)    32 bits at so many bytes behind p, zero in other lanes
 //             store_low_bytes(p, x), store_low_bytes(p, x, lanes)    what is above is dropped
 //             store_clamped_bytes(p, x, lanes)     to -128 or 127
-//             transpose(x[16])           rows to columns
 // Doubles     load(p), store(p, x), all(number), + * /, fma, total_of(x): of integers
 //             widened_low(x), widened_high(x)      lanes 0 to 7, and 8 to 15, of Floats or Ints
 //             load_widened(p), store_narrowed(p, x)    8 of fp32, rounded to nearest
@@ -42,8 +42,10 @@
 //             store_bytes(p, x)
 //             in_all_quarters(p)         16 bytes in each quarter
 //             in_all_lanes(p)            4 bytes in each lane
+//             all_bytes(number)
 //             low_halves(x), high_halves(x)        four bits each
 //             added_where(bits, x, value)          `value` more in bytes whose bit of 64 is set
+//             transpose(x[16])           rows to columns, of four bytes each
 //             interleave(x[4])           bytes of four rows side by side, within quarters; vector v has every quarter's
 //                                        components 4 v to 4 v + 3
 //             raised(x)                  signed bytes as products take them first; lowered(x): those raised by 128
