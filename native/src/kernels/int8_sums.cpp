@@ -70,12 +70,11 @@ void sum_vectors(const std::int8_t* weights, const std::int8_t* values, std::int
 #pragma GCC unroll 3
     for (int r = 0; r < kRows; ++r) {
       const Bytes high = in_all_lanes(weights + r * 2 * kTileRows);
+#pragma GCC unroll 4
+      for (int v = 0; v < kValueTile; ++v) add_products(sum[r][0][v], high, value[v]);
       const Bytes low = in_all_lanes(weights + (r * 2 + 1) * kTileRows);
 #pragma GCC unroll 4
-      for (int v = 0; v < kValueTile; ++v) {
-        add_products(sum[r][0][v], high, value[v]);
-        add_all_products(sum[r][1][v], low, value[v]);
-      }
+      for (int v = 0; v < kValueTile; ++v) add_all_products(sum[r][1][v], low, value[v]);
     }
     if constexpr (kRaised == 0) {
       for (int v = 0; v < kValueTile; ++v) add_products(value_sums[v], all_bytes(1), value[v]);

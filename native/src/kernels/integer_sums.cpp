@@ -15,7 +15,7 @@ namespace {
 constexpr float kTotalSteps = 4194304.0f;  // of a weight of one in the divisor
 constexpr double kTotalUnit = 1.0 / 4194304.0;
 constexpr double kUnit = 1.0 / (double{kWeightSteps} * kValueSteps);
-static_assert(kTile * kValueSteps * kWeightSteps <= INT32_MAX && kTile * 4194304 <= INT32_MAX, "a tile's sums fit into 32 bits");
+static_assert(kTile * kValueSteps * kWeightSteps <= INT32_MAX && kTile * 4194304 <= INT32_MAX, "sums fit 32 bits");
 
 constexpr std::int64_t kPairs = kTile / 2;
 

@@ -8,18 +8,18 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
-constexpr std::int64_t kQueries = kLanes;                       // query rows of a block: lanes of a vector
-constexpr std::int64_t kTile = 64;                              // rows of the KV cache: what is made of them stays in a core's first cache
+constexpr std::int64_t kQueries = kLanes;  // query rows of a block: lanes of a vector
+constexpr std::int64_t kTile = 64;         // rows of the KV cache: what is made of them stays in a core's first cache
 constexpr std::int64_t kMaxBlocks = kMaxTaskRows / kQueries;
-constexpr std::int64_t kRowBlock = 4;                           // query rows whose sums are in registers together
+constexpr std::int64_t kRowBlock = 4;      // query rows whose sums are in registers together
 
 // At most kQueries query rows.
 struct Block {
-  std::int64_t first, count;              // in their KV head
-  float* query;                           // (D, kQueries)
-  float* scores;                          // (M, kQueries), masked
-  float* outputs[kQueries];               // each row's, (D,)
-  alignas(kVector) float top[kQueries];   // each row's largest score
+  std::int64_t first, count;             // in their KV head
+  float* query;                          // (D, kQueries)
+  float* scores;                         // (M, kQueries), masked
+  float* outputs[kQueries];              // each row's, (D,)
+  alignas(kVector) float top[kQueries];  // each row's largest score
 };
 
 // Both: values (visible, D); fill the output of every block, whose scores are spoiled.
