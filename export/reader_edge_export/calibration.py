@@ -1,7 +1,8 @@
-"""How large the inputs of a model's matrices are on a text, and how they go together: what rounding may lean on."""
+"""How large the inputs of a model's matrices are on a text, and how they go together: what rounding may lean on; and
+how much hangs on their outputs, where that was measured."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,11 +55,29 @@ class InputMoments:
         return np.sqrt(squares / np.float32(max(self.num_rows, 1)))
 
 
+@dataclass(slots=True)
+class OutputGradients:
+    """squares: sums over num_rows rows of the squared gradients of a matrix's outputs (J,)."""
+
+    squares: Float32Array
+    num_rows: int = 0
+
+    def add(self, gradients: torch.Tensor) -> None:
+        """Count gradients (N, J)."""
+        self.num_rows += len(gradients)
+        self.squares += gradients.square().sum(dim=0).numpy()
+
+    def mean_squares(self) -> Float32Array:
+        """Of each output (J,)."""
+        return self.squares / np.float32(max(self.num_rows, 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The moments of the inputs of every matrix of a model, found by the matrix itself: graphs name them anew."""
+    """What is known of every matrix of a model, found by the matrix itself: graphs name them anew."""
 
     _moments: dict[bytes, InputMoments] = field(default_factory=dict)
+    _gradients: dict[bytes, OutputGradients] = field(default_factory=dict)
 
     def inputs_of(self, weight: Float32Array) -> InputMoments:
         """Of a matrix (K, J), as a graph multiplies by it."""
@@ -67,6 +86,20 @@ class Calibration:
     def moments_for(self, weight: Float32Array) -> InputMoments:
         """Those to count rows in, none so far; matrices that are equal share them."""
         return self._moments.setdefault(matrix_key(weight), InputMoments.none(len(weight)))
+
+    @property
+    def knows_gradients(self) -> bool:
+        """Whether `gradients_of` was measured at all."""
+        return bool(self._gradients)
+
+    def gradients_of(self, weight: Float32Array) -> OutputGradients:
+        """Of the outputs of a matrix (K, J)."""
+        return self._gradients[matrix_key(weight)]
+
+    def gradients_for(self, weight: Float32Array) -> OutputGradients:
+        """Those to count gradients in; matrices that are equal share them."""
+        none = OutputGradients(np.zeros(weight.shape[1], np.float32))
+        return self._gradients.setdefault(matrix_key(weight), none)
 
 
 def matrix_key(weight: Float32Array) -> bytes:
@@ -84,9 +117,8 @@ def calibrate(model: PreTrainedModel, sequences: Sequence[list[int]]) -> Calibra
     calibration = Calibration()
     head = model.get_output_embeddings()
     hooks = [
-        module.register_forward_pre_hook(_counting(calibration.moments_for(_matrix(module)), module is head))
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear | Conv1D)
+        module.register_forward_pre_hook(_counting(calibration.moments_for(matrix), module is head))
+        for matrix, module in matrices_of(model)
     ]
     try:
         for token_ids in sequences:
@@ -98,12 +130,12 @@ def calibrate(model: PreTrainedModel, sequences: Sequence[list[int]]) -> Calibra
     return calibration
 
 
-def _matrix(module: torch.nn.Module) -> Float32Array:
-    """A product's weight as (K, J)."""
-    weight = module.weight
-    assert isinstance(weight, torch.Tensor)
-    matrix: Float32Array = weight.detach().numpy()
-    return matrix if isinstance(module, Conv1D) else matrix.T
+def matrices_of(model: PreTrainedModel) -> Iterator[tuple[Float32Array, torch.nn.Module]]:
+    """The products of a model, each with its weight as (K, J)."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear | Conv1D):
+            matrix: Float32Array = module.weight.detach().numpy()
+            yield (matrix if isinstance(module, Conv1D) else matrix.T), module
 
 
 def _counting(moments: InputMoments, is_head: bool) -> Callable[..., tuple[torch.Tensor] | None]:

@@ -17,6 +17,7 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
+from reader_edge_export.sensitivity import measure_sensitivity
 from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
@@ -89,7 +90,11 @@ class PackageExport:
             return Calibration()
         with self._stages.enter("calibrating"):
             max_tokens = max_calibration_tokens(model.num_parameters())
-            return calibrate(model, self._sequences(self._calibration, text, max_tokens))
+            sequences = self._sequences(self._calibration, text, max_tokens)
+            calibration = calibrate(model, sequences)
+            if self._options.precision == "int4":
+                measure_sensitivity(model, sequences, calibration)
+        return calibration
 
     def _write_graph(self, model: PreTrainedModel, calibration: Calibration, kept: KeptWeights) -> list[AttentionLayer]:
         traced = self._folder / "trace" / "traced.onnx"

@@ -8,7 +8,8 @@ from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
-from reader_edge_export.quantize.linear import replace_products
+from reader_edge_export.quantize.linear import matrix_groups, replace_products
+from reader_edge_export.quantize.sensitive import sensitive_matrices
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
@@ -19,13 +20,16 @@ def store_weights(
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised. kept: those that stay as they are, with precision "keep".
 
-    The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most.
+    The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most. So do the
+    matrices that lose most for the bytes they take.
     Raises ExportError where a matrix cannot stay.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
         keep = KeptProducts(editor, kept, int8)  # of none where weights are quantised here
-        layers = Int4Products(editor, int8) if precision == "int4" else keep
+        layers: Int4Products | KeptProducts = keep
+        if precision == "int4":
+            layers = Int4Products(editor, int8, sensitive_matrices(matrix_groups(editor.graph), calibration))
         replace_products(editor, layers.multiply, calibration, keep.kind_of)
         store_vocabulary(editor, keep, calibration)  # after them: it makes products of its own
         kept.check_all_found()

@@ -1,5 +1,6 @@
 """int4 weights in blocks of 32 inputs, each with a scale of its own: an integer, times one number for the output."""
 
+from collections.abc import Set
 from functools import partial
 
 import numpy as np
@@ -8,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
-from reader_edge_export.calibration import InputMoments
+from reader_edge_export.calibration import InputMoments, matrix_key
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products
@@ -28,17 +29,21 @@ _DAMPING = 0.2  # large errors lean on moments harder than those of int8 do
 
 
 class Int4Products:
-    """Stores matrices as int4 and multiplies by them; int8: for those with too many inputs for exact sums."""
+    """Stores matrices as int4 and multiplies by them.
 
-    def __init__(self, editor: GraphEditor, int8: Int8Products) -> None:
+    int8: for those with too many inputs for exact sums, and for those whose keys are among `finer`.
+    """
+
+    def __init__(self, editor: GraphEditor, int8: Int8Products, finer: Set[bytes]) -> None:
         self._editor = editor
         self._int8 = int8
+        self._finer = finer
         self._spreading = Spreading(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
         editor, name, weight = self._editor, product.name, product.weight
-        if len(weight) > MAX_INPUTS:
+        if len(weight) > MAX_INPUTS or matrix_key(product.parts[0]) in self._finer:
             return self._int8.multiply(product)
         spread = Spread.fit(weight, product.inputs)
         values, block_scales, scales = quantize_blocks(weight, spread, product.inputs)

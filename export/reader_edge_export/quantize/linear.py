@@ -74,6 +74,11 @@ def replace_products(
             editor.replace(product.last, [output])
 
 
+def matrix_groups(graph: ir.Graph) -> list[list[Float32Array]]:
+    """The weights (K, J) of a graph's products, those of the same rows together."""
+    return [[product.weight for product in group] for group in _grouped(graph)]
+
+
 def _merged(editor: GraphEditor, group: Sequence[_Product], calibration: Calibration) -> MergedProduct:
     first = group[0]
     name = first.node.name or "product"
