@@ -18,7 +18,7 @@ Int8Array = npt.NDArray[np.int8]
 Steps = Callable[[torch.Tensor], torch.Tensor]
 
 BLOCK = 32  # inputs whose errors are handed on one by one; those after them get the block's at once
-MAX_OUTPUTS = 8192  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
+MAX_OUTPUTS = 4096  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
 DAMPING = 0.1
 
 
@@ -46,12 +46,12 @@ def parts_of_outputs(num_outputs: int) -> list[slice]:
 
 def _factor(gram: Float32Array, damping: float) -> torch.Tensor:
     """The upper triangular U of a run of inputs, fp32."""
-    damped = torch.from_numpy(gram).double()
+    damped = torch.from_numpy(gram).clone()
     mean = float(damped.diagonal().mean())
     damped.diagonal().add_(damping * mean if mean > 0 else 1.0)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    factor: torch.Tensor = torch.linalg.cholesky(inverse, upper=True)
-    return factor.float()
+    root = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)  # upper triangular: its inverse is the factor
+    factor: torch.Tensor = torch.linalg.solve_triangular(root, torch.eye(len(root)), upper=True)
+    return factor
 
 
 class _Rounding:
