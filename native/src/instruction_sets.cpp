@@ -13,6 +13,8 @@ namespace reader_edge {
   }
 #if defined(__x86_64__)
 DECLARED(avx512_vnni)
+DECLARED(avx_vnni)
+DECLARED(avx2)
 #endif
 #undef DECLARED
 
@@ -24,6 +26,8 @@ constexpr const char* kVariable = "READER_EDGE_INSTRUCTIONS";
 const InstructionSet kSets[] = {
 #if defined(__x86_64__)
     {"avx512-vnni", has_avx512_vnni, &avx512_vnni::kernels_of_set},
+    {"avx-vnni", has_avx_vnni, &avx_vnni::kernels_of_set},
+    {"avx2", has_avx2, &avx2::kernels_of_set},
 #endif
 };
 
