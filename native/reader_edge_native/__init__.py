@@ -26,11 +26,11 @@ def library_path() -> Path | None:
     return _LIBRARY if instructions() is not None else None
 
 
-def instructions(library: Path = _LIBRARY) -> str | None:
-    """The instruction set whose kernels a library uses, such as "avx512-vnni"; None where library_path() is."""
-    if not library.is_file():
+def instructions() -> str | None:
+    """The instruction set whose kernels are used, such as "avx512-vnni"; None where library_path() is."""
+    if not has_library():
         return None
-    name, refusal = _text(library, "reader_edge_instructions"), _text(library, "reader_edge_refusal")
+    name, refusal = _text("reader_edge_instructions"), _text("reader_edge_refusal")
     if refusal is not None:
         raise ValueError(refusal)
     return name
@@ -38,12 +38,12 @@ def instructions(library: Path = _LIBRARY) -> str | None:
 
 def instructions_here() -> list[str]:
     """The instruction sets that this library has kernels for and this processor has, the best first."""
-    names = _text(_LIBRARY, "reader_edge_instructions_here") if has_library() else None
+    names = _text("reader_edge_instructions_here") if has_library() else None
     return names.split(",") if names else []
 
 
-def _text(library: Path, function: str) -> str | None:
-    ask = getattr(ctypes.CDLL(str(library)), function)
+def _text(function: str) -> str | None:
+    ask = getattr(ctypes.CDLL(str(_LIBRARY)), function)
     ask.restype = ctypes.c_char_p
     answer = ask()
     return None if answer is None else answer.decode()

@@ -1,6 +1,7 @@
 """Products by matrices in the blocks of GGUF files: a row's bits are the same at every width, by the definition and by
 the native kernel, each for itself; lookups have the values of the file."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ Float32Array = npt.NDArray[np.float32]
 WIDTHS = range(1, 65)
 # Of the sum of the products' magnitudes: fp32 rounds by 6e-8, and up to 80 blocks are added.
 CLOSENESS = 4e-6
+_DIGESTS = {
+    "Q4_0": "5a10c08a2b1a",
+    "Q4_1": "983cbf83d6d0",
+    "Q5_0": "af04194218c5",
+    "Q5_1": "3107537d1bd9",
+    "Q8_0": "46dddd0ba3e6",
+    "Q4_K": "49ce1a526366",
+    "Q5_K": "9f503dd095e3",
+    "Q6_K": "9bf8e3110679",
+}
 
 
 class Product:
@@ -111,6 +122,19 @@ def test_native_products_are_close_to_their_definition(name: str, tmp_path: Path
     rows = 10 * np.random.default_rng(2).standard_normal((2, 40, 2560), np.float32)
     for product in (native, defined):
         assert product.strays(rows, product.run(rows)) < CLOSENESS
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_native_bits_are_the_same_with_every_instruction_set(name: str, instructions: str, tmp_path: Path) -> None:
+    """Blocks are added in fp32: no definition says these bits, but the first instruction set that had kernels."""
+    product = Product(tmp_path, name, 768, 37, True)
+    rows = np.random.default_rng(4).standard_normal((1, 64, 768), np.float32)
+    rows[0, 3], rows[0, 5, 17], rows[0, 7] = 0, 1e4, 1e-38
+    together = product.run(rows)
+    for width in (1, 2, 3, 5, 13):
+        np.testing.assert_array_equal(product.run(rows[:, :width]), together[:, :width])
+    assert hashlib.sha256(together.tobytes()).hexdigest()[:12] == _DIGESTS[name], instructions
 
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)

@@ -21,22 +21,21 @@ from reader_edge_runtime.measuring.cost_cache import cost_path
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
+from tests.runtime.execution.native_operator import needs_kernels
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 
-pytestmark = pytest.mark.skipif(
-    native_library() is None,
-    reason="reader-edge-native is not installed (pip install ./native; it needs a C++ compiler) or not for this CPU",
-)
+pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
 @pytest.fixture(scope="module")
-def targets(demo_folder: Path) -> tuple[HostTarget, HostTarget]:
+def targets(demo_folder: Path, instructions: str) -> tuple[HostTarget, HostTarget]:
     """The demo package by its own definitions, and with native kernels."""
     package = ModelPackage.open(demo_folder)
     pure, native = (HostTarget.open(package, 2, uses_native) for uses_native in (False, True))
     assert not pure.is_native
     assert native.is_native
+    assert native.instructions == instructions
     return pure, native
 
 

@@ -24,7 +24,7 @@ from tests.runtime.execution.native_operator import (
     needs_kernels,
 )
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 FORMS = (EXACT, EXACT_HALF, INTEGER, INTEGER_HALF, INT8_CACHE)
 LARGEST_HALF = 65504
 

@@ -23,7 +23,7 @@ Arrays = Sequence[npt.NDArray[Any]]  # of a BlockMatrix, in its order
 
 NUM_ROWS = (1, 3, 8, 9, 12, 90)  # of two sequences each; 17 rows and more have their weights unpacked first
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ _MAGNITUDES = [0.0, 1e-45, 1e-30, 1, 18, 87, 88.7, 88.8, 104, 1e4, float(np.finf
 EXTREMES = np.outer(_MAGNITUDES, [1, -1]).astype(np.float32).ravel()
 _ROTARY_INPUTS: dict[str, Sequence[int | str]] = {name: ("B", "N", name) for name in ("qkv", "cosines", "sines")}
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 100, 2048, 4864])

@@ -53,7 +53,7 @@ RowLinearBias (rows, weight, scales, bias) => (output)
 }
 """
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
 @pytest.mark.parametrize("num_planes", [1, 2])

@@ -1,0 +1,47 @@
+"""Which native kernels are used: the best that the processor has, or those that are asked for."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime.errors import InstallationError
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
+from reader_edge_runtime.measuring.cost_cache import cost_path
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.runtime.execution.native_operator import needs_kernels
+
+pytestmark = needs_kernels
+
+
+def test_a_set_is_used_where_it_is_asked_for(instructions: str) -> None:
+    assert native_instructions() == instructions
+
+
+def test_pass_times_of_each_set_are_kept_apart(instructions: str, demo_folder: Path) -> None:
+    target = HostTarget.open(ModelPackage.open(demo_folder), 1)
+    path = cost_path(target, 1, 1)
+    assert target.instructions == instructions
+    target.instructions = "another"
+    assert cost_path(target, 1, 1) != path
+
+
+@pytest.mark.parametrize("wanted", ["sse9", "AVX2", "avx3", "a" * 99])
+def test_what_is_not_here_is_refused_in_one_sentence(
+    wanted: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = pytest.importorskip("reader_edge_native")
+    here = native.instructions_here()
+    assert instructions in here
+    assert wanted not in here
+    monkeypatch.setenv("READER_EDGE_INSTRUCTIONS", wanted)
+    monkeypatch.setattr(native, "_LIBRARY", Path(shutil.copy(native.library_path(), tmp_path)))
+    native_library.cache_clear()
+    try:
+        with pytest.raises(InstallationError, match=f"INSTRUCTIONS is '{wanted}', which .*{here[0]}") as caught:
+            native_library()
+    finally:
+        monkeypatch.undo()
+        native_library.cache_clear()
+    assert str(caught.value).count(". ") == 0
