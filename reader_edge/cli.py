@@ -23,6 +23,7 @@ from reader_edge.commands.list import list_models
 from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
+from reader_edge.commands.serve import serve
 from reader_edge.commands.verify import verify
 from reader_edge.terminal.control_characters import visible
 
@@ -49,7 +50,7 @@ def main(ctx: click.Context) -> None:
     warnings.showwarning = _tell_warning
 
 
-for command in (run, pull, list_models, rm, verify, info, export, datastore, forget, bench):
+for command in (run, serve, pull, list_models, rm, verify, info, export, datastore, forget, bench):
     main.add_command(command)
 
 

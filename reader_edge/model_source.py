@@ -52,6 +52,13 @@ def load_engine(
     return engine
 
 
+def model_name(model: str | None) -> str:
+    """What to call a model: its name, or that of its folder or file. None: as for `find_package`."""
+    name = model or os.environ.get(MODEL_VARIABLE) or "demo"
+    path = Path(name)
+    return path.resolve().name if path.exists() else name
+
+
 def find_package(model: str | None) -> Path:
     """The package folder of a model; what is none yet is fetched and exported once, into the user's cache.
 

@@ -65,8 +65,8 @@ class Answer:
     def __init__(
         self, prompt_token_ids: Sequence[int], config: GenerationConfig, manifest: Manifest, tokenizer: Tokenizer
     ) -> None:
-        self._stream = TextStream(tokenizer, prompt_token_ids, config.stop)
-        self.request = Request(prompt_token_ids, config, manifest, self._stream.push)
+        self.request = Request(prompt_token_ids, config, manifest, self._push)
+        self._stream = TextStream(tokenizer, self.request.token_ids, config.stop)
         self._num_taken = 0
 
     def take(self) -> GenerationChunk | None:
@@ -80,3 +80,6 @@ class Answer:
             end = request.finish_reason, request.stats, request.error
             return GenerationChunk(self._stream.take(), token_ids, *end, logprobs)
         return GenerationChunk(self._stream.take(), token_ids, logprobs=logprobs) if token_ids else None
+
+    def _push(self, token_id: int) -> bool:
+        return self._stream.push(token_id)

@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
@@ -21,6 +21,7 @@ from reader_edge_runtime.text.chat_template import Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[Message]
+Encodable = Prompt | Sequence[int]
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
 _BATCH_MEASURED = 4
@@ -76,15 +77,20 @@ class Engine:
         configs = _given(config, EngineConfig, "config"), _given(draft, DraftConfig, "draft")
         return cls(*assemble(path, *configs, drafter, history, datastores, on_progress, on_calibration))
 
-    def encode_prompt(self, prompt: Prompt) -> list[int]:
-        """Token ids of a text, or of chat messages through the model's chat template. Raises PromptError."""
+    def encode_prompt(self, prompt: Encodable) -> list[int]:
+        """Token ids of a text, or of chat messages through the model's chat template; token ids as they are.
+
+        Raises PromptError.
+        """
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {prompt!r:.80}.")
-        return self.tokenizer.encode_chat(prompt)
+        if prompt and isinstance(prompt[0], int):
+            return cast(list[int], list(prompt))  # checked when a request is made of them
+        return self.tokenizer.encode_chat(cast(Sequence[Message], prompt))
 
-    def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> GenerationResult:
+    def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
         """Answer one prompt. Raises PromptError or ConfigError, and whatever made the request fail."""
         result = self.generate_batch([prompt], config)[0]
         if result.error is not None:
@@ -92,7 +98,7 @@ class Engine:
         return result
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], config: GenerationConfig | Sequence[GenerationConfig] | None = None
+        self, prompts: Sequence[Encodable], config: GenerationConfig | Sequence[GenerationConfig] | None = None
     ) -> list[GenerationResult]:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
@@ -114,7 +120,9 @@ class Engine:
         finally:
             self.close(*[answer.request for answer in answers])
 
-    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> Generator[GenerationChunk, None, None]:
+    def stream(
+        self, prompt: Encodable, config: GenerationConfig | None = None
+    ) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; closing the iterator early ends the request and leaves the cache right.
 
         The prompt is checked at once and the request starts with the first chunk. Several streams may be read in turn,
@@ -122,7 +130,7 @@ class Engine:
         """
         return self._chunks(self.answer(prompt, config))
 
-    def answer(self, prompt: Prompt, config: GenerationConfig | None = None) -> Answer:
+    def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
         """A prompt as an answer to come, for whoever drives the decoder himself. Raises PromptError or ConfigError."""
         config = _given(config, GenerationConfig, "config")
         return Answer(self.encode_prompt(prompt), config, self.package.manifest, self.tokenizer)

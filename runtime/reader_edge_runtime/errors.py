@@ -34,7 +34,11 @@ class PromptError(ReaderEdgeError):
 
 
 class CapacityError(ReaderEdgeError):
-    """A request needs more memory than there is to give, or there are as many requests as may wait."""
+    """A request needs more memory than it may ever have."""
+
+
+class BusyError(ReaderEdgeError):
+    """As many requests run and wait as may."""
 
 
 class ClosedError(ReaderEdgeError):

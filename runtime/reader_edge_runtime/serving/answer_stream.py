@@ -10,8 +10,8 @@ from reader_edge_runtime.serving.worker import Worker
 class AnswerStream:
     """An asynchronous iterator over an answer's chunks. Leaving it, in whatever way, gives the request up.
 
-    It starts with the first chunk, where it raises PromptError, ConfigError, CapacityError or ClosedError for what
-    cannot be answered. What makes the request fail later is raised after the last chunk.
+    It starts with the first chunk, where it raises PromptError, ConfigError, CapacityError, BusyError or ClosedError
+    for what cannot be answered. What makes the request fail later is raised after the last chunk.
     """
 
     _answer: Answer | None = None

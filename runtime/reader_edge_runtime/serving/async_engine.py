@@ -10,7 +10,7 @@ from types import TracebackType
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.engine import Engine, Prompt
+from reader_edge_runtime.engine import Encodable, Engine
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.worker import Worker
 
@@ -58,11 +58,11 @@ class AsyncEngine:
         """Requests that wait for a slot, or for the rest of their prompt to be scored."""
         return self._worker.num_waiting
 
-    def stream(self, prompt: Prompt, config: GenerationConfig | None = None) -> AnswerStream:
+    def stream(self, prompt: Encodable, config: GenerationConfig | None = None) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream."""
         return AnswerStream(self._worker, partial(self.engine.answer, prompt, config))
 
-    async def generate(self, prompt: Prompt, config: GenerationConfig | None = None) -> GenerationResult:
+    async def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
         """Answer one prompt. Raises what `stream` does."""
         return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config)])
 

@@ -7,7 +7,7 @@ from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import ServingConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
-from reader_edge_runtime.errors import CapacityError, ClosedError
+from reader_edge_runtime.errors import BusyError, ClosedError
 
 # Told each chunk of an answer, in the worker's thread; what it raises gives the answer up.
 Deliver = Callable[[GenerationChunk], object]
@@ -39,13 +39,13 @@ class Worker:
         return max(0, len(self._answers) - self.num_running)
 
     def submit(self, answer: Answer, deliver: Deliver) -> None:
-        """Have an answer decoded. Raises CapacityError where no more can wait or it can never fit, and ClosedError."""
+        """Have an answer decoded. Raises BusyError, ClosedError, or CapacityError where it can never fit."""
         self._engine.decoder.check(answer.request)
         with self._changed:
             if self._is_closed:
                 raise ClosedError("The engine is closed: load it again.")
             if len(self._answers) >= self._max_answers:
-                raise CapacityError(f"{len(self._answers)} requests run or wait already: try again later.")
+                raise BusyError(f"{len(self._answers)} requests run or wait already: try again later.")
             self._answers[answer] = deliver
             self._arrived.append(answer)
             self._changed.notify()

@@ -13,7 +13,7 @@ from reader_edge import AsyncEngine
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import CapacityError, ClosedError, ConfigError, PromptError
+from reader_edge_runtime.errors import BusyError, CapacityError, ClosedError, ConfigError, PromptError
 
 GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
 LONG = replace(GREEDY, max_tokens=400)
@@ -127,21 +127,21 @@ def test_who_leaves_frees_the_slot_before_the_next_step(
     asyncio.run(asyncio.wait_for(leave(), LIMIT_S))
 
 
-def test_more_than_may_wait_are_refused_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_may_wait_are_refused_at_once(engine: Engine) -> None:
     served = AsyncEngine(engine, ServingConfig(max_waiting=2))
-    num_all = engine.decoder.config.max_batch + 2
 
     async def ask() -> None:
-        streams = [served.stream(f"# {number}", LONG) for number in range(num_all)]
-        firsts = [asyncio.create_task(anext(stream)) for stream in streams]
-        await asyncio.wait(firsts[: engine.decoder.config.max_batch])
-        with pytest.raises(CapacityError, match=r"^10 requests run or wait already: try again later\.$"):
-            await served.generate("# tar", GREEDY)
-        await streams[0].aclose()
-        assert await firsts[-1] is not None
+        with engine.working():  # so that nobody's answer ends meanwhile
+            tasks = [asyncio.create_task(served.generate(f"# {number}", GREEDY)) for number in range(10)]
+            while served.num_waiting < 10:
+                await asyncio.sleep(0.01)
+            with pytest.raises(BusyError, match=r"^10 requests run or wait already: try again later\.$"):
+                await served.generate("# tar", GREEDY)
+        assert {answer.finish_reason for answer in await asyncio.gather(*tasks)} == {"length"}
+        assert (await served.generate("# tar", GREEDY)).finish_reason == "length"
 
     asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
-    asyncio.run(served.close(cancels=True))
+    asyncio.run(served.close())
     assert served.num_running == served.num_waiting == 0
 
 

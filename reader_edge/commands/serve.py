@@ -1,0 +1,100 @@
+"""`reader-edge serve`: a model behind OpenAI's HTTP interface."""
+
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+
+_NEEDED = ("prometheus_client", "starlette", "uvicorn")  # the extra "serve"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to listen, and who may ask there."""
+
+    host: str
+    port: int
+    api_key_file: Path | None
+
+    def keys(self) -> tuple[bytes, ...]:
+        """The keys that clients are asked for. Raises ConfigError, and UsageError where anybody could ask."""
+        from reader_edge.server.guard import is_loopback, read_api_keys
+
+        if self.api_key_file is not None:
+            return read_api_keys(self.api_key_file)
+        if not is_loopback(self.host):
+            raise click.UsageError(
+                f"Others reach {self.host}, so a key is required: write one to a file (`openssl rand -hex 32`) and "
+                "name it with --api-key-file."
+            )
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one answer may take."""
+
+    max_tokens: int
+    max_answer_s: float
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere a key is required.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--api-key-file", type=options.FILE, help="Ask clients for one of this file's keys, one a line.")
+@click.option("--name", help="What clients call the model. Default: as MODEL is called.")
+@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
+@click.option("--max-waiting", default=64, show_default=True, help="Answers beyond that may wait; more are refused.")
+@click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
+@click.option(
+    "--max-seconds", "max_answer_s", type=click.FloatRange(1), default=600.0, show_default=True, help="For an answer."
+)
+@options.engine
+@options.guard
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draft from past answers in this file and add new ones, of all clients.",
+)
+@options.no_calibrate
+@options.datastores
+@options.grouped(place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig")
+def serve(
+    model: str | None,
+    name: str | None,
+    place: Place,
+    limits: Limits,
+    serving: "reader_edge.ServingConfig",
+    engine_config: "reader_edge.EngineConfig",
+    history: Path | None,
+    datastores: tuple[str, ...],
+) -> None:
+    """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
+
+    MODEL is what `reader-edge run` takes. Answers are what they would be alone, whoever else is asking. Ctrl-C ends it.
+    """
+    from reader_edge_runtime.errors import InstallationError
+
+    missing = [needed for needed in _NEEDED if util.find_spec(needed) is None]
+    if missing:
+        raise InstallationError(f"Serving needs {missing[0]}, which is missing: pip install 'reader-edge[serve]'.")
+
+    from reader_edge.model_source import load_engine, model_name
+    from reader_edge.server.app import make_app
+    from reader_edge.server.listening import listen, open_socket
+    from reader_edge.server.settings import ServerSettings
+    from reader_edge_runtime import AsyncEngine
+
+    name = name or model_name(model)
+    settings = ServerSettings(name, place.keys(), limits.max_tokens, max_answer_s=limits.max_answer_s)
+    with open_socket(place.host, place.port) as socket:
+        engine = AsyncEngine(load_engine(model, engine_config, history, datastores), serving)
+        port = socket.getsockname()[1]
+        click.echo(f"Serving '{name}' at http://{place.host}:{port}/v1 (Ctrl-C ends it).", err=True)
+        listen(make_app(engine, settings), socket)

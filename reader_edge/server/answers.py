@@ -1,0 +1,84 @@
+"""The answers to one question, in pieces as they come."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.metrics import Metrics
+from reader_edge.server.question import Json, Question
+from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult, GenerationStats
+from reader_edge_runtime.errors import ClosedError
+
+
+class Answers:
+    """All choices of a question, decoded together; leaving them gives them up."""
+
+    def __init__(self, engine: AsyncEngine, question: Question, metrics: Metrics, max_s: float) -> None:
+        self._streams = [engine.stream(*each) for each in zip(question.prompts, question.configs, strict=True)]
+        self._question = question
+        self._metrics = metrics
+        self._max_s = max_s
+        self._stats: dict[int, GenerationStats] = {}
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
+        """Chunks with the numbers of their choices. Raises what keeps any of them from its end, a time limit too."""
+        start = time.monotonic()
+        pending = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(self._streams)}
+        times = [start] * len(self._streams)
+        try:
+            while pending:
+                left_s = start + self._max_s - time.monotonic()
+                done, _ = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise ApiError(
+                        504, "The answer takes longer than it may here: ask for fewer tokens.", code="timeout"
+                    )
+                for task in sorted(done, key=pending.__getitem__):
+                    number, chunk = pending.pop(task), task.result()
+                    now = time.monotonic()
+                    self._take(number, chunk, now - times[number], is_first=times[number] == start)
+                    times[number] = now
+                    yield number, chunk
+                    if chunk.finish_reason is None:
+                        pending[asyncio.ensure_future(anext(self._streams[number]))] = number
+        finally:
+            for task in pending:
+                task.cancel()
+            for stream in self._streams:
+                stream.give_up()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    async def whole(self) -> list[GenerationResult]:
+        """The answers to their ends. Raises what `pieces` does."""
+        chunks: list[list[GenerationChunk]] = [[] for _ in self._streams]
+        async for number, chunk in self.pieces():
+            chunks[number].append(chunk)
+        return [GenerationResult.of_chunks(each) for each in chunks]
+
+    def usage(self) -> Json:
+        """Tokens counted, once all have ended. A prompt counts once, however many choices it has."""
+        first = [stats for number, stats in self._stats.items() if number % self._question.num_choices == 0]
+        total = GenerationStats.total(self._stats.values())
+        num_prompt_tokens = sum(stats.num_prompt_tokens for stats in first)
+        return {
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": total.num_tokens,
+            "total_tokens": num_prompt_tokens + total.num_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in first)},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": total.num_accepted_tokens,
+                "rejected_prediction_tokens": total.num_drafted_tokens - total.num_accepted_tokens,
+            },
+        }
+
+    def _take(self, number: int, chunk: GenerationChunk, seconds: float, is_first: bool) -> None:
+        """Count a chunk that came so long after the one before. Raises the error that ended its request."""
+        if chunk.stats is not None:
+            self._stats[number] = chunk.stats
+            self._metrics.count_answer(chunk.stats)
+        if chunk.error is not None:
+            raise chunk.error
+        if chunk.finish_reason == "cancelled":
+            raise ClosedError("The engine was closed amid an answer.")
+        self._metrics.time_tokens(seconds, len(chunk.token_ids), is_first)

@@ -1,0 +1,64 @@
+"""Refusals and failures in OpenAI's shape."""
+
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from reader_edge_runtime.errors import (
+    BusyError,
+    CapacityError,
+    ClosedError,
+    ConfigError,
+    PromptError,
+    ReaderEdgeError,
+)
+
+_LOG = logging.getLogger(__name__)
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ApiError(ReaderEdgeError):
+    """A request that is answered with an error. param: the field at fault. code: for programs."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+    @property
+    def fields(self) -> dict[str, object]:
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        headers = {"Retry-After": "1"} if self.status in (429, 503) else None
+        return JSONResponse(self.fields, self.status, headers)
+
+
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of an error: whatever is no user's mistake stays in the log."""
+    match error:
+        case ApiError():
+            return error
+        case BusyError():
+            return ApiError(429, str(error), code="queue_full")
+        case ClosedError():
+            return ApiError(503, "The server is shutting down.", code="shutting_down")
+        case CapacityError():
+            return ApiError(400, str(error), code="kv_cache_exceeded")
+        case PromptError() | ConfigError():
+            return ApiError(400, str(error))
+        case HTTPException():
+            return ApiError(error.status_code, f"{error.detail}.")
+    _LOG.error("A request failed.", exc_info=error)
+    return ApiError(500, "The server failed to answer; its log tells why.", code="internal_error")
+
+
+async def error_response(request: Request, error: Exception) -> JSONResponse:
+    """Starlette's handler for everything that a route raises."""
+    if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        return ApiError(error.status_code, f"There is no {request.method} {request.url.path} here.").response()
+    return api_error(error).response()

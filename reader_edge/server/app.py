@@ -1,0 +1,64 @@
+"""The server as an ASGI application."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from reader_edge.server.api_error import ApiError, error_response
+from reader_edge.server.chat_completions import ChatWording
+from reader_edge.server.completions import CompletionWording
+from reader_edge.server.endpoint import Endpoint
+from reader_edge.server.guard import Guard
+from reader_edge.server.metrics import Metrics
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine
+
+
+def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
+    """The application that serves an engine, and closes it when it is shut down."""
+    metrics = Metrics(engine)
+    chat = Endpoint(ChatWording(), engine, settings, metrics)
+    completions = Endpoint(CompletionWording(), engine, settings, metrics)
+    model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def tell_model(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name == settings.model_name:
+            return JSONResponse(model)
+        return ApiError(404, f"There is no model {name!r:.100} here.", "model", "model_not_found").response()
+
+    async def tell_health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def tell_metrics(request: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        yield
+        await engine.close(cancels=True)
+
+    routes = [
+        Route("/v1/chat/completions", chat.__call__, methods=["POST"]),
+        Route("/v1/completions", completions.__call__, methods=["POST"]),
+        Route("/v1/models", list_models),
+        Route("/v1/models/{name:path}", tell_model),
+        Route("/health", tell_health),
+        Route("/metrics", tell_metrics),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, settings.api_keys)],
+        exception_handlers={HTTPException: error_response, Exception: error_response},
+        lifespan=lifespan,
+    )

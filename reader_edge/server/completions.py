@@ -1,0 +1,48 @@
+"""The wording of `/v1/completions`."""
+
+from typing import cast
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.fields import Fields
+from reader_edge.server.logprob_fields import completion_logprobs
+from reader_edge.server.question import Json
+from reader_edge_runtime import GenerationChunk, GenerationResult
+from reader_edge_runtime.engine import Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_MAX_TOKENS = 16  # what OpenAI gives who asks for no number
+_MAX_LOGPROBS = 5
+
+
+class CompletionWording:
+    """Texts or token ids in, how they go on out."""
+
+    id_prefix = "cmpl-"
+    whole_object = "text_completion"
+    piece_object = "text_completion"
+
+    def read_prompts(self, fields: Fields) -> list[Encodable]:
+        value = fields.take("prompt")
+        prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
+        if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
+            raise ApiError(400, "'prompt' must be a text, a list of token ids, or a list of such.", "prompt")
+        return cast(list[Encodable], prompts)
+
+    def read_max_tokens(self, fields: Fields, most: int) -> int:
+        return fields.integer("max_tokens", min(_MAX_TOKENS, most))
+
+    def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
+        num_top = fields.integer("logprobs", -1)
+        if not -1 <= num_top <= _MAX_LOGPROBS:
+            raise ApiError(400, f"'logprobs' must be from 0 to {_MAX_LOGPROBS}.", "logprobs")
+        return num_top >= 0, max(0, num_top)
+
+    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
+        return {"index": index, "text": result.text, "logprobs": completion_logprobs(result, tokenizer)}
+
+    def piece(self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer) -> Json:
+        return {"index": index, "text": chunk.text, "logprobs": completion_logprobs(chunk, tokenizer)}
+
+
+def _is_token_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)

@@ -1,0 +1,76 @@
+"""What `/v1/chat/completions` and `/v1/completions` have in common: a question in, answers out."""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from reader_edge.server.answers import Answers
+from reader_edge.server.api_error import api_error
+from reader_edge.server.event_stream import EventStream, LeftError, unless_left
+from reader_edge.server.json_body import read_fields
+from reader_edge.server.metrics import Metrics
+from reader_edge.server.question import Json, Question, Wording
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult
+
+_LEFT_STATUS = 499  # nginx's; nobody is there to read it
+_FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}
+
+
+class Endpoint:
+    """A route's handler."""
+
+    def __init__(self, wording: Wording, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
+        self._wording = wording
+        self._engine = engine
+        self._settings = settings
+        self._metrics = metrics
+
+    async def __call__(self, request: Request) -> Response:
+        response = await self._respond(request)
+        self._metrics.count_request(request.url.path, response.status_code)
+        return response
+
+    async def _respond(self, request: Request) -> Response:
+        try:
+            question = Question.read(await read_fields(request, self._settings), self._wording, self._settings)
+            answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
+            if question.is_streamed:
+                events = self._events(question, answers)
+                return EventStream(await unless_left(request.receive, anext(events)), events)
+            results = await unless_left(request.receive, answers.whole())
+        except LeftError:
+            return Response(status_code=_LEFT_STATUS)
+        except Exception as error:
+            return api_error(error).response()
+        choices = [self._choice(number, result) for number, result in enumerate(results)]
+        return JSONResponse(self._head(self._wording.whole_object) | {"choices": choices, "usage": answers.usage()})
+
+    async def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+        """What a stream tells, piece by piece."""
+        head = self._head(self._wording.piece_object)
+        begun: set[int] = set()
+        async for number, chunk in answers.pieces():
+            is_first = number not in begun
+            begun.add(number)
+            if is_first or chunk.text or chunk.logprobs or chunk.finish_reason is not None:
+                event = head | {"choices": [self._piece(number, chunk, is_first)]}
+                yield event | {"usage": None} if question.includes_usage else event
+        if question.includes_usage:
+            yield head | {"choices": [], "usage": answers.usage()}
+
+    def _choice(self, number: int, result: GenerationResult) -> Json:
+        choice = self._wording.choice(number, result, self._engine.engine.tokenizer)
+        return choice | {"finish_reason": _FINISH_REASONS[result.finish_reason]}
+
+    def _piece(self, number: int, chunk: GenerationChunk, is_first: bool) -> Json:
+        piece = self._wording.piece(number, chunk, is_first, self._engine.engine.tokenizer)
+        reason = None if chunk.finish_reason is None else _FINISH_REASONS[chunk.finish_reason]
+        return piece | {"finish_reason": reason}
+
+    def _head(self, kind: str) -> Json:
+        name = self._wording.id_prefix + secrets.token_hex(12)
+        return {"id": name, "object": kind, "created": int(time.time()), "model": self._settings.model_name}

@@ -1,0 +1,84 @@
+"""Answers that end when their reader leaves: server-sent events, and work that somebody waits for."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from reader_edge.server.api_error import api_error
+from reader_edge.server.question import Json
+
+Result = TypeVar("Result")
+_END = b"data: [DONE]\n\n"
+
+
+class LeftError(Exception):
+    """The client has gone."""
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of some work, which is cancelled when the client leaves before. Raises LeftError then."""
+    worker, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_until_left(receive))
+    try:
+        await asyncio.wait((worker, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        raise LeftError
+    finally:
+        worker.cancel()
+        leaving.cancel()
+        await asyncio.gather(worker, leaving, return_exceptions=True)
+
+
+class EventStream(Response):
+    """JSON objects as server-sent events, the first of which is there already; an error among them is the last."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: Json, events: AsyncGenerator[Json, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store"})
+        del self.headers["content-length"]
+        self._first = first
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            await unless_left(receive, self._send_all(send))
+        except LeftError:
+            return
+        finally:
+            await self._events.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        await _send(send, _event(self._first))
+        try:
+            async for event in self._events:
+                await _send(send, _event(event))
+            end = _END
+        except LeftError:
+            raise
+        except Exception as error:
+            end = _event(api_error(error).fields)
+        await _send(send, end)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, body: bytes) -> None:
+    """Raises LeftError where nobody reads."""
+    try:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    except OSError as error:
+        raise LeftError from error
+
+
+def _event(fields: Json) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"

@@ -1,0 +1,68 @@
+"""Who may ask: holders of a key, or without keys whoever names this machine as this machine."""
+
+import hashlib
+import hmac
+import ipaddress
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from reader_edge.server.api_error import ApiError
+from reader_edge_runtime.bounded_file import read_bounded
+from reader_edge_runtime.errors import ConfigError
+
+_OPEN_PATHS = ("/health",)
+_MIN_KEY_BYTES, _MAX_FILE_BYTES = 16, 1 << 20
+
+
+class Guard:
+    """An ASGI application before another one."""
+
+    def __init__(self, app: ASGIApp, api_keys: tuple[bytes, ...]) -> None:
+        self._app = app
+        self._digests = [hashlib.sha256(key).digest() for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
+            refusal = self._refusal(Headers(scope=scope))
+            if refusal is not None:
+                await refusal.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> ApiError | None:
+        if not self._digests:
+            # A page of another site may give its own name this machine's address, but not change its name.
+            host = headers.get("host", "")
+            is_ours = is_loopback(host if host.endswith("]") else host.rpartition(":")[0] or host)
+            return None if is_ours else ApiError(403, f"This server answers to no host {host!r:.100}.")
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(key.strip().encode()).digest()
+        matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all: time tells nothing
+        if scheme.lower() == "bearer" and any(matches):
+            return None
+        return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host of this name."""
+    name = host.removeprefix("[").removesuffix("]").lower()
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def read_api_keys(path: Path) -> tuple[bytes, ...]:
+    """The keys of a file, one a line. Raises ConfigError where there is none, or one that could be guessed."""
+    try:
+        keys = tuple(line.strip() for line in read_bounded(path, _MAX_FILE_BYTES).splitlines() if line.strip())
+    except OSError as error:
+        raise ConfigError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
+    if not keys or min(map(len, keys)) < _MIN_KEY_BYTES or not all(key.isascii() and b" " not in key for key in keys):
+        raise ConfigError(
+            f"'{path}' must have one key a line, each of at least {_MIN_KEY_BYTES} characters without spaces: "
+            "`openssl rand -hex 32` makes one."
+        )
+    return keys

@@ -1,0 +1,38 @@
+"""A request's body as a JSON object, bounded in size and time."""
+
+import asyncio
+import json
+
+from starlette.requests import Request
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.fields import Fields
+from reader_edge.server.settings import ServerSettings
+
+
+async def read_fields(request: Request, settings: ServerSettings) -> Fields:
+    """Raises ApiError for what is no JSON object, or larger or slower than allowed."""
+    # Pages of other sites can send anything but this type without being asked for leave, which they do not get.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "The body must be JSON: send it with the header 'Content-Type: application/json'.")
+    try:
+        async with asyncio.timeout(settings.max_body_s):
+            body = await _read(request, settings.max_body_bytes)
+    except TimeoutError:
+        raise ApiError(408, f"The body took longer than {settings.max_body_s:g} seconds to come.") from None
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "The body is not JSON.", code="invalid_json") from None
+    if not isinstance(values, dict):
+        raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
+    return Fields(values)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > max_bytes:
+            raise ApiError(413, f"The body has more than the {max_bytes} bytes that it may have.")
+    return bytes(body)

@@ -1,0 +1,67 @@
+"""Figures for Prometheus: requests, the line they wait in, tokens, drafts by source, times between tokens."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from reader_edge_runtime import AsyncEngine, GenerationStats
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Counts of one server. Those named `vllm:` are what tools read that know vLLM's."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "reader_edge_requests", "Requests answered, by path and HTTP status.", ["path", "status"], registry=registry
+        )
+        running = Gauge("reader_edge_requests_running", "Answers being decoded.", registry=registry)
+        running.set_function(lambda: engine.num_running)
+        waiting = Gauge("reader_edge_requests_waiting", "Answers not begun yet.", registry=registry)
+        waiting.set_function(lambda: engine.num_waiting)
+        self._prompt_tokens = Counter("reader_edge_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self._reused_tokens = Counter(
+            "reader_edge_reused_prompt_tokens", "Those the KV cache held already.", registry=registry
+        )
+        self._tokens = Counter("reader_edge_tokens", "Tokens of answers.", registry=registry)
+        self._steps = Counter("reader_edge_steps", "Passes that answers took part in.", registry=registry)
+        self._drafted = Counter("reader_edge_drafted_tokens", "Tokens drafted.", ["source"], registry=registry)
+        self._accepted = Counter("reader_edge_accepted_tokens", "Those accepted.", ["source"], registry=registry)
+        self._draft_steps = Counter("vllm:spec_decode_num_drafts", "Steps that verified a draft.", registry=registry)
+        self._all_drafted = Counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", registry=registry)
+        self._all_accepted = Counter("vllm:spec_decode_num_accepted_tokens", "Those accepted.", registry=registry)
+        self._first_s = Histogram(
+            "reader_edge_first_token_seconds", "From request to first token.", buckets=_SECONDS, registry=registry
+        )
+        self._token_s = Histogram(
+            "reader_edge_token_seconds", "Between tokens of an answer.", buckets=_SECONDS, registry=registry
+        )
+
+    def count_request(self, path: str, status: int) -> None:
+        self._requests.labels(path, str(status)).inc()
+
+    def count_answer(self, stats: GenerationStats) -> None:
+        """Count an answer that has ended, in whatever way."""
+        self._prompt_tokens.inc(stats.num_prompt_tokens)
+        self._reused_tokens.inc(stats.num_reused_tokens)
+        self._tokens.inc(stats.num_tokens)
+        self._steps.inc(stats.num_steps)
+        for source, num_tokens in stats.drafted_by_source.items():
+            self._drafted.labels(source).inc(num_tokens)
+        for source, num_tokens in stats.accepted_by_source.items():
+            self._accepted.labels(source).inc(num_tokens)
+        self._draft_steps.inc(stats.num_steps - stats.steps_by_width[1])
+        self._all_drafted.inc(stats.num_drafted_tokens)
+        self._all_accepted.inc(stats.num_accepted_tokens)
+
+    def time_tokens(self, seconds: float, num_tokens: int, is_first: bool) -> None:
+        """Count the time that tokens took which came together."""
+        if is_first:
+            self._first_s.observe(seconds)
+        elif num_tokens:
+            for _ in range(num_tokens):
+                self._token_s.observe(seconds / num_tokens)
+
+    def text(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self._registry)

@@ -1,0 +1,78 @@
+"""What a request asks: which answers, and in what form."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.fields import Fields
+from reader_edge.server.sampling_fields import read_config, with_next_seed
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
+from reader_edge_runtime.engine import Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+Json = dict[str, object]
+
+
+class Wording(Protocol):
+    """How one of OpenAI's endpoints words questions and answers.
+
+    id_prefix: of an answer's name. whole_object, piece_object: what whole and streamed answers are called.
+    """
+
+    id_prefix: str
+    whole_object: str
+    piece_object: str
+
+    def read_prompts(self, fields: Fields) -> list[Encodable]:
+        """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
+
+    def read_max_tokens(self, fields: Fields, most: int) -> int:
+        """Tokens of an answer at most. most: where the request names no number."""
+
+    def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
+        """Whether logprobs are wanted, and of how many likely tokens besides. Raises ApiError."""
+
+    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
+        """A whole answer, without its end."""
+
+    def piece(self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer) -> Json:
+        """A part of an answer, without its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """prompts, configs: of each choice. num_choices: to each prompt, one after the other."""
+
+    prompts: list[Encodable]
+    configs: list[GenerationConfig]
+    num_choices: int
+    is_streamed: bool
+    includes_usage: bool
+
+    @classmethod
+    def read(cls, fields: Fields, wording: Wording, settings: ServerSettings) -> "Question":
+        """Raises ApiError, or ConfigError for a number outside its range."""
+        _check_model(fields, settings)
+        prompts = wording.read_prompts(fields)
+        num_choices = fields.integer("n", 1)
+        if num_choices < 1 or num_choices * len(prompts) > settings.max_choices:
+            raise ApiError(400, f"'n' and prompts must ask for 1 to {settings.max_choices} answers together.", "n")
+        max_tokens = wording.read_max_tokens(fields, settings.max_tokens)
+        if not 1 <= max_tokens <= settings.max_tokens:
+            raise ApiError(400, f"An answer may have 1 to {settings.max_tokens} tokens here.", "max_tokens")
+        config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
+        configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
+        is_streamed = fields.flag("stream")
+        options = Fields(fields.get("stream_options", dict, {}, "an object"))
+        includes_usage = options.flag("include_usage")
+        fields.refuse_rest()
+        every = [prompt for prompt in prompts for _ in range(num_choices)]
+        return cls(every, configs, num_choices, is_streamed, includes_usage)
+
+
+def _check_model(fields: Fields, settings: ServerSettings) -> None:
+    name = fields.get("model", str, "", "the name of a model")
+    if name != settings.model_name:
+        sentence = f"There is no model {name!r:.100} here: ask for {settings.model_name!r}."
+        raise ApiError(404, sentence, "model", "model_not_found")

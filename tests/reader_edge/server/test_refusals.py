@@ -1,0 +1,211 @@
+"""What a server refuses: always in OpenAI's form, in one sentence, and without harm to others."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reader_edge.server.guard import is_loopback, read_api_keys
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine
+from reader_edge_runtime.errors import ConfigError
+from tests.reader_edge.server.conftest import LIMIT_S, Served
+
+ANYWHERE = "0.0.0.0"  # noqa: S104 (refused)
+KEY = "0123456789abcdef"
+NESTED = b'{"model":' + b"[" * 100_000
+USER = {"role": "user", "content": "Hi"}
+
+
+def assert_refused(response: Any, status: int, words: str = "") -> None:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"].endswith(".")
+    assert "\n" not in error["message"]
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": None}, "'prompt' must be"),
+        ({"prompt": []}, "'prompt' must be"),
+        ({"prompt": [1, "a"]}, "'prompt' must be"),
+        ({"prompt": ""}, "prompt is empty"),
+        ({"prompt": [10**12]}, "token id 1000000000000"),
+        ({"prompt": "\ud800"}, "not valid Unicode"),
+        ({"prompt": "word " * 20_000}, "shorten the prompt"),
+        ({"max_tokens": 501}, "1 to 500 tokens"),
+        ({"max_tokens": 0}, "1 to 500 tokens"),
+        ({"max_tokens": "5"}, "whole number"),
+        ({"max_tokens": True}, "whole number"),
+        ({"temperature": "hot"}, "a number"),
+        ({"temperature": -1}, "temperature is -1"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0}, "top_p is 0"),
+        ({"n": 0}, "1 to 16 answers"),
+        ({"n": 17}, "1 to 16 answers"),
+        ({"prompt": ["a"] * 17}, "1 to 16 answers"),
+        ({"stop": 3}, "'stop' must be"),
+        ({"stop": ["a"] * 17}, "'stop' must be"),
+        ({"stop": [""]}, "Each 'stop'"),
+        ({"logit_bias": [1]}, "an object"),
+        ({"logit_bias": {"a": 1}}, "token ids"),
+        ({"logit_bias": {"5": "a"}}, "a number"),
+        ({"logit_bias": {"99999999": 1}}, "the vocabulary has"),
+        ({"logprobs": 6}, "from 0 to 5"),
+        ({"stream": "yes"}, "true or false"),
+        ({"stream": True, "temperature": -1}, "temperature is -1"),
+        ({"stream": True, "prompt": ""}, "prompt is empty"),
+        ({"echo": True}, "'echo' is not supported"),
+        ({"suffix": "end"}, "'suffix' is not supported"),
+        ({"frequency_penalty": 1.5}, "'frequency_penalty' is not supported"),
+        ({"made_up": 1}, "no field 'made_up'"),
+    ],
+)
+def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
+    import json
+
+    body = json.dumps({"model": "demo", "prompt": "# tar"} | fields)
+    response = served.request("POST", "/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert_refused(response, 400, words)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"messages": []}, "at least one"),
+        ({"messages": "Hi"}, "a list of messages"),
+        ({"messages": ["Hi"]}, "messages[0]"),
+        ({"messages": [USER, {"role": "tool", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "of type 'text'"),
+        ({"messages": [USER | {"tool_calls": [{}]}]}, "tool_calls' is not supported"),
+        ({"tools": [{"type": "function"}]}, "'tools' is not supported"),
+        ({"response_format": {"type": "json_object"}}, "'response_format' is not supported"),
+        ({"prediction": {"type": "content", "content": "x"}}, "'prediction' is not supported"),
+        ({"top_logprobs": 2}, "come with 'logprobs'"),
+        ({"logprobs": True, "top_logprobs": 21}, "from 0 to 20"),
+        ({"max_completion_tokens": 501, "max_tokens": 5}, "1 to 500 tokens"),
+    ],
+)
+def test_a_chat_that_cannot_be_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
+    assert_refused(served.post("/v1/chat/completions", {"model": "demo", "messages": [USER]} | fields), 400, words)
+
+
+def test_what_asks_for_nothing_special_is_let_be(served: Served) -> None:
+    fields = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "best_of": 1,
+        "echo": False,
+        "suffix": None,
+        "frequency_penalty": 0.0,
+    }
+    assert served.complete(**fields)["choices"] == served.complete()["choices"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'"text"', NESTED, b'{"n": %s}' % (b"1" * 5000), b"\xff\xfe"])
+def test_what_is_no_json_object_is_refused(served: Served, content: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    assert_refused(served.request("POST", "/v1/completions", content=content, headers=headers), 400, "JSON")
+
+
+def test_a_page_of_another_site_can_send_nothing_unasked(served: Served) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        headers = {"Content-Type": kind, "Origin": "http://evil.example"}
+        assert_refused(served.request("POST", "/v1/completions", content=b"{}", headers=headers), 415)
+    asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    response = served.request("OPTIONS", "/v1/completions", headers=asked)
+    assert_refused(response, 405)
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_unknown_models_and_places_are_refused(served: Served) -> None:
+    assert_refused(served.post("/v1/completions", {"model": "gpt-4", "prompt": "a"}), 404, "ask for 'demo'")
+    assert_refused(served.get("/v1/models/gpt-4"), 404)
+    assert_refused(served.post("/v1/embeddings", {}), 404, "There is no POST /v1/embeddings here")
+    assert_refused(served.get("/v1/completions"), 405)
+    for path in ("/", "/../etc/passwd", "/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd"):
+        assert_refused(served.get(path), 404)
+
+
+def test_a_body_that_is_too_large_or_too_slow_is_refused(async_engine: AsyncEngine) -> None:
+    served = Served(async_engine, ServerSettings("demo", max_body_bytes=100, max_body_s=0.05))
+    assert_refused(served.post("/v1/completions", {"prompt": "a" * 200}), 413, "100 bytes")
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(LIMIT_S)
+
+    response = served.request("POST", "/v1/completions", content=slow(), headers={"Content-Type": "application/json"})
+    assert_refused(response, 408, "longer than")
+
+
+def test_more_than_may_wait_are_refused(async_engine: AsyncEngine) -> None:
+    served = Served(async_engine, ServerSettings("demo", max_choices=64))
+    with async_engine.engine.working():  # so that nobody's answer ends meanwhile
+        response = served.post("/v1/completions", {"model": "demo", "prompt": "# tar", "n": 32})
+    assert_refused(response, 429, "try again later")
+    assert response.headers["retry-after"] == "1"
+    served.wait_until_idle()
+    assert served.complete()
+
+
+def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(async_engine, ServerSettings("demo", max_answer_s=2))
+    step = async_engine.engine.decoder.step
+
+    def slow_step() -> object:
+        time.sleep(0.1)
+        return step()
+
+    monkeypatch.setattr(async_engine.engine.decoder, "step", slow_step)
+    fields = {"model": "demo", "prompt": "# tar", "max_tokens": 900}
+    assert_refused(served.post("/v1/completions", fields), 504, "ask for fewer tokens")
+    stream = served.post("/v1/completions", fields | {"stream": True})
+    assert stream.status_code == 200
+    assert stream.text.rstrip().rpartition("\n")[2].startswith('data: {"error": {"message": "The answer takes longer')
+    served.wait_until_idle()
+
+
+def test_a_fault_of_ours_is_told_without_its_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.engine.engine, "encode_prompt", lambda prompt: 1 / 0)
+    assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a"}), 500, "failed to answer")
+
+
+def test_with_keys_none_but_their_holders_get_in(async_engine: AsyncEngine) -> None:
+    served = Served(async_engine, ServerSettings("demo", (b"another key of ours", KEY.encode())), "example.com")
+    for wrong in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"Authorization": f"Basic {KEY}"}):
+        for path in ("/v1/models", "/metrics", "/nowhere"):
+            assert_refused(served.get(path, headers=wrong), 401, "key")
+    assert served.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
+    assert served.get("/health").status_code == 200
+
+
+def test_without_keys_other_names_of_this_machine_get_nothing(served: Served) -> None:
+    for host in ("evil.example", "evil.example:8000", "192.168.1.2", "[::2]:80", ""):
+        assert_refused(served.get("/v1/models", headers={"Host": host}), 403)
+    for host in ("localhost", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        assert served.get("/v1/models", headers={"Host": host}).status_code == 200
+
+
+def test_which_hosts_are_this_machine_alone() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]")))
+    assert not any(map(is_loopback, (ANYWHERE, "::", "", "10.0.0.1", "example.com", "localhost.evil.example")))
+
+
+def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"\n{KEY}\n  another-key-of-ours \n")
+    assert read_api_keys(file) == (KEY.encode(), b"another-key-of-ours")
+    for content in ("", "\n\n", "short", f"{KEY}\nshort", "sixteen letters, spaced", "ключ" * 5):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"^[^\n]+openssl[^\n]+\.$"):
+            read_api_keys(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_api_keys(tmp_path)

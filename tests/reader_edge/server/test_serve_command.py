@@ -1,0 +1,43 @@
+"""What `reader-edge serve` refuses before it loads a model."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.model_source import model_name
+
+
+def test_without_a_key_it_listens_nowhere_else(runner: CliRunner, tmp_path: Path) -> None:
+    refused = runner.invoke(main, ["serve", "--host", "0.0.0.0"])  # noqa: S104
+    assert refused.exit_code == 2
+    assert "--api-key-file" in refused.stderr
+    (tmp_path / "keys").write_text("short")
+    refused = runner.invoke(main, ["serve", "--api-key-file", str(tmp_path / "keys")])
+    assert refused.exit_code == 1
+    assert "at least 16 characters" in refused.stderr
+
+
+def test_a_port_that_is_taken_is_one_sentence(runner: CliRunner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = runner.invoke(main, ["serve", "--port", str(taken.getsockname()[1])])
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: Nothing can listen at 127.0.0.1:")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_what_is_not_installed_is_told_with_the_remedy(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
+    refused = runner.invoke(main, ["serve"])
+    assert refused.exit_code == 1
+    assert refused.stderr == "Error: Serving needs uvicorn, which is missing: pip install 'reader-edge[serve]'.\n"
+
+
+def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_name(None) == "demo"
+    assert model_name("smollm2:135m") == "smollm2:135m"
+    assert model_name(str(tmp_path)) == tmp_path.name
+    monkeypatch.setenv("READER_EDGE_MODEL", "qwen2.5:0.5b")
+    assert model_name(None) == "qwen2.5:0.5b"

@@ -1,0 +1,129 @@
+"""The command over real sockets: what the official client meets, who leaves, and an end without a cut answer."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.reader_edge.package_copy import PackageCopy
+
+openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
+
+MAX_SECONDS = 120  # however busy the machine
+KEY = "a key nobody guesses".replace(" ", "-")
+QUESTION: Any = [{"role": "user", "content": "What is tar?"}]
+# A source tree is not installed: other processes must be told where pytest found the packages.
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+
+
+class ServerProcess:
+    """`reader-edge serve` with a key, at a free port."""
+
+    def __init__(self, package: Path, key_file: Path) -> None:
+        options = ["--port", "0", "--api-key-file", str(key_file), "--name", "demo", "--no-calibrate", "--threads", "1"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "reader_edge", "serve", str(package), *options],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
+        assert found is not None, line + self.process.stderr.read()
+        self.port = int(found[1])
+        self.url = found[0]
+
+    def figure(self, name: str) -> float:
+        """One of /metrics."""
+        headers = {"Authorization": f"Bearer {KEY}"}
+        response = httpx.get(f"http://127.0.0.1:{self.port}/metrics", headers=headers, timeout=MAX_SECONDS)
+        return float(dict(line.rsplit(" ", 1) for line in response.text.splitlines())[name])
+
+    def client(self, key: str = KEY) -> Any:
+        return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=MAX_SECONDS)
+
+
+@pytest.fixture
+def server(chat_package: PackageCopy, tmp_path: Path) -> Iterator[ServerProcess]:
+    key_file = tmp_path / "keys"
+    key_file.write_text(KEY)
+    server = ServerProcess(chat_package.folder, key_file)
+    yield server
+    server.process.kill()
+    server.process.communicate(timeout=MAX_SECONDS)
+
+
+def test_the_official_client_chats_streams_and_understands_refusals(server: ServerProcess) -> None:
+    with server.client() as client:
+        assert [model.id for model in client.models.list()] == ["demo"]
+        whole = client.chat.completions.create(
+            model="demo", messages=QUESTION, temperature=0, max_completion_tokens=30, logprobs=True, top_logprobs=2
+        )
+        assert whole.usage.completion_tokens == 30
+        assert whole.usage.completion_tokens_details.accepted_prediction_tokens >= 0
+        assert len(whole.choices[0].logprobs.content[0].top_logprobs) == 2
+        stream = client.chat.completions.create(
+            model="demo", messages=QUESTION, temperature=0, max_tokens=30, stream=True
+        )
+        pieces = [piece.choices[0] for piece in stream]
+        assert "".join(piece.delta.content or "" for piece in pieces) == whole.choices[0].message.content
+        assert pieces[-1].finish_reason == whole.choices[0].finish_reason == "length"
+        text = client.completions.create(model="demo", prompt="# tar", max_tokens=5, temperature=0, n=2)
+        assert len(text.choices) == 2
+        with pytest.raises(openai.NotFoundError, match="ask for 'demo'"):
+            client.completions.create(model="gpt-4", prompt="# tar")
+        with pytest.raises(openai.BadRequestError, match="'tools' is not supported"):
+            client.chat.completions.create(model="demo", messages=QUESTION, tools=[{"type": "function"}])
+        with pytest.raises(openai.NotFoundError, match="There is no POST /v1/embeddings here"):
+            client.embeddings.create(model="demo", input="tar")
+    with server.client("a wrong key") as client, pytest.raises(openai.AuthenticationError, match="missing or wrong"):
+        client.models.list()
+
+
+def test_a_client_that_hangs_up_frees_its_slot_whether_it_reads_or_waits(server: ServerProcess) -> None:
+    for is_streamed in (True, False):
+        body = json.dumps({"model": "demo", "prompt": "# tar", "max_tokens": 4000, "stream": is_streamed}).encode()
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", server.port), timeout=MAX_SECONDS) as connection:
+            connection.sendall(head.encode() + body)
+            if is_streamed:
+                assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        end = time.monotonic() + MAX_SECONDS
+        while server.figure("reader_edge_requests_running") or server.figure("reader_edge_requests_waiting"):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows knows no SIGTERM")
+def test_told_to_end_it_finishes_the_answers_that_run_and_takes_no_more(server: ServerProcess) -> None:
+    with server.client() as client:
+        stream = iter(
+            client.completions.create(model="demo", prompt="# tar", max_tokens=400, temperature=0, stream=True)
+        )
+        pieces = [next(stream)]
+        server.process.send_signal(signal.SIGTERM)
+        pieces += stream
+    assert pieces[-1].choices[0].finish_reason == "length"
+    server.process.wait(timeout=MAX_SECONDS)
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_a_header_without_end_is_refused(server: ServerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=MAX_SECONDS) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nX: " + b"a" * 100_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 4")
