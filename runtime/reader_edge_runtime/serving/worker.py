@@ -84,6 +84,7 @@ class Worker:
             return arrived if self._answers else None
 
     def _step(self, arrived: list[Answer]) -> None:
+        self._engine.close()  # no request, but what its planner found out
         with self._engine.working() as decoder:  # without those that were given up
             for answer in arrived:
                 with answer.request as request:
@@ -95,14 +96,22 @@ class Worker:
         with self._changed:
             answers = list(self._answers.items())
         for answer, deliver in answers:
-            chunk = answer.take()
+            chunk = _taken(answer)
             if chunk is None:
                 continue
+            if chunk.finish_reason is not None:  # its place is free before anybody hears of the end
+                with self._changed:
+                    del self._answers[answer]
             try:
                 deliver(chunk)
             except Exception:  # nobody listens any more, as where an event loop was closed
                 self.cancel(answer.request)
-            if chunk.finish_reason is not None:
-                with self._changed:
-                    del self._answers[answer]
-                self._engine.close()
+
+
+def _taken(answer: Answer) -> GenerationChunk | None:
+    """What an answer has to say, be it that its text failed."""
+    try:
+        return answer.take()
+    except Exception as error:
+        answer.request.fail(error)
+        return GenerationChunk("", (), "error", answer.request.stats, error)

@@ -134,6 +134,7 @@ def test_more_than_may_wait_are_refused_at_once(engine: Engine) -> None:
         with engine.working():  # so that nobody's answer ends meanwhile
             tasks = [asyncio.create_task(served.generate(f"# {number}", GREEDY)) for number in range(10)]
             while served.num_waiting < 10:
+                assert not any(task.done() for task in tasks)
                 await asyncio.sleep(0.01)
             with pytest.raises(BusyError, match=r"^10 requests run or wait already: try again later\.$"):
                 await served.generate("# tar", GREEDY)
