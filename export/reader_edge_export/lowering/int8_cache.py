@@ -26,6 +26,7 @@ from reader_edge_export.lowering.kv_rows import (
 )
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import spread_rows
+from reader_edge_export.quantize.signs import drawn_signs
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_export.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
 from reader_edge_runtime.package.manifest import kv_row_size
@@ -47,11 +48,10 @@ class Int8CacheAttention(AttentionOperator):
         return self.attend(editor, marker, present, *spread), *present
 
     def _spread(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
-        """Drawn signs (D,), since components that agree in sign would add up to one large sum; the matrix (b, b)."""
+        """Drawn signs (D,) and the matrix (b, b)."""
         if head_dim not in self._spreads:
-            signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), head_dim)
             matrix = editor.constant(hadamard(block_size(head_dim)), "hadamard")
-            self._spreads[head_dim] = editor.constant(signs, "signs"), matrix
+            self._spreads[head_dim] = editor.constant(drawn_signs(head_dim), "signs"), matrix
         return self._spreads[head_dim]
 
     def _spell_out(

@@ -6,8 +6,8 @@ stays what it is when its rows are turned and its weight is turned back: x w = (
 - H, a Walsh-Hadamard matrix over blocks of b inputs, spreads each input over its block (QuaRot, arXiv 2404.00456).
 - S, a stretch of each input, makes the rounding of rows and of weights cost least together. Both are rounded by steps
   that grow with their length, so the error is the product of |S x|^2 and |S^-1 w|^2, least where the stretch is the
-  root of w_k / x_k, magnitudes of weights and inputs (SmoothQuant, arXiv 2211.10438, has the same form). Its signs are
-  drawn: a block whose inputs agree in sign would add up to one large sum.
+  root of w_k / x_k, magnitudes of weights and inputs (SmoothQuant, arXiv 2211.10438, has the same form). Its signs make
+  the inputs of a block alike when they are spread.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration import RUN_STEP, InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.quantize.signs import level_signs
 from reader_edge_export.shared_constants import MAX_BLOCK
 
 Float32Array = npt.NDArray[np.float32]
@@ -54,8 +55,9 @@ class Spread:
         """For a weight (K, J) and what it is multiplied by."""
         weights = np.sqrt(np.einsum("kj,kj->k", weight, weight))
         stretch = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
-        signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), len(stretch))
-        return cls(signs * stretch, block_size(len(stretch)))
+        block = block_size(len(stretch))
+        signs = level_signs(_moments_of_blocks(inputs, stretch, block))
+        return cls(signs.reshape(-1) * stretch, block)
 
     def rows(self, rows: Float32Array) -> Float32Array:
         """rows (N, K) -> (N, K), as the operators do it but for rounding."""
@@ -98,3 +100,16 @@ class Spreading:
 def _not_too_small(magnitudes: Float32Array) -> Float32Array:
     least = magnitudes.mean() * np.float32(_SMALLEST_PART)
     return np.maximum(magnitudes, least if least > 0 else np.float32(1))
+
+
+def _moments_of_blocks(inputs: InputMoments, stretch: Float32Array, block: int) -> Float32Array:
+    """Second moments (blocks, b, b) of stretched inputs, those of a block with each other."""
+    moments = np.concatenate(
+        [
+            gram[begin : begin + block, begin : begin + block]
+            for gram in inputs.grams
+            for begin in range(0, len(gram), block)
+        ]
+    ).reshape(-1, block, block)
+    stretches = stretch.reshape(-1, block)
+    return moments * stretches[:, :, None] * stretches[:, None, :]

@@ -1,0 +1,60 @@
+"""What the comparison of roundings rests on: larger outliers that change nothing, and texts that are kept apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.outliers import enlarge_outliers
+from benchmarks.trained_models import Texts, TrainedModels
+from reader_edge_export.calibration import calibrate
+from reader_edge_export.sources.module import chain_logits
+from tests.export.gguf_models import GGUF_MODELS, build_source
+
+TOKEN_IDS = list(range(2, 60))
+
+
+@pytest.mark.parametrize("model_type", GGUF_MODELS)
+def test_larger_outliers_leave_what_a_model_says(model_type: str, tmp_path: Path) -> None:
+    model = build_source(model_type, tmp_path)
+    expected = chain_logits(model, TOKEN_IDS)
+    largest = _largest_inputs(model)
+    enlarge_outliers(model, 10)
+    torch.testing.assert_close(chain_logits(model, TOKEN_IDS), expected, atol=2e-5, rtol=0)
+    assert _largest_inputs(model) > 2 * largest
+
+
+def test_texts_that_are_measured_on_are_neither_trained_nor_calibrated_on(tmp_path: Path) -> None:
+    for index in range(200):
+        (tmp_path / f"module_{index}.py").write_text(f"# {index} " * 700)
+    texts = Texts(tmp_path)
+    assert len(texts.held_out) == 24
+    for text in texts.held_out:
+        assert text not in texts.training
+        assert text[:1000] not in texts.calibration
+    assert len(texts.training) == 200 - 24 - 24
+
+
+def test_a_trained_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(60):
+        words = rng.choice(["def", "return", "import", "class", "None", "self"], 800)
+        (sources / f"module_{index}.py").write_text(" ".join(words))
+    monkeypatch.setattr("benchmarks.trained_models._STEPS", 2)
+    models = TrainedModels(tmp_path / "cache", Texts(sources))
+    model, folder = models.load("llama")
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    again, _ = TrainedModels(tmp_path / "cache", Texts(sources)).load("llama")
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    for parameter, same in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(parameter, same, atol=0, rtol=0)
+
+
+def _largest_inputs(model: PreTrainedModel) -> float:
+    """How much larger than the usual one an input of a matrix is, at most."""
+    moments = calibrate(model, [TOKEN_IDS])._moments.values()
+    return float(np.max([np.max(each.root_mean_squares()) / np.median(each.root_mean_squares()) for each in moments]))
