@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.modelling import modelled, replay_reader_edge
+from benchmarks.pass_replay import compared, curves_of
 from benchmarks.prompt_lookup import Index, replay_lookup
 from benchmarks.runtimes import Lookup
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
@@ -82,3 +83,25 @@ def test_reader_edge_drafts_wide_only_where_width_is_cheap() -> None:
     assert cheap.acceptance_length > 4
     assert max(dear.steps_by_width) == 1
     assert min(dear.prefill_s, dear.draft_s, dear.learn_s) > 0
+
+
+def test_contenders_are_compared_over_the_passes_of_one_past() -> None:
+    results = {
+        "passes-0.5b": {
+            "figures": {
+                "slow": {
+                    "pasts": {"64": {"pass_s": {"1": [9.0]}}, "512": {"pass_s": {"1": [2.0, 4.0, 3.0], "2": [3.0]}}}
+                },
+                "fast": {"pasts": {"64": {"pass_s": {}}, "512": {"pass_s": {"1": [1.5], "2": [1.5]}}}},
+                "failed": {"pasts": {"64": {"pass_s": {}}}},
+            }
+        }
+    }
+    curves = curves_of(results, "passes-0.5b", 512)
+    assert curves == {"slow": {1: 3.0, 2: 3.0}, "fast": {1: 1.5, 2: 1.5}}
+    assert curves_of(results, "passes-0.5b", 64) == {"slow": {1: 9.0}}
+    request = RecordedRequest("copy", [RecordedTurn(list(range(10, 30)), list(range(10, 30)))])
+    rows = compared({"copies": [request]}, curves)
+    assert rows[0] == "| drafted tokens/s | slow | fast |"
+    assert all("(2.00)" in row for row in rows[-2:])
+    assert [row.split(" | ")[0] for row in rows[-2:]] == ["| copies", "| mean"]
