@@ -43,7 +43,7 @@ def main() -> None:
 
 def curves_of(results: Mapping[str, Any], part: str, past: int) -> dict[str, Curve]:
     """Contender -> its median passes behind so many tokens."""
-    curves = {}
+    curves: dict[str, Curve] = {}
     for name, record in results.get(part, {}).get("figures", {}).items():
         passes = record["pasts"].get(str(past), {}).get("pass_s", {})
         if passes:
