@@ -42,13 +42,13 @@ template <int kByteRows, int kPlanes, std::size_t kFetched>
   const std::int8_t* w = block.values + vector * kVector;
   const std::int8_t* ahead = block.ahead;
   for (std::size_t chunk = 0; chunk < block.num_chunks; ++chunk, w += kStep, ahead += kStep, rows += kChunk) {
-    if (vector == 0) {
-#pragma GCC unroll 4
-      for (std::size_t i = 0; i < kFetched; ++i) fetch_early(ahead + i * kVector);
-    }
     Bytes weights[kSumVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kSumVectors; ++v) weights[v] = load_bytes(w + v * kVector);
+    if (vector == 0) {  // after the weights that are wanted now, which would wait for these
+#pragma GCC unroll 4
+      for (std::size_t i = 0; i < kFetched; ++i) fetch_early(ahead + i * kVector);
+    }
 #pragma GCC unroll 6
     for (int m = 0; m < kByteRows; ++m) {
       const Bytes values = in_all_quarters(rows + m * stride);
