@@ -101,7 +101,8 @@ def _best_steps(units: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
     there; of that step, shorter ones, and the one whose range holds the extreme with either sign, the block keeps the
     one with the least squared error.
     """
-    full = block.gather(0, block.abs().argmax(dim=0, keepdim=True))[0] / _LOWEST / units
+    above, below = block.amax(dim=0), block.amin(dim=0)
+    full = torch.where(above > -below, above, below) / _LOWEST / units
     best, least = torch.empty_like(full), torch.full_like(full, torch.inf)
     for factor in _FACTORS:
         multiples = (full * factor).round_().clamp_(-MAX_BLOCK_SCALE, MAX_BLOCK_SCALE)

@@ -79,7 +79,7 @@ class Spread:
         return InputMoments(grams, inputs.num_rows)
 
     def _spread_columns(self, matrix: Float32Array) -> Float32Array:
-        blocks = matrix.reshape(len(matrix), -1, self.block) @ hadamard(self.block)
+        blocks = matrix.reshape(-1, self.block) @ hadamard(self.block)  # one product: a stack of them takes longer
         return blocks.reshape(matrix.shape)
 
 
