@@ -45,24 +45,25 @@ def main() -> None:
     else:
         place_source(cache, options.real, options.gguf)
         shapes, wanted = [shape_of(options.real)], real_contenders(cache, options.real)
-    prepare(shapes, pass_contenders(cache) if options.passes else wanted, options.only.split(","), cache)
+    for shape in shapes:
+        found = pass_contenders(cache, shape) if options.passes else wanted
+        prepare(shape, found, options.only.split(","), cache)
 
 
-def prepare(shapes: Sequence[str], wanted: Sequence[Contender], only: Sequence[str], cache: Path) -> None:
+def prepare(shape: str, wanted: Sequence[Contender], only: Sequence[str], cache: Path) -> None:
     """Install and convert; note what fails."""
     failures = read_failures(cache)
     for contender in wanted:
         if contender.runtime.name not in only:
             continue
-        for shape in shapes:
-            failures.pop(f"{contender.name} {shape}", None)
-            try:
-                install(contender)
-                convert(contender, shape)
-            except StepError as error:
-                failures[f"{contender.name} {shape}"] = str(error)
-                print(f"{contender.name}: {error}", file=sys.stderr)
-            (cache / "failures.json").write_text(json.dumps(failures, indent=1))
+        failures.pop(f"{contender.name} {shape}", None)
+        try:
+            install(contender)
+            convert(contender, shape)
+        except StepError as error:
+            failures[f"{contender.name} {shape}"] = str(error)
+            print(f"{contender.name}: {error}", file=sys.stderr)
+        (cache / "failures.json").write_text(json.dumps(failures, indent=1))
 
 
 def read_failures(cache: Path) -> dict[str, str]:

@@ -3,10 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from benchmarks.runtimes import RUNTIMES, Contender
+from benchmarks.runtimes import READY_MADE, RUNTIMES, Contender
 
 COMPARED = ("reader-edge", "onnxruntime-genai", "llama.cpp")
-READY_MADE = "gguf"  # llama.cpp's precision where its file is not converted here
 
 
 def shape_of(source: Path) -> str:

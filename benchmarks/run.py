@@ -111,7 +111,7 @@ def _measure_passes(options: argparse.Namespace, effort: Effort, only: list[str]
         effort = effort._replace(shape=shape_of(options.real))
     if options.rounds is not None:
         effort = effort._replace(num_answers=min(options.rounds, effort.num_answers), num_passes=options.rounds)
-    found = pass_contenders(options.cache.resolve())
+    found = pass_contenders(options.cache.resolve(), effort.shape)
     wanted = [each for each in found if each.runtime.name in only and each.precision != effort.left_out]
     return measure_passes(wanted, effort)
 

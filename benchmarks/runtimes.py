@@ -12,6 +12,8 @@ DEMO = ROOT / "models" / "demo" / "checkpoint"
 SHAPES = ("qwen2.5-0.5b", "smollm2-135m")
 DEEP_SHAPES = {"qwen2.5-3b": ("36", "151936")}  # layers, vocabulary
 THREADS = 2
+READY_MADE = "gguf"  # llama.cpp's precision where its file is not converted here
+KEPT = "keep"  # ours where the weights of that file stay
 OUR_PATH = os.pathsep.join(str(ROOT / part) for part in ("", "runtime", "export"))  # this checkout's packages
 
 Command = list[str | Path]
@@ -157,7 +159,9 @@ class Contender:
         return variables
 
     def source(self, shape: str) -> Path:
-        """The Hugging Face checkpoint that its conversion of a shape starts from."""
+        """The Hugging Face checkpoint that its conversion of a shape starts from, or the file whose weights stay."""
+        if self.precision == KEPT:
+            return self.cache / "models" / shape / f"llama.cpp-{READY_MADE}"
         if shape == "demo":
             return DEMO
         is_layer = shape in DEEP_SHAPES and self.runtime.deepen is not None

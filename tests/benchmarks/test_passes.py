@@ -25,13 +25,24 @@ def demo_contender(tmp_path: Path, demo_folder: Path) -> Contender:
 
 
 def test_a_kv_cache_is_part_of_a_package_and_a_setting_of_a_gguf_file() -> None:
-    found = {contender.name: contender for contender in pass_contenders(Path("cache"))}
+    found = {contender.name: contender for contender in pass_contenders(Path("cache"), "0.5b")}
     ours, theirs = found["reader-edge int8-kv-fp32"], found["llama.cpp q4_0 kv-q8_0"]
     command = export_command(Path("python"), Path("source"), Path("out"), ours.precision)
     assert command[-4:] == ["--precision", "int8", "--kv", "fp32"]
     assert ours.model("0.5b") == "cache/models/0.5b/reader-edge-int8-kv-fp32"
     assert theirs.model("0.5b") == f"{found['llama.cpp q4_0'].model('0.5b')}:kv-q8_0"
     assert "--kv" not in export_command(Path("python"), Path("source"), Path("out"), "int8-a16")
+
+
+def test_weights_are_kept_where_a_ready_made_file_has_them(tmp_path: Path) -> None:
+    def kept() -> list[Contender]:
+        return [each for each in pass_contenders(tmp_path, "real") if each.precision == "keep"]
+
+    assert not kept()
+    file = tmp_path / "models" / "real" / "llama.cpp-gguf"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert [each.source("real") for each in kept()] == [file]
 
 
 def test_passes_of_every_width_are_timed_behind_every_text_whoever_else_fails(
@@ -106,7 +117,7 @@ def test_a_deep_shape_is_made_of_one_layer_by_those_who_can_repeat_it(
         next(Path(part) for part in commands[-1] if part.endswith(".partial")).touch()
 
     monkeypatch.setattr("benchmarks.prepare.run", noted)
-    found = {contender.name: contender for contender in pass_contenders(tmp_path)}
+    found = {contender.name: contender for contender in pass_contenders(tmp_path, "qwen2.5-3b")}
     for name in ("llama.cpp q4_0", "llama.cpp q4_0 kv-q8_0", "onnxruntime-genai int4"):
         convert(found[name], "qwen2.5-3b")
     theirs, whole = commands  # one file for both caches
