@@ -23,7 +23,7 @@ from benchmarks.measuring import say
 from tests.export.gguf_models import build_source
 from tests.tiny_models import SPECIAL_TOKENS
 
-NUM_TEXTS, NUM_TOKENS = 24, 256  # held out: files, and tokens of each from its beginning
+_NUM_HELD_OUT, NUM_TOKENS = 24, 256  # files to measure on, and tokens of each from its beginning
 _NUM_CALIBRATION, _NUM_CHARACTERS = 24, 2000  # files to calibrate on, and characters of each
 _VOCAB_SIZE, _END = 2048, SPECIAL_TOKENS.index("<|eos|>")
 _STEPS, _WARM_UP, _ROWS, _RATE = 450, 30, 4, 2e-3
@@ -70,16 +70,16 @@ class Texts:
 
     @property
     def held_out(self) -> list[str]:
-        return self._all[:NUM_TEXTS]
+        return self._all[:_NUM_HELD_OUT]
 
     @property
     def calibration(self) -> str:
         """As many characters of each file as the export takes for a document."""
-        return "".join(text[:_NUM_CHARACTERS] for text in self._all[NUM_TEXTS : NUM_TEXTS + _NUM_CALIBRATION])
+        return "".join(text[:_NUM_CHARACTERS] for text in self._all[_NUM_HELD_OUT : _NUM_HELD_OUT + _NUM_CALIBRATION])
 
     @property
     def training(self) -> list[str]:
-        return self._all[NUM_TEXTS + _NUM_CALIBRATION :]
+        return self._all[_NUM_HELD_OUT + _NUM_CALIBRATION :]
 
 
 class TrainedModels:

@@ -91,6 +91,23 @@ def test_untied_embeddings_are_both_stored(precision: str, exported: Exported) -
     assert _vocabulary_matrices(exported("phi", precision, "exact")) == [(VOCAB_SIZE, 64)] * 2
 
 
+def test_large_numbers_of_an_embedding_do_not_take_the_steps_of_the_whole_row(tmp_path: Path) -> None:
+    source = build_tiny_model("phi", tmp_path / "source", hidden_size=128)
+    model = AutoModelForCausalLM.from_pretrained(source)
+    embedding = model.get_input_embeddings().weight.data
+    embedding[:, 64:] *= 50
+    model.save_pretrained(source)
+    export_model(source, tmp_path / "out", ExportOptions("int8"))
+    stored = ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers
+    integers, scales = (
+        next(value.const_value.numpy() for name, value in stored.items() if name.startswith(f"embedding.{kind}"))
+        for kind in ("int8", "scale")
+    )
+    blocks = embedding.numpy().reshape(VOCAB_SIZE, 2, 64)
+    errors = np.abs(integers.reshape(blocks.shape) * scales[..., None] - blocks).max(axis=2)
+    assert (errors <= 0.51 / 127 * np.abs(blocks).max(axis=2)).all()
+
+
 def test_each_step_in_precision_makes_the_weights_smaller(exported: Exported) -> None:
     sizes = [(exported("llama", precision, "exact") / WEIGHTS_NAME).stat().st_size for precision in ("fp32", "int8")]
     assert sizes[1] < 0.4 * sizes[0]
