@@ -15,6 +15,9 @@ namespace reader_edge {
 DECLARED(avx512_vnni)
 DECLARED(avx_vnni)
 DECLARED(avx2)
+#elif defined(__aarch64__)
+DECLARED(neon_dot)
+DECLARED(neon)
 #endif
 #undef DECLARED
 
@@ -28,6 +31,9 @@ const InstructionSet kSets[] = {
     {"avx512-vnni", has_avx512_vnni, &avx512_vnni::kernels_of_set},
     {"avx-vnni", has_avx_vnni, &avx_vnni::kernels_of_set},
     {"avx2", has_avx2, &avx2::kernels_of_set},
+#elif defined(__aarch64__)
+    {"neon-dot", has_neon_dot, &neon_dot::kernels_of_set},
+    {"neon", has_neon, &neon::kernels_of_set},
 #endif
 };
 

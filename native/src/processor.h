@@ -7,6 +7,9 @@ namespace reader_edge {
 bool has_avx512_vnni();
 bool has_avx_vnni();
 bool has_avx2();  // with FMA and fp16
+#elif defined(__aarch64__)
+bool has_neon();
+bool has_neon_dot();
 #endif
 
 }  // namespace reader_edge

@@ -57,7 +57,10 @@ class Region {
   }
 
  private:
-  std::size_t size_, mapped_size_ = 0, used_ = 0;
+  std::size_t size_, used_ = 0;
+#ifdef __linux__
+  std::size_t mapped_size_;
+#endif
   void* mapped_;
   std::int8_t* start_;
 };

@@ -73,8 +73,8 @@ inline Ints gathered_words(const std::int8_t* p, Ints offsets, Lanes lanes) {
 }
 
 inline int8x16_t low_bytes(Ints x) {
-  const auto words = [&](int i) { return vuzp1q_s16(vreinterpretq_s16_s32(x.v[i]), vreinterpretq_s16_s32(x.v[i + 1])); };
-  return vuzp1q_s8(vreinterpretq_s8_s16(words(0)), vreinterpretq_s8_s16(words(2)));
+  const auto words = [&](int i) { return vcombine_s16(vmovn_s32(x.v[i]), vmovn_s32(x.v[i + 1])); };
+  return vcombine_s8(vmovn_s16(words(0)), vmovn_s16(words(2)));
 }
 inline void store_low_bytes(void* p, Ints x) { vst1q_s8(static_cast<std::int8_t*>(p), low_bytes(x)); }
 inline void store_low_bytes(void* p, Ints x, Lanes lanes) {
@@ -89,37 +89,15 @@ inline void store_clamped_bytes(void* p, Ints x, Lanes lanes) {
   part.copy_to(p, lanes);
 }
 
-inline void transpose(Ints (&x)[kLanes]) {
-  Ints turned[kLanes];
-#pragma GCC unroll 4
-  for (int row = 0; row < 4; ++row) {
-#pragma GCC unroll 4
-    for (int q = 0; q < 4; ++q) {
-      const auto at = [&](int i) { return x[4 * row + i].v[q]; };
-      const auto wide = [](int32x4_t a) { return vreinterpretq_s64_s32(a); };
-      const int64x2_t a = wide(vtrn1q_s32(at(0), at(1))), b = wide(vtrn2q_s32(at(0), at(1)));
-      const int64x2_t c = wide(vtrn1q_s32(at(2), at(3))), d = wide(vtrn2q_s32(at(2), at(3)));
-      turned[4 * q].v[row] = vreinterpretq_s32_s64(vtrn1q_s64(a, c));
-      turned[4 * q + 1].v[row] = vreinterpretq_s32_s64(vtrn1q_s64(b, d));
-      turned[4 * q + 2].v[row] = vreinterpretq_s32_s64(vtrn2q_s64(a, c));
-      turned[4 * q + 3].v[row] = vreinterpretq_s32_s64(vtrn2q_s64(b, d));
-    }
-  }
-#pragma GCC unroll 16
-  for (std::size_t i = 0; i < kLanes; ++i) x[i] = turned[i];
-}
-
 inline Ints paired(Ints a, Ints b) {
   return each<Ints>([&](int i) { return vsliq_n_s32(a.v[i], b.v[i], 16); });
 }
 inline void add_pairs(Ints& sum, Ints a, Ints b) {
-  for (int i = 0; i < 4; ++i) {
+  sum = each<Ints>([&](int i) {
     const int16x8_t left = vreinterpretq_s16_s32(a.v[i]), right = vreinterpretq_s16_s32(b.v[i]);
     const int32x4_t low = vmull_s16(vget_low_s16(left), vget_low_s16(right));
-    sum.v[i] = vaddq_s32(sum.v[i], vpaddq_s32(low, vmull_high_s16(left, right)));
-  }
+    return vaddq_s32(sum.v[i], vpaddq_s32(low, vmull_high_s16(left, right)));
+  });
 }
 
 }  // namespace reader_edge::READER_EDGE_LANES
-
-#include "lanes/neon_bytes.h"

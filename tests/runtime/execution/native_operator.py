@@ -35,6 +35,7 @@ class Attention:
 
 EXACT, INTEGER, INT8_CACHE = Attention(False), Attention(True), Attention(True, "int8")
 EXACT_HALF, INTEGER_HALF = Attention(False, "float16"), Attention(True, "float16")
+FORMS = (EXACT, EXACT_HALF, INTEGER, INTEGER_HALF, INT8_CACHE)
 
 
 class Operator:
@@ -56,6 +57,11 @@ class Operator:
         for ours, theirs in zip(native, pure, strict=True):
             np.testing.assert_array_equal(ours.view(np.uint8), theirs.view(np.uint8))
         outputs: Sequence[Float32Array] = native
+        return outputs
+
+    def run_definition(self, feed: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Float32Array]:
+        """The outputs of the definition alone."""
+        outputs: Sequence[Float32Array] = self._sessions[0].run(None, dict(feed))
         return outputs
 
     def run_native(self, feed: Mapping[str, npt.NDArray[np.generic]]) -> Sequence[Float32Array]:

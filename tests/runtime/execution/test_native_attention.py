@@ -1,21 +1,18 @@
 """Native attention: the bits of its definition, at odd sizes and with extreme values, and the mean it should be."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import onnx_ir as ir
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.markers import MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.package.manifest import MASKED
+from tests.runtime.execution.attention_feeds import LARGEST_HALF, attention_feed, build_attention, cached_feed, halves
 from tests.runtime.execution.int8_rows import read_rows, rounded_rows, spread_key
 from tests.runtime.execution.native_operator import (
     EXACT,
     EXACT_HALF,
+    FORMS,
     INT8_CACHE,
     INTEGER,
     INTEGER_HALF,
@@ -25,8 +22,6 @@ from tests.runtime.execution.native_operator import (
 )
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
-FORMS = (EXACT, EXACT_HALF, INTEGER, INTEGER_HALF, INT8_CACHE)
-LARGEST_HALF = 65504
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -37,8 +32,8 @@ def test_attention_keeps_the_bits(head_size: int, group_size: int, past: int, fo
     attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
     rng = np.random.default_rng(head_size + group_size)
     for num_nodes in (1, 2, 5, 17):
-        feed = _attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size)
-        attention.check(**_cached(feed, form))
+        feed = attention_feed(rng, past, num_nodes, num_kv_heads, group_size, head_size)
+        attention.check(**cached_feed(feed, form))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -49,12 +44,12 @@ def test_attention_of_extreme_values_keeps_the_bits(form: Attention, tmp_path: P
     values = rng.standard_normal((1, 2, past + num_nodes, 64), np.float32)
     values[:, :, ::5] = 0
     values *= 10.0 ** rng.integers(-40, 30, (1, 2, past + num_nodes, 1))
-    feed = _attention_feed(rng, past, num_nodes, 2, 7, 64) | {"past_value": values.astype(np.float32)}
-    attention.check(**_cached(feed, form))
+    feed = attention_feed(rng, past, num_nodes, 2, 7, 64) | {"past_value": values.astype(np.float32)}
+    attention.check(**cached_feed(feed, form))
     zeros = {"value": np.zeros_like(feed["value"]), "past_value": np.zeros_like(values, np.float32)}
-    attention.check(**_cached(feed | zeros, form))
+    attention.check(**cached_feed(feed | zeros, form))
     peaked = {"query": np.full((1, 14, num_nodes, 64), 300, np.float32)}  # all weight on few rows
-    attention.check(**_cached(feed | peaked, form))
+    attention.check(**cached_feed(feed | peaked, form))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +60,8 @@ def test_attention_of_extreme_values_keeps_the_bits(form: Attention, tmp_path: P
 def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: float, tmp_path: Path) -> None:
     past, num_nodes, num_kv_heads, group_size, head_size = 1000, 5, 2, 7, 64
     attention = _attention(tmp_path, head_size, num_kv_heads, group_size, form)
-    feed = _attention_feed(np.random.default_rng(1), past, num_nodes, num_kv_heads, group_size, head_size)
-    output = attention.check(**_cached(feed, form))[0]
+    feed = attention_feed(np.random.default_rng(1), past, num_nodes, num_kv_heads, group_size, head_size)
+    output = attention.check(**cached_feed(feed, form))[0]
     keys, values = (
         np.concatenate([feed[f"past_{name}"][:, :, :past], feed[name]], axis=2).astype(np.float64)
         for name in ("key", "value")
@@ -84,105 +79,52 @@ def test_attention_is_the_softmax_mean_of_the_values(form: Attention, limit: flo
 def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, form: Attention, tmp_path: Path) -> None:
     attention = _attention(tmp_path, 64, 1, 2, form)
     rng = np.random.default_rng(num_nodes)
-    feeds = [_attention_feed(rng, past, num_nodes, 1, 2, 64) for past in (1500, 200)]
+    feeds = [attention_feed(rng, past, num_nodes, 1, 2, 64) for past in (1500, 200)]
     visible = 1500 + num_nodes
     feeds[1]["mask"] = np.pad(feeds[1]["mask"], ((0, 0), (0, 0), (0, 0), (0, 1300)), constant_values=MASKED)
     for name in ("past_key", "past_value"):
         feeds[1][name] = np.pad(feeds[1][name], ((0, 0), (0, 0), (0, 1300), (0, 0)))
     feed = {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
     assert feed["mask"].shape == (2, 1, num_nodes, visible)
-    attention.check(**_cached(feed, form))
+    attention.check(**cached_feed(feed, form))
 
 
 @pytest.mark.parametrize("head_size", [8, 64, 80, 136])
 def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp_path: Path) -> None:
     attention = _attention(tmp_path, head_size, 2, 2, INT8_CACHE)
     rng = np.random.default_rng(head_size)
-    feed = _attention_feed(rng, 3, 20, 2, 2, head_size)
+    feed = attention_feed(rng, 3, 20, 2, 2, head_size)
     scales = 10.0 ** rng.uniform(-40, 29, (1, 2, 20, 1))
     key, value = ((feed[name].astype(np.float64) * scales).astype(np.float32) for name in ("key", "value"))
     value[:, :, 3] = 0
     value[:, :, 4, 0] = 1024  # a power of two is its own magnitude
     value[:, :, 4, 1:] = 0
-    _, keys, values = attention.check(**_cached(feed | {"key": key, "value": value}, INT8_CACHE))
+    _, keys, values = attention.check(**cached_feed(feed | {"key": key, "value": value}, INT8_CACHE))
     np.testing.assert_array_equal(values[:, :, 3:], rounded_rows(value))
     for rows, numbers in ((keys.astype(np.int8), spread_key(key)), (values.astype(np.int8), value)):
         top = np.abs(numbers).max(axis=-1, keepdims=True)
         assert (np.abs(read_rows(rows[:, :, 3:]) - numbers) <= top * (65 / 64 / 254 * 1.001) + 1e-30).all()
 
 
-def test_rows_of_an_fp16_cache_are_the_nearest_halves(tmp_path: Path) -> None:
+def test_rows_of_an_fp16_cache_are_the_nearesthalves(tmp_path: Path) -> None:
     attention = _attention(tmp_path, 80, 2, 2, EXACT_HALF)
     rng = np.random.default_rng(0)
-    feed = _attention_feed(rng, 3, 20, 2, 2, 80)
+    feed = attention_feed(rng, 3, 20, 2, 2, 80)
     scales = 10.0 ** rng.uniform(-9, 6, (1, 2, 20, 1))
     key, value = ((feed[name].astype(np.float64) * scales).astype(np.float32) for name in ("key", "value"))
-    _, keys, values = attention.check(**_cached(feed | {"key": key, "value": value}, EXACT_HALF))
+    _, keys, values = attention.check(**cached_feed(feed | {"key": key, "value": value}, EXACT_HALF))
     assert np.abs(key).max() > LARGEST_HALF
     for rows, numbers in ((keys, key), (values, value)):
-        np.testing.assert_array_equal(rows[:, :, 3:], _halves(numbers))
+        np.testing.assert_array_equal(rows[:, :, 3:], halves(numbers))
 
 
 def test_masks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
     attention = _attention(tmp_path, 16, 2, 2, EXACT)
-    feed = _attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16)
+    feed = attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16)
     for mask in (feed["mask"][:, :, :2], feed["mask"][..., :0], np.zeros((1, 1, 3, 99), np.float32)):
         with pytest.raises(Fail, match="attention: sizes"):
             attention.run_native(feed | {"mask": mask})
 
 
 def _attention(folder: Path, head_size: int, num_kv_heads: int, group_size: int, form: Attention) -> Operator:
-    num_heads = num_kv_heads * group_size
-    new, rows = ("B", num_kv_heads, "N", head_size), ("B", num_kv_heads, "S", head_size)
-    inputs: dict[str, Sequence[int | str]] = {
-        "query": ("B", num_heads, "N", head_size),
-        "key": new,
-        "value": new,
-        "past_key": rows,
-        "past_value": rows,
-        "write_pos": ("B",),
-        "mask": ("B", 1, "N", "M"),
-    }
-    attributes = {
-        "scale": 1.1 * head_size**-0.5,  # no power of two, by which any order of factors gives the same bits
-        "softcap": 0.0,
-        "num_heads": num_heads,
-        "kv_heads": num_kv_heads,
-        "head_dim": head_size,
-    }
-
-    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        return editor.op_multi(TREE_ATTENTION, values, 3, attributes, domain=MARKER_DOMAIN)
-
-    return Operator(folder, inputs, build, form)
-
-
-def _attention_feed(
-    rng: np.random.Generator, past: int, num_nodes: int, num_kv_heads: int, group_size: int, head_size: int
-) -> dict[str, npt.NDArray[np.generic]]:
-    """A chain of nodes behind `past` random rows."""
-    new, rows = ((1, num_kv_heads, count, head_size) for count in (num_nodes, past + num_nodes))
-    mask = np.where(np.tri(num_nodes, past + num_nodes, past, dtype=bool), 0, MASKED).astype(np.float32)
-    return {
-        "query": rng.standard_normal((1, num_kv_heads * group_size, num_nodes, head_size), np.float32),
-        "key": rng.standard_normal(new, np.float32),
-        "value": rng.standard_normal(new, np.float32),
-        "past_key": rng.standard_normal(rows, np.float32),
-        "past_value": rng.standard_normal(rows, np.float32),
-        "write_pos": np.array([past]),
-        "mask": mask[None, None],
-    }
-
-
-def _cached(feed: dict[str, npt.NDArray[np.generic]], form: Attention) -> dict[str, npt.NDArray[np.generic]]:
-    """The feed with its past as the cache holds it; keys are written turned, with signs, as the exporter draws them."""
-    if form.kv_dtype == "float32":
-        return feed
-    key, value = feed["past_key"].astype(np.float32), feed["past_value"].astype(np.float32)
-    if form.kv_dtype == "float16":
-        return feed | {"past_key": _halves(key), "past_value": _halves(value)}
-    return feed | {"past_key": rounded_rows(spread_key(key)), "past_value": rounded_rows(value)}
-
-
-def _halves(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    return np.clip(numbers, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    return Operator(folder, *build_attention(head_size, num_kv_heads, group_size), form)

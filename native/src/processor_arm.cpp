@@ -1,0 +1,37 @@
+// What the system says of an ARM processor: on Linux two words of the auxiliary vector, on macOS a name for each feature.
+// Elsewhere nothing is asked: ARMv8's own instructions serve.
+#if defined(__aarch64__)
+#include "processor.h"
+
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+
+#include <cstddef>
+#endif
+
+namespace reader_edge {
+
+#if defined(__linux__)
+
+bool has_neon_dot() { return (getauxval(AT_HWCAP) >> 20 & 1) != 0; }  // HWCAP_ASIMDDP
+
+#elif defined(__APPLE__)
+
+bool has_neon_dot() {
+  int value = 0;
+  std::size_t size = sizeof value;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &value, &size, nullptr, 0) == 0 && value != 0;
+}
+
+#else
+
+bool has_neon_dot() { return false; }
+
+#endif
+
+bool has_neon() { return true; }
+
+}  // namespace reader_edge
+#endif

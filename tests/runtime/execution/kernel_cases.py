@@ -1,0 +1,152 @@
+"""What every native kernel is to compute, in a folder for scripts/check_kernels, which runs in an emulator too.
+
+    python -m tests.runtime.execution.kernel_cases FOLDER
+
+A case is a graph of kernels, its inputs at the widest and what its definitions make of them here; GGUF products, whose
+kernels have bits of their own, as the kernels of this processor have them.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.block_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.block_types import BLOCK_TYPES
+from reader_edge_export.gguf_linear import gguf_linear, store_blocks
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
+from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_export.sources.gguf.blocks import blocks_of
+from tests.gguf_files import random_rows
+from tests.runtime.execution.attention_feeds import attention_feed, build_attention, cached_feed
+from tests.runtime.execution.native_operator import EXACT, FORMS, Attention, Build, Operator
+
+Array = npt.NDArray[np.generic]
+Growth = Mapping[int, int]  # axes that grow with the width: a size is the width and so much more
+
+WIDEST = 64
+_NODES: Growth = {1: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph: the sizes of its inputs by name, what builds it, and what it is fed."""
+
+    name: str
+    sizes: Mapping[str, Sequence[int | str]]
+    build: Build
+    feed: Mapping[str, Array]
+    inputs: Mapping[str, Growth]
+    outputs: Sequence[Growth]
+    attention: Attention = EXACT
+    has_own_bits: bool = False
+
+    def write(self, folder: Path) -> None:
+        """The case in a folder of its own."""
+        folder.mkdir(parents=True)
+        operator = Operator(folder, self.sizes, self.build, self.attention)
+        run = operator.run_native if self.has_own_bits else operator.run_definition
+        np.savez(folder / "feed.npz", allow_pickle=False, **dict(self.feed))
+        np.savez(folder / "expected.npz", *run(self.feed))
+        growth = {"inputs": self.inputs, "outputs": self.outputs}
+        (folder / "growth.json").write_text(json.dumps(growth), encoding="utf-8")
+        (folder / "pure.onnx").unlink()
+
+
+def write_cases(folder: Path) -> None:
+    """Every case in a folder of its own."""
+    for case in cases():
+        case.write(folder / case.name)
+
+
+def cases() -> Iterator[Case]:
+    """One for each kernel and shape."""
+    rng = np.random.default_rng(0)
+    for num_inputs, num_outputs in ((37, 5), (576, 40), (1536, 33)):
+        for num_planes in (1, 2):
+            build = _int8(num_inputs, num_outputs, num_planes, rng)
+            yield _product(f"int8-{num_planes}-{num_inputs}", num_inputs, build)
+        yield _product(f"int4-{num_inputs}", num_inputs, _int4(num_inputs, num_outputs, rng))
+    for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
+        yield _product(f"keep-{name}", 768, _keep(name, 768, 40, rng), has_own_bits=True)
+    yield _product("swiglu", 2 * 100, lambda editor, values: [swiglu(editor, values[0])])
+    yield _rotary(rng)
+    for form in FORMS:
+        for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
+            yield _attention(form, past, head_size, group_size, rng)
+
+
+def _product(name: str, num_inputs: int, build: Build, has_own_bits: bool = False) -> Case:
+    rows = np.random.default_rng(num_inputs).standard_normal((2, WIDEST, num_inputs), np.float32)
+    rows[0, 0] = 0
+    rows[1, ::7] *= np.float32(1e-12)
+    rows[1, 1::7, 0] *= np.float32(1e4)
+    sizes: dict[str, Sequence[int | str]] = {"rows": ("B", "N", num_inputs)}
+    return Case(name, sizes, build, {"rows": rows}, {"rows": _NODES}, [_NODES], has_own_bits=has_own_bits)
+
+
+def _int8(num_inputs: int, num_outputs: int, num_planes: int, rng: np.random.Generator) -> Build:
+    values = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
+    arrays = (values, rng.random(num_outputs, np.float32), *_spread(num_inputs, rng))
+
+    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
+        return [spread_row_linear(editor, inputs[0], matrix, None, num_planes)]
+
+    return build
+
+
+def _int4(num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
+    num_blocks = -(-num_inputs // 32)
+    values = rng.integers(0, 256, (num_outputs, num_blocks, 16)).astype(np.uint8)
+    block_scales = rng.integers(-15, 16, (num_outputs, num_blocks)).astype(np.int8)
+    arrays = (values, block_scales, rng.random(num_outputs, np.float32), *_spread(num_inputs, rng))
+
+    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        blocks = BlockMatrix(*(editor.constant(array, "constant") for array in arrays))
+        return [spread_block_linear(editor, inputs[0], blocks, None)]
+
+    return build
+
+
+def _spread(num_inputs: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    return rng.standard_normal(num_inputs, np.float32), hadamard(block_size(num_inputs))
+
+
+def _keep(name: str, num_inputs: int, num_outputs: int, rng: np.random.Generator) -> Build:
+    rows = random_rows(gguf.GGMLQuantizationType[name], (num_outputs, num_inputs), rng)
+    blocks = blocks_of(BLOCK_TYPES[name], rows)
+    return lambda editor, inputs: [gguf_linear(editor, inputs[0], store_blocks(editor, blocks, "matrix"))]
+
+
+def _rotary(rng: np.random.Generator) -> Case:
+    widths = {"qkv": (14 + 2 * 2) * 64, "cosines": 32, "sines": 32}
+    feed = {name: rng.standard_normal((1, WIDEST, width), np.float32) for name, width in widths.items()}
+    sizes: dict[str, Sequence[int | str]] = {name: ("B", "N", width) for name, width in widths.items()}
+
+    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return rotary_heads(editor, values[0], values[1], values[2], 14, 2)
+
+    return Case("rotary", sizes, build, feed, dict.fromkeys(widths, _NODES), [{2: 0}] * 3)
+
+
+def _attention(form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator) -> Case:
+    sizes, build = build_attention(head_size, 2, group_size)
+    feed = cached_feed(attention_feed(rng, past, WIDEST, 2, group_size, head_size), form)
+    new: Growth = {2: 0}
+    inputs: dict[str, Growth] = dict.fromkeys(("query", "key", "value"), new)
+    inputs["mask"] = {2: 0, 3: past}
+    cache: Growth = {2: past}
+    name = f"attention-{'integer' if form.is_quantized else 'exact'}-{form.kv_dtype}-{past}-{head_size}"
+    return Case(name, sizes, build, feed, inputs, [new, cache, cache], form)
+
+
+if __name__ == "__main__":
+    write_cases(Path(sys.argv[1]))
