@@ -99,10 +99,11 @@ void GgufProduct::compute(KernelCall& call) const {
   const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_inputs,
                        kernels().gguf.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
   const GgufRows all = rounded(call, rows.data, tasks);
+  const auto multiply = kernels().gguf.multiply_panel;
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const GgufRows group = all.from(first_row, count);
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t panel = first; panel < last; ++panel) kernels().gguf.multiply_panel(group, weight_, panel, outputs);
+    for (std::size_t panel = first; panel < last; ++panel) multiply(group, weight_, panel, outputs);
   });
 }
 

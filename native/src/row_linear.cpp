@@ -77,11 +77,12 @@ void RowProduct::compute(KernelCall& call) const {
   const RowTasks tasks{num_rows,  num_inputs,           num_outputs,           row_bytes,
                        kernels().rows.tile_rows, weight_.num_blocks(), weight_.block_bytes()};
   const QuantizedRows all = quantized(call, rows.data, tasks);
+  const auto multiply = kernels().rows.multiply_block;
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row, count,
                               num_planes_};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t block = first; block < last; ++block) kernels().rows.multiply_block(group, weight_, block, scales_.data(), outputs);
+    for (std::size_t block = first; block < last; ++block) multiply(group, weight_, block, scales_.data(), outputs);
     if (bias_ != nullptr) {
       add_bias(bias_, first * kBlockOutputs, std::min(last * kBlockOutputs, num_outputs), count, outputs, num_outputs);
     }
