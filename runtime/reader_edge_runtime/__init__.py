@@ -3,7 +3,14 @@
 from typing import TYPE_CHECKING
 
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
+from reader_edge_runtime.config import (
+    DraftConfig,
+    EngineConfig,
+    GenerationConfig,
+    Grammar,
+    SamplingConfig,
+    ServingConfig,
+)
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.stats import GenerationStats
@@ -21,6 +28,7 @@ __all__ = [
     "GenerationConfig",
     "GenerationResult",
     "GenerationStats",
+    "Grammar",
     "Message",
     "ReaderEdgeError",
     "SamplingConfig",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.package.manifest import Manifest
@@ -63,9 +64,14 @@ class Answer:
     """A request, and its text beside its tokens. Raises PromptError or ConfigError for what can be no request."""
 
     def __init__(
-        self, prompt_token_ids: Sequence[int], config: GenerationConfig, manifest: Manifest, tokenizer: Tokenizer
+        self,
+        prompt_token_ids: Sequence[int],
+        config: GenerationConfig,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        constraint: Constraint | None = None,
     ) -> None:
-        self.request = Request(prompt_token_ids, config, manifest, self._push)
+        self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop)
         self._num_taken = 0
 

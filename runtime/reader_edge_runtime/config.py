@@ -3,6 +3,7 @@
 Numbers of numpy are taken, and kept as Python's.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -27,6 +28,8 @@ class Range:
 _Number = TypeVar("_Number", int, float)
 _TOKEN_IDS = Range(0, 2**31 - 1)
 _BIASES = Range(-10_000, 10_000)
+_GRAMMARS = ("json_schema", "regex", "choice", "lark")
+_MAX_GRAMMAR = 1 << 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,28 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer may be. Needs the extra "grammar".
+
+    Take none from strangers: a regular expression can be made to take minutes, and all requests wait for it.
+
+    kind: what `text` is: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts, one of
+        which is the answer), or "lark" (llguidance's form of Lark grammars).
+    """
+
+    kind: str
+    text: str
+
+    def __post_init__(self) -> None:
+        _require(self.kind in _GRAMMARS, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
+        _require(isinstance(self.text, str), "text", self.text, "a text")
+        num_characters = len(self.text)
+        _require(num_characters <= _MAX_GRAMMAR, "text", f"{num_characters} characters", f"{_MAX_GRAMMAR} at most")
+        if self.kind == "choice":
+            _require(_is_choice(self.text), "text", self.text[:80], "a JSON list of texts that are not empty")
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationConfig:
     """One request.
 
@@ -125,6 +150,7 @@ class GenerationConfig:
     sampling: how tokens are chosen.
     stop: strings that end the answer; the text ends before the first of them.
     stop_token_ids: token ids that end the answer besides the model's own end tokens.
+    grammar: what the answer must be; None for anything.
     ignores_eos: go on past the model's end tokens (for measuring).
     is_drafted: False decodes plainly: every draft tree has one node.
     wants_logprobs: keep the log-probability of each token, as the target gives it at temperature 1, and those of the
@@ -136,6 +162,7 @@ class GenerationConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
     ignores_eos: bool = False
     is_drafted: bool = True
     wants_logprobs: bool = False
@@ -145,6 +172,7 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         _check(self)
         _require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
+        _require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         stop, ids = self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)
@@ -169,6 +197,14 @@ class ServingConfig:
 
     def __post_init__(self) -> None:
         _check(self)
+
+
+def _is_choice(text: str) -> bool:
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(choices, list) and bool(choices) and all(isinstance(each, str) and each for each in choices)
 
 
 def _check(config: Any) -> None:

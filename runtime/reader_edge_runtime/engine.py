@@ -5,7 +5,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
@@ -19,6 +20,9 @@ from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
 Prompt = str | Sequence[Message]
 Encodable = Prompt | Sequence[int]
@@ -131,9 +135,20 @@ class Engine:
         return self._chunks(self.answer(prompt, config))
 
     def answer(self, prompt: Encodable, config: GenerationConfig | None = None) -> Answer:
-        """A prompt as an answer to come, for whoever drives the decoder himself. Raises PromptError or ConfigError."""
+        """A prompt as an answer to come, for whoever drives the decoder himself.
+
+        Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
+        """
         config = _given(config, GenerationConfig, "config")
-        return Answer(self.encode_prompt(prompt), config, self.package.manifest, self.tokenizer)
+        constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
+        return Answer(self.encode_prompt(prompt), config, self.package.manifest, self.tokenizer, constraint)
+
+    @cached_property
+    def _grammars(self) -> "Grammars":
+        from reader_edge_runtime.decoding.choosing.grammar import Grammars
+
+        manifest = self.package.manifest
+        return Grammars(self.tokenizer.to_json(), manifest.vocab_size, manifest.eos_token_ids)
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""

@@ -28,7 +28,8 @@ class Request:
     max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     logprobs: of each token of the answer, where the config wants them.
-    finish_reason: None while it runs; "stop" after an end token or stop string, "length" at max_tokens, "context" at
+    finish_reason: None while it runs; "stop" after an end token, a stop string or a
+        constraint's end, "length" at max_tokens, "context" at
         the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
     error: what failed.
     """
@@ -113,7 +114,9 @@ class Request:
         """Add one token to the answer; True when it is the last."""
         self.token_ids.append(token_id)
         self.stats.num_tokens += 1
-        if token_id in self._stop_token_ids or (self._is_stop is not None and self._is_stop(token_id)):
+        is_stopped = self._is_stop is not None and self._is_stop(token_id)  # told every token
+        is_over = self.constraint is not None and self.constraint.is_over
+        if is_stopped or is_over or token_id in self._stop_token_ids:
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.max_length:
             is_full = self.num_output_tokens < self.config.max_tokens

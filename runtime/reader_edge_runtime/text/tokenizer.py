@@ -95,6 +95,10 @@ class Tokenizer:
             digest.update(f"{token_id} {token!r}\n".encode())
         return digest.hexdigest()
 
+    def to_json(self) -> str:
+        """The tokenizer in the form of tokenizer.json."""
+        return str(self._fast.to_str())
+
     @property
     def has_chat_template(self) -> bool:
         return self._chat_template is not None

@@ -22,6 +22,8 @@ class Cycle:
     def __init__(self, last: int) -> None:
         self._last = last
 
+    is_over = False
+
     def _next(self, last: int, before: int) -> set[int]:
         if last == 3:
             return {4}

@@ -17,6 +17,10 @@ _SOURCE = "constraint"
 class Constraint(Protocol):
     """Which tokens one request may say next; it follows the answer token by token."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may come next but an end."""
+
     def mask(self) -> npt.NDArray[np.bool_]:
         """(V,): the tokens that may come next; at least one."""
 
