@@ -14,6 +14,8 @@ from reader_edge_runtime.engine import Encodable, Engine
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.worker import Worker
 
+_LEFT_WAIT_S = 2.0  # for the thread of an engine that was left without `close`
+
 
 class AsyncEngine:
     """An engine that many tasks use at once, of any event loop in any thread. Each answer is what it would be alone.
@@ -29,7 +31,8 @@ class AsyncEngine:
         engine.calibrate_batches()
         self.engine = engine
         self._worker = Worker(engine, config or ServingConfig())
-        weakref.finalize(self, self._worker.close, True)
+        # The garbage collector may run this in a thread that holds what the worker waits for.
+        weakref.finalize(self, self._worker.close, True, _LEFT_WAIT_S)
 
     @classmethod
     def load(

@@ -54,15 +54,18 @@ class Worker:
         """Give a request up before the next step."""
         self._engine.withdraw(request)
 
-    def close(self, cancels: bool) -> None:
-        """Take no more answers, wait until the others have ended, or cancel those, and end the thread."""
+    def close(self, cancels: bool, max_wait_s: float | None = None) -> None:
+        """Take no more answers, wait until the others have ended, or cancel those, and end the thread.
+
+        max_wait_s: for that end; None for as long as it takes.
+        """
         with self._changed:
             self._is_closed = True
             if cancels:
                 self._engine.withdraw(*[answer.request for answer in self._answers])
             self._changed.notify()
         if threading.current_thread() is not self._thread:  # where the garbage collector may run this
-            self._thread.join()
+            self._thread.join(max_wait_s)
 
     def _run(self) -> None:
         while (arrived := self._wait()) is not None:

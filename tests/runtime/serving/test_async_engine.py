@@ -249,6 +249,13 @@ def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_an
     assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
 
 
+def test_an_engine_left_amid_other_work_on_its_decoder_holds_nobody_up(engine: Engine) -> None:
+    served = [AsyncEngine(engine)]
+    with engine.working():  # as where the garbage collector runs amid a step
+        served.clear()
+    assert engine.generate("# tar", GREEDY).finish_reason == "length"
+
+
 def test_an_engine_that_nobody_holds_any_more_ends_its_thread(engine: Engine) -> None:
     before = threading.active_count()
     served = AsyncEngine(engine)
