@@ -1,10 +1,11 @@
 """Refusals and failures in OpenAI's shape."""
 
+import json
 import logging
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from reader_edge_runtime.errors import (
     BusyError,
@@ -33,9 +34,10 @@ class ApiError(ReaderEdgeError):
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
+    def response(self) -> Response:
         headers = {"Retry-After": "1"} if self.status in (429, 503) else None
-        return JSONResponse(self.fields, self.status, headers)
+        body = json.dumps(self.fields)  # in ASCII: names from a request may hold halves of characters
+        return Response(body, self.status, headers, "application/json")
 
 
 def api_error(error: Exception) -> ApiError:
@@ -57,7 +59,7 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, "The server failed to answer; its log tells why.", code="internal_error")
 
 
-async def error_response(request: Request, error: Exception) -> JSONResponse:
+async def error_response(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything that a route raises."""
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         return ApiError(error.status_code, f"There is no {request.method} {request.url.path} here.").response()

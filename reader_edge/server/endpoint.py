@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from reader_edge.server.answers import Answers
@@ -42,7 +42,7 @@ class Endpoint:
                 events = self._events(question, answers)
                 return EventStream(await unless_left(request.receive, anext(events)), events)
             results = await unless_left(request.receive, answers.whole())
-        except LeftError:
+        except (LeftError, ClientDisconnect):
             return Response(status_code=_LEFT_STATUS)
         except Exception as error:
             return api_error(error).response()

@@ -1,11 +1,14 @@
 """The fields of a request's JSON object, each taken once: what nobody takes is refused."""
 
+import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
 from reader_edge.server.api_error import ApiError
 
 Kind = TypeVar("Kind")
+
+_MAX_FLOAT = int(sys.float_info.max)  # a whole number beyond it is no number to count with
 
 # Told for other systems' sake, and without effect on an answer.
 _IGNORED = frozenset(
@@ -50,7 +53,7 @@ class Fields:
         value = self.take(name)
         if value is None:
             return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_FLOAT:
             return kind(value)  # type: ignore[call-arg]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ApiError(400, f"'{name}' must be {words}.", name, "invalid_type")
@@ -73,4 +76,4 @@ class Fields:
                 continue
             if name in _NEUTRAL:
                 raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")
-            raise ApiError(400, f"There is no field {name!r:.60}: leave it out.", f"{name:.60}", "unknown_parameter")
+            raise ApiError(400, f"There is no field {name!r:.60}: leave it out.", name[:60], "unknown_parameter")

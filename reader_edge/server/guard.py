@@ -12,6 +12,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError
 
+MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health",)
 _MIN_KEY_BYTES, _MAX_FILE_BYTES = 16, 1 << 20
 
@@ -32,6 +33,8 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> ApiError | None:
+        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
+            return ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may have.")
         if not self._digests:
             # A page of another site may give its own name this machine's address, but not change its name.
             host = headers.get("host", "")

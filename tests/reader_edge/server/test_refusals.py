@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"temperature": "hot"}, "a number"),
         ({"temperature": -1}, "temperature is -1"),
         ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": 10**400}, "'temperature' must be a number"),
         ({"top_p": 0}, "top_p is 0"),
         ({"n": 0}, "1 to 16 answers"),
         ({"n": 17}, "1 to 16 answers"),
@@ -65,6 +66,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"suffix": "end"}, "'suffix' is not supported"),
         ({"frequency_penalty": 1.5}, "'frequency_penalty' is not supported"),
         ({"made_up": 1}, "no field 'made_up'"),
+        ({"half a character \ud800": 1}, "no field 'half"),
     ],
 )
 def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
@@ -192,6 +194,37 @@ def test_without_keys_other_names_of_this_machine_get_nothing(served: Served) ->
         assert_refused(served.get("/v1/models", headers={"Host": host}), 403)
     for host in ("localhost", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
         assert served.get("/v1/models", headers={"Host": host}).status_code == 200
+
+
+def test_headers_of_any_number_are_bounded_also_where_they_come_at_once(served: Served) -> None:
+    assert_refused(served.get("/v1/models", headers={"X": "a" * 20_000}), 431, "16384 bytes")
+    assert_refused(served.get("/v1/models", headers={f"X-{number}": "a" for number in range(5000)}), 431)
+
+
+def test_a_client_that_hangs_up_amid_its_body_is_no_fault_of_ours(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+    }
+    messages: Iterator[MutableMapping[str, Any]] = iter(
+        [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    )
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return next(messages)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(served.app(scope, receive, send))
+    assert sent[0]["status"] == 499
+    assert not caplog.records
 
 
 def test_which_hosts_are_this_machine_alone() -> None:

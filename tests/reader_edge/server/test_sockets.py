@@ -1,5 +1,6 @@
 """The command over real sockets: what the official client meets, who leaves, and an end without a cut answer."""
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from reader_edge.server import listening
 from tests.reader_edge.package_copy import PackageCopy
 
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
@@ -121,6 +123,17 @@ def test_told_to_end_it_finishes_the_answers_that_run_and_takes_no_more(server: 
     server.process.wait(timeout=MAX_SECONDS)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", server.port))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system knows no such limit")
+def test_a_client_that_reads_nothing_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_UNREAD_S", 1)
+    with listening.open_socket("127.0.0.1", 0) as place, socket.create_connection(place.getsockname()):
+        connection, _ = place.accept()
+        connection.settimeout(MAX_SECONDS)
+        with connection, pytest.raises(TimeoutError) as caught:
+            connection.sendall(bytes(1 << 26))
+        assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_a_header_without_end_is_refused(server: ServerProcess) -> None:
