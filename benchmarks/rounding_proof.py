@@ -41,7 +41,8 @@ def main() -> None:
     llama_cpp = next(c for c in contenders(options.cache.resolve()) if c.name == "llama.cpp f32")
     install(llama_cpp)
     models = TrainedModels(options.cache / "trained", Texts.of_this_python())
-    header = ["model", "llama.cpp q8_0", *(f"{precision}, KV {kv}" for precision, kv in PRECISIONS)]
+    theirs = [f"llama.cpp q8_0, KV {kv}" for kv in ("fp16", "q8_0")]
+    header = ["model", *theirs, *(f"{precision}, KV {kv}" for precision, kv in PRECISIONS)]
     with quiet_libraries(), tempfile.TemporaryDirectory(dir=options.cache) as folder:
         proof = RoundingProof(llama_cpp, models, options.outliers, Path(folder))
         print("\n".join(table(header, map(proof.row, options.only.split(",")))))
@@ -62,7 +63,7 @@ class RoundingProof:
         model, source = self._models.load(model_type)
         enlarge_outliers(model, self._outliers)
         file = write_model(model, source, self._folder / f"{model_type}-f32.gguf")
-        strayed = [self._kl_of_llama_cpp(file)]
+        strayed = self._kls_of_llama_cpp(file)
         expected = [chain_logits(model, token_ids).numpy() for token_ids in self._models.held_out]
         for precision, kv in PRECISIONS:
             out = self._folder / f"{model_type}-{precision}-{kv}"
@@ -72,14 +73,20 @@ class RoundingProof:
         say(f"{model_type}: {strayed}")
         return [model_type, *(f"{each:.2g}" for each in strayed)]
 
-    def _kl_of_llama_cpp(self, file: Path) -> float:
-        """Of its Q8_0 form against the same file in fp32; its functions differ from ours in their last bits."""
+    def _kls_of_llama_cpp(self, file: Path) -> list[float]:
+        """Of its Q8_0 form, with its KV cache in fp16 and in Q8_0, against the same file in fp32.
+
+        Its functions differ from ours in their last bits, so the reference is its own.
+        """
         rounded = file.with_name(file.name.replace("f32", "q8_0"))
         run([self._llama_cpp.python, ROOT / "benchmarks" / "gguf_converter.py", file, rounded, "q8_0"], file.parent, {})
         with llama_cpp_scorer(self._llama_cpp, file, 2 * NUM_TOKENS) as score:
             expected = list(self._logits(score))
-        with llama_cpp_scorer(self._llama_cpp, rounded, 2 * NUM_TOKENS) as score:
-            return _mean_kl(expected, self._logits(score))
+        strayed = []
+        for is_cache_rounded in (False, True):
+            with llama_cpp_scorer(self._llama_cpp, rounded, 2 * NUM_TOKENS, is_cache_rounded) as score:
+                strayed.append(_mean_kl(expected, self._logits(score)))
+        return strayed
 
     def _logits(self, score: Scorer) -> Iterator[np.ndarray]:
         return map(score, self._models.held_out)

@@ -42,8 +42,13 @@ def package_scorer(folder: Path) -> Iterator[Scorer]:
 
 
 @contextmanager
-def llama_cpp_scorer(llama_cpp: Contender, file: Path, max_length: int) -> Iterator[Scorer]:
-    """A GGUF file in llama.cpp's environment, for texts of up to `max_length` tokens; fp32 files keep an fp32 cache."""
+def llama_cpp_scorer(
+    llama_cpp: Contender, file: Path, max_length: int, is_cache_rounded: bool = False
+) -> Iterator[Scorer]:
+    """A GGUF file in llama.cpp's environment, for texts of up to `max_length` tokens.
+
+    fp32 files keep an fp32 cache, others one of fp16, or of Q8_0 where it is rounded.
+    """
     log, logits = file.with_suffix(".log"), file.with_suffix(".npy")
     worker = WorkerProcess(llama_cpp.python, "llama_cpp_logits_worker.py", log, llama_cpp.environment)
 
@@ -53,7 +58,7 @@ def llama_cpp_scorer(llama_cpp: Contender, file: Path, max_length: int) -> Itera
         return scored
 
     try:
-        worker.ask("load", model=str(file), threads=THREADS, max_length=max_length)
+        worker.ask("load", model=str(file), threads=THREADS, max_length=max_length, is_cache_rounded=is_cache_rounded)
         yield score
     finally:
         worker.close()
