@@ -30,8 +30,10 @@ class Worker:
 
     @property
     def num_running(self) -> int:
-        """Requests that own a slot."""
-        return len(self._engine.decoder.running)
+        """Requests that own a slot; not those that others ask of the same engine."""
+        with self._changed:
+            own = {answer.request for answer in self._answers}
+        return sum(request in own for request in list(self._engine.decoder.running))
 
     @property
     def num_waiting(self) -> int:

@@ -146,6 +146,15 @@ def test_more_than_may_wait_are_refused_at_once(engine: Engine) -> None:
     assert served.num_running == served.num_waiting == 0
 
 
+def test_requests_that_others_ask_of_the_same_engine_are_not_counted(engine: Engine, served: AsyncEngine) -> None:
+    with engine.working() as decoder:
+        request = decoder.submit([1, 2, 3], GREEDY)
+        decoder.step()
+        assert decoder.running == [request]
+        assert served.num_running == served.num_waiting == 0
+        decoder.cancel(request)
+
+
 def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
 
