@@ -58,7 +58,9 @@ def llama_cpp_scorer(
         return scored
 
     try:
-        worker.ask("load", model=str(file), threads=THREADS, max_length=max_length, is_cache_rounded=is_cache_rounded)
+        worker.ask(
+            "load", model=f"{file}:kv-q8_0" if is_cache_rounded else str(file), threads=THREADS, max_length=max_length
+        )
         yield score
     finally:
         worker.close()

@@ -10,7 +10,9 @@ F32, Q8_0 = 0, 8  # ggml's numbers of the types
 
 
 class LlamaCppLogitsWorker:
-    def load(self, model: str, threads: int, max_length: int, is_cache_rounded: bool) -> dict[str, Any]:
+    def load(self, model: str, threads: int, max_length: int) -> dict[str, Any]:
+        """model: a GGUF file, and ":kv-q8_0" behind it for a rounded KV cache."""
+        model, _, cache = model.partition(":")
         weights = llama_cpp.llama_model_default_params()
         weights.use_extra_bufts = False  # weights as they lie in the file: llama.cpp's AMX kernels crash in some VMs
         context = llama_cpp.llama_context_default_params()
@@ -19,7 +21,7 @@ class LlamaCppLogitsWorker:
         if model.endswith("f32.gguf"):  # a reference's keys and values are not rounded either
             context.type_k = context.type_v = F32
             context.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        elif is_cache_rounded:
+        elif cache == "kv-q8_0":
             context.type_k = context.type_v = Q8_0
             context.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED  # it asks for that
         self.model = llama_cpp.llama_model_load_from_file(model.encode(), weights)
