@@ -131,14 +131,13 @@ class Request:
             self.finish_reason = "cancelled"
 
     def __enter__(self) -> "Request":
-        """A block of work for this request, whose error ends this request alone."""
+        """A block of work for this request, whose error ends this request alone; an interrupt goes on."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.fail(error)
-        return True
+        if error is not None:
+            self.fail(error)
+        return isinstance(error, Exception)
 
 
 def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:

@@ -177,6 +177,25 @@ def test_an_interrupt_amid_a_prompt_cancels_all_that_own_slots(monkeypatch: pyte
     assert again.output_token_ids == expected(again)
 
 
+def test_an_interrupt_while_a_request_gets_its_slot_leaves_nobody_waiting_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = bounded_decoder()
+    admitted = decoder.submit([1, 2], GenerationConfig(max_tokens=5))
+    behind = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=5))
+
+    def interrupted(num_slots: int, capacity: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder.cache, "reserve", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.step()
+    assert admitted.finish_reason == "cancelled"
+    decoder.finish(behind)
+    assert behind.output_token_ids == expected(behind)
+
+
 def test_a_slot_that_memory_is_short_for_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = bounded_decoder()
     other = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=60))
