@@ -11,6 +11,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.sources.module import check_finite
+
 Float32Array = npt.NDArray[np.float32]
 
 RUN_STEP = 256  # a run of inputs is a multiple of it long, but for the last
@@ -87,6 +89,12 @@ class Calibration:
         """Those to count rows in, none so far; matrices that are equal share them."""
         return self._moments.setdefault(matrix_key(weight), InputMoments.none(len(weight)))
 
+    def check(self) -> None:
+        """Raise ExportError where inputs were not finite, or too large to say how they go together."""
+        for moments in self._moments.values():
+            for gram in moments.grams:
+                check_finite(torch.from_numpy(gram))
+
     @property
     def knows_gradients(self) -> bool:
         """Whether `gradients_of` was measured at all."""
@@ -113,7 +121,10 @@ def max_calibration_tokens(num_parameters: int) -> int:
 
 
 def calibrate(model: PreTrainedModel, sequences: Sequence[list[int]]) -> Calibration:
-    """Run the source over the token ids of texts, each from its beginning."""
+    """Run the source over the token ids of texts, each from its beginning.
+
+    Raises ExportError where what it computes is not finite.
+    """
     calibration = Calibration()
     head = model.get_output_embeddings()
     hooks = [
@@ -127,6 +138,7 @@ def calibrate(model: PreTrainedModel, sequences: Sequence[list[int]]) -> Calibra
     finally:
         for hook in hooks:
             hook.remove()
+    calibration.check()
     return calibration
 
 

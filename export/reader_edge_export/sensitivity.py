@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from reader_edge_export.calibration import Calibration, OutputGradients, matrices_of
+from reader_edge_export.sources.module import check_finite
 
 # A tenth of what calibration takes, gradients included; the order of matrices hardly changes with more.
 _MAX_TOKEN_PARAMETERS = 125_000_000_000
@@ -43,6 +44,7 @@ def measure_sensitivity(model: PreTrainedModel, sequences: Sequence[list[int]], 
 def _backward(model: PreTrainedModel, token_ids: list[int], generator: torch.Generator) -> None:
     """Gradients of the log probability of a token drawn after each of a text's."""
     logits = model(torch.tensor([token_ids]), use_cache=False).logits
+    check_finite(logits)
     gradient = logits.detach()[0].softmax(dim=-1)
     drawn = torch.multinomial(gradient, 1, generator=generator)
     gradient.scatter_add_(1, drawn, torch.full(drawn.shape, -1.0))

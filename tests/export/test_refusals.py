@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
@@ -159,6 +160,28 @@ def test_broken_weights_are_refused(source: Path, tmp_path: Path) -> None:
     (source / "model.safetensors").write_bytes(b"\x00" * 64)
     with pytest.raises(ExportError, match="cannot be loaded"):
         export_model(source, tmp_path / "out", FP32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize(
+    ("name", "factor", "words"),
+    [
+        ("q_proj", float("nan"), "not all finite numbers, .*q_proj"),
+        ("layernorm", float("inf"), "not all finite numbers, .*layernorm"),
+        ("norm", 1e25, "too large for 32-bit numbers"),
+    ],
+)
+def test_weights_that_nothing_can_be_computed_with_are_refused(
+    name: str, factor: float, words: str, precision: str, source: Path, tmp_path: Path
+) -> None:
+    weights = load_file(source / "model.safetensors")
+    for key in weights:
+        if name in key:
+            weights[key] *= factor
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ExportError, match=rf"^[^\n]*{words}[^\n]*fetch the model again\.$"):
+        export_model(source, tmp_path / "out", ExportOptions(precision=precision))
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_weights_that_lack_a_layer_are_refused(source: Path, tmp_path: Path) -> None:

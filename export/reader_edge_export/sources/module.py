@@ -13,7 +13,7 @@ from reader_edge_runtime.errors import ExportError
 def load_folder(folder: Path) -> PreTrainedModel:
     """The model in a folder of Hugging Face format, in fp32 with plain attention.
 
-    Raises ExportError where its weights do not fit its config.
+    Raises ExportError where its weights do not fit its config, or are not finite.
     """
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
@@ -38,6 +38,11 @@ def load_folder(folder: Path) -> PreTrainedModel:
         raise ExportError(
             f"The weights in '{folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
         )
+    for name, weight in model.named_parameters():
+        if not all(extreme.isfinite() for extreme in weight.detach().aminmax()):  # of which each is NaN if any is
+            raise ExportError(
+                f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
+            )
     checked: PreTrainedModel = model.eval()
     return checked
 
@@ -51,7 +56,17 @@ def vocab_size_of(model: PreTrainedModel) -> int:
 
 
 def chain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
-    """Logits (N, V) after each of N tokens."""
+    """Logits (N, V) after each of N tokens. Raises ExportError where they are not finite."""
     with torch.no_grad():
         logits: torch.Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
+    check_finite(logits)
     return logits
+
+
+def check_finite(computed: torch.Tensor) -> None:
+    """Raise ExportError where what a model computes on the way to its logits is not finite, or they are not."""
+    if not computed.isfinite().all():
+        raise ExportError(
+            "What the model computes is too large for 32-bit numbers: its weights are damaged, or not those of its "
+            "config; fetch the model again."
+        )
