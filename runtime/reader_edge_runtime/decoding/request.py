@@ -124,11 +124,11 @@ class Request:
         return self.finish_reason is not None
 
     def fail(self, error: BaseException) -> None:
-        """End with an error; an interrupt is none, but cancels."""
+        """End with an error; an interrupt is none, but cancels what has not ended."""
         if isinstance(error, Exception):
             self.finish_reason, self.error = "error", error
         else:
-            self.finish_reason = "cancelled"
+            self.finish_reason = self.finish_reason or "cancelled"
 
     def __enter__(self) -> "Request":
         """A block of work for this request, whose error ends this request alone; an interrupt goes on."""

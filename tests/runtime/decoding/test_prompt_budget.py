@@ -196,6 +196,19 @@ def test_an_interrupt_while_a_request_gets_its_slot_leaves_nobody_waiting_for_ev
     assert behind.output_token_ids == expected(behind)
 
 
+def test_an_interrupt_after_an_answer_s_last_token_leaves_the_answer_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = bounded_decoder()
+    request = decoder.submit([1, 2], GenerationConfig(max_tokens=1))
+
+    def interrupted(result: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(request.drafter, "observe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step()
+    assert (request.finish_reason, request.output_token_ids) == ("length", expected(request))
+
+
 def test_a_slot_that_memory_is_short_for_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = bounded_decoder()
     other = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=60))
