@@ -26,6 +26,8 @@ over n tokens takes, behind texts of several lengths. 2 threads for every runtim
 - KV cache: reader-edge int8, or as its name says; llama.cpp f16, or as its name says; OpenVINO u8; onnxruntime-genai
   fp32. onnxruntime-genai's int4 is ONNX Runtime's MatMulNBits, by which reader-edge's own int4 used to multiply.
 - Peak: resident memory of a worker at its highest so far, behind a text of that length, file mappings included.
+- Of the 3B shape there is one answer each, and all models together fill the machine's memory: where plain decoding is
+  far from T(1), a file had to be read again, and T(1) is what counts.
 - Mean KL, in nats: [FIDELITY.md](FIDELITY.md). Who is missing, and why: [RESULTS.md](RESULTS.md)."""
 
 Figures = Mapping[str, Any]

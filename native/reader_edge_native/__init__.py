@@ -46,4 +46,4 @@ def _text(function: str) -> str | None:
     ask = getattr(ctypes.CDLL(str(_LIBRARY)), function)
     ask.restype = ctypes.c_char_p
     answer = ask()
-    return None if answer is None else answer.decode()
+    return None if answer is None else answer.decode(errors="backslashreplace").replace("\n", "\\n")

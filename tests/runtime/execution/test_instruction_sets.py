@@ -27,9 +27,12 @@ def test_pass_times_of_each_set_are_kept_apart(instructions: str, demo_folder: P
     assert cost_path(target, 1, 1) != path
 
 
-@pytest.mark.parametrize("wanted", ["sse9", "AVX2", "avx3", "a" * 99])
+@pytest.mark.parametrize(
+    ("wanted", "shown"),
+    [("sse9", "sse9"), ("AVX2", "AVX2"), ("avx3", "avx3"), ("a" * 99, "a" * 99), ("\udcff\n", r"\\xff\\n")],
+)
 def test_what_is_not_here_is_refused_in_one_sentence(
-    wanted: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wanted: str, shown: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     native = pytest.importorskip("reader_edge_native")
     here = native.instructions_here()
@@ -39,7 +42,7 @@ def test_what_is_not_here_is_refused_in_one_sentence(
     monkeypatch.setattr(native, "_LIBRARY", Path(shutil.copy(native.library_path(), tmp_path)))
     native_library.cache_clear()
     try:
-        with pytest.raises(InstallationError, match=f"INSTRUCTIONS is '{wanted}', which .*{here[0]}") as caught:
+        with pytest.raises(InstallationError, match=f"INSTRUCTIONS is '{shown}', which .*{here[0]}") as caught:
             native_library()
     finally:
         monkeypatch.undo()
