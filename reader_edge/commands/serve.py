@@ -88,11 +88,12 @@ def serve(
     from reader_edge.model_source import load_engine, model_name
     from reader_edge.server.app import make_app
     from reader_edge.server.listening import listen, open_socket
-    from reader_edge.server.settings import ServerSettings
+    from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
 
     name = name or model_name(model)
-    settings = ServerSettings(name, place.keys(), limits.max_tokens, max_answer_s=limits.max_answer_s)
+    max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
+    settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
         engine = AsyncEngine(load_engine(model, engine_config, history, datastores), serving)
         port = socket.getsockname()[1]

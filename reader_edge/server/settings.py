@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+MAX_CHOICES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
@@ -15,7 +17,7 @@ class ServerSettings:
     model_name: str
     api_keys: tuple[bytes, ...] = ()
     max_tokens: int = 4096
-    max_choices: int = 16
+    max_choices: int = MAX_CHOICES
     max_body_bytes: int = 4 << 20
     max_body_s: float = 30.0
     max_answer_s: float = 600.0

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.model_source import model_name
+from reader_edge.server.settings import ServerSettings
 
 
 def test_without_a_key_it_listens_nowhere_else(runner: CliRunner, tmp_path: Path) -> None:
@@ -41,3 +42,14 @@ def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: p
     assert model_name(str(tmp_path)) == tmp_path.name
     monkeypatch.setenv("READER_EDGE_MODEL", "qwen2.5:0.5b")
     assert model_name(None) == "qwen2.5:0.5b"
+
+
+def test_no_more_choices_are_promised_than_can_be_taken_in(
+    runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promised: list[ServerSettings] = []
+    monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
+    monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket: None)
+    options = ["--port", "0", "--max-batch", "2", "--max-waiting", "1", "--no-calibrate"]
+    assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
+    assert promised[0].max_choices == 3
