@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from reader_edge_export.block_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration, matrix_key
-from reader_edge_export.quantize.spread import Spread
+from reader_edge_export.quantize.spread import least_stretch
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def _loss(group: Sequence[Float32Array], calibration: Calibration) -> float:
     """
     inputs = calibration.inputs_of(group[0])
     weight = np.concatenate(group, axis=1)
-    stretch = Spread.fit(weight, inputs).stretch
+    stretch = least_stretch(weight, inputs)
     errors = np.square(1 / stretch) @ np.square(weight)
     rows = np.square(stretch * inputs.root_mean_squares()).mean()
     gradients = np.concatenate([calibration.gradients_of(part).mean_squares() for part in group])

@@ -53,8 +53,7 @@ class Spread:
     @classmethod
     def fit(cls, weight: Float32Array, inputs: InputMoments) -> "Spread":
         """For a weight (K, J) and what it is multiplied by."""
-        weights = np.sqrt(np.einsum("kj,kj->k", weight, weight))
-        stretch = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
+        stretch = least_stretch(weight, inputs)
         block = block_size(len(stretch))
         signs = level_signs(_moments_of_blocks(inputs, stretch, block))
         return cls(signs.reshape(-1) * stretch, block)
@@ -81,6 +80,13 @@ class Spread:
     def _spread_columns(self, matrix: Float32Array) -> Float32Array:
         blocks = matrix.reshape(-1, self.block) @ hadamard(self.block)  # one product: a stack of them takes longer
         return blocks.reshape(matrix.shape)
+
+
+def least_stretch(weight: Float32Array, inputs: InputMoments) -> Float32Array:
+    """The stretch (K,), above zero, by which rounding a weight (K, J) and its inputs costs least together."""
+    weights = np.sqrt(np.einsum("kj,kj->k", weight, weight))
+    stretch: Float32Array = np.sqrt(_not_too_small(weights) / _not_too_small(inputs.root_mean_squares()))
+    return stretch
 
 
 class Spreading:

@@ -10,7 +10,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
 from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
-from reader_edge_runtime.decoding.kv_budget import KvBudget
+from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
@@ -21,7 +21,6 @@ from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
-_FIRST_CAPACITY = 256
 
 
 class Decoder:
@@ -51,7 +50,7 @@ class Decoder:
         self.config = config
         self.planner = planner or Planner()
         self.acceptance = acceptance or accept_exactly
-        self.cache = target.new_cache(1, _FIRST_CAPACITY)
+        self.cache = target.new_cache(1, FIRST_CAPACITY)
         self._slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
         self._kv_budget = KvBudget(self.cache, config.max_kv_bytes, widest, max_context)

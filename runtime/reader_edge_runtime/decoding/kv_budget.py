@@ -6,7 +6,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
 from reader_edge_runtime.target import Cache
 
-_FIRST_CAPACITY = 256  # rows for an answer's beginning, where nothing bounds them
+FIRST_CAPACITY = 256  # rows of a new cache, and for an answer's beginning where nothing bounds it
 
 
 class KvBudget:
@@ -46,7 +46,7 @@ class KvBudget:
         cache = self._cache
         if not self._max_bytes:
             # Once for the whole prompt and some of the answer: growing copies.
-            num_rows = requests[-1].num_prompt_tokens + _FIRST_CAPACITY
+            num_rows = requests[-1].num_prompt_tokens + FIRST_CAPACITY
             cache.reserve(len(requests), min(num_rows, self._max_context))
             return
         num_rows = max(map(self._num_rows, requests))

@@ -28,9 +28,9 @@ class Request:
     max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     logprobs: of each token of the answer, where the config wants them.
-    finish_reason: None while it runs; "stop" after an end token, a stop string or a
-        constraint's end, "length" at max_tokens, "context" at
-        the model's limit, "cancelled" when the caller gave up, "error" when something of this request failed.
+    finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
+        max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
+        request failed.
     error: what failed.
     """
 

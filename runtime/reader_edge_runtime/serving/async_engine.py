@@ -1,15 +1,12 @@
 """The engine for event loops: many answers at once, decoded by one thread."""
 
 import asyncio
-import os
 import weakref
-from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 
 from reader_edge_runtime.answer import GenerationResult
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
-from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.engine import Encodable, Engine
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.worker import Worker
@@ -20,11 +17,11 @@ _LEFT_WAIT_S = 2.0  # for the thread of an engine that was left without `close`
 class AsyncEngine:
     """An engine that many tasks use at once, of any event loop in any thread. Each answer is what it would be alone.
 
-        async with AsyncEngine.load("models/demo/package") as engine:
+        async with AsyncEngine(Engine.load("models/demo/package")) as engine:
             async for chunk in engine.stream("# tar"):
                 print(chunk.text, end="")
 
-    engine: what answers, which other threads may go on using.
+    engine: what answers, which other threads may go on using. Load it before an event loop runs: that takes a while.
     """
 
     def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
@@ -33,23 +30,6 @@ class AsyncEngine:
         self._worker = Worker(engine, config or ServingConfig())
         # The garbage collector may run this in a thread that holds what the worker waits for.
         weakref.finalize(self, self._worker.close, True, _LEFT_WAIT_S)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        config: EngineConfig | None = None,
-        draft: DraftConfig | None = None,
-        drafter: Drafter | None = None,
-        history: str | os.PathLike[str] | None = None,
-        datastores: Sequence[str | os.PathLike[str]] = (),
-        on_progress: Callable[[int, int], None] | None = None,
-        on_calibration: Callable[[int, int], None] | None = None,
-        serving: ServingConfig | None = None,
-    ) -> "AsyncEngine":
-        """As `Engine.load`. It takes a while, so call it before an event loop runs."""
-        engine = Engine.load(path, config, draft, drafter, history, datastores, on_progress, on_calibration)
-        return cls(engine, serving)
 
     @property
     def num_running(self) -> int:

@@ -89,7 +89,6 @@ class Worker:
             return arrived if self._answers else None
 
     def _step(self, arrived: list[Answer]) -> None:
-        self._engine.close()  # no request, but what its planner found out
         with self._engine.working() as decoder:  # without those that were given up
             for answer in arrived:
                 with answer.request as request:
@@ -105,6 +104,7 @@ class Worker:
             if chunk is None:
                 continue
             if chunk.finish_reason is not None:  # its place is free before anybody hears of the end
+                self._engine.close(answer.request)
                 with self._changed:
                     del self._answers[answer]
             try:

@@ -1,5 +1,7 @@
 """Prompts scored beside running answers, a few chunks a step: nobody waits long, and no token changes."""
 
+from typing import NoReturn
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -158,17 +160,18 @@ def test_a_failed_pass_ends_those_in_it_alone(is_prompt_s: bool, monkeypatch: py
     assert left.output_token_ids == expected(left)
 
 
+def _interrupted(*_arguments: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 def test_an_interrupt_amid_a_prompt_cancels_all_that_own_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = bounded_decoder()
     other = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=60))
     long = decoder.submit(LONG, GenerationConfig(max_tokens=5))
     decoder.step()
 
-    def interrupted(cache: Cache, wanted: Pass) -> ForwardResult:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(decoder.target, "forward", interrupted)
+        patch.setattr(decoder.target, "forward", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             decoder.step()
     assert other.finish_reason == long.finish_reason == "cancelled"
@@ -184,11 +187,8 @@ def test_an_interrupt_while_a_request_gets_its_slot_leaves_nobody_waiting_for_ev
     admitted = decoder.submit([1, 2], GenerationConfig(max_tokens=5))
     behind = decoder.submit([3, 3, 3], GenerationConfig(max_tokens=5))
 
-    def interrupted(num_slots: int, capacity: int) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(decoder.cache, "reserve", interrupted)
+        patch.setattr(decoder.cache, "reserve", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             decoder.step()
     assert admitted.finish_reason == "cancelled"
@@ -200,10 +200,7 @@ def test_an_interrupt_after_an_answer_s_last_token_leaves_the_answer_whole(monke
     decoder = bounded_decoder()
     request = decoder.submit([1, 2], GenerationConfig(max_tokens=1))
 
-    def interrupted(result: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(request.drafter, "observe", interrupted)
+    monkeypatch.setattr(request.drafter, "observe", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         decoder.step()
     assert (request.finish_reason, request.output_token_ids) == ("length", expected(request))

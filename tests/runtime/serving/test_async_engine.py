@@ -159,7 +159,7 @@ def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path)
     config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
 
     async def ask() -> None:
-        async with AsyncEngine.load(demo_folder, config) as served:
+        async with AsyncEngine(Engine.load(demo_folder, config)) as served:
             with pytest.raises(PromptError, match="empty"):
                 await served.generate("")
             with pytest.raises(ConfigError, match="GenerationConfig"):
