@@ -3,23 +3,33 @@
     python -m benchmarks.pass_replay RECORDING.jsonl... --tokenizer TOKENIZER [--part passes-0.5b] [--past 512]
                                      [--contenders "reader-edge int8,reader-edge int4"]
 
+    python -m benchmarks.pass_replay RECORDING.jsonl... --tokenizer TOKENIZER --packages NAME=PACKAGE[@CHECKOUT]...
+                                     [--past 512] [--rounds 12]
+
 Each recording is replayed for each contender on its own curve T(n), which decides how wide its trees are: tokens a
 second, drafting's own time counted in, and their ratio to the first contender's. It reads results.json, where
-`benchmarks.run` keeps what it measured, and writes nothing.
+`benchmarks.run` keeps what it measured, and writes nothing. With --packages, passes are timed first instead, in one
+interleaved run: each package by this checkout or, behind an @, by another one with its own native kernels, such as one
+of before a change (`pip install --no-deps --target CHECKOUT/kernels CHECKOUT/native`).
 """
 
 import argparse
 import json
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring import VOCAB_SIZE, Record
 from benchmarks.modelling import modelled, replay_reader_edge
+from benchmarks.package_contenders import PackageContender, package_contender
+from benchmarks.pass_times import WIDTHS, Effort, measure_passes
 from benchmarks.run import PASSES, RESULTS
 from benchmarks.tables import table
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.model_source import load_tokenizer
+from reader_edge_runtime.package.model_package import ModelPackage
 
 Curve = Mapping[int, float]  # width -> seconds of a pass
 
@@ -31,14 +41,45 @@ def main() -> None:
     parser.add_argument("--part", default="passes-0.5b", choices=PASSES, help="of results.json")
     parser.add_argument("--past", type=int, default=512, help="tokens that the passes were measured behind")
     parser.add_argument("--contenders", default="reader-edge int8,reader-edge int4", help="as PASSES.md names them")
+    parser.add_argument("--packages", nargs="+", metavar="NAME=PACKAGE[@CHECKOUT]", help="time these instead")
+    parser.add_argument("--rounds", type=int, default=12, help="passes of every width that --packages are timed by")
     options = parser.parse_args()
-    curves = curves_of(json.loads(RESULTS.read_text()), options.part, options.past)
-    unknown = set(options.contenders.split(",")) - {*curves}
-    if unknown:
-        parser.error(f"{options.part} has no passes of {min(unknown)} behind {options.past} tokens.")
+    curves = _timed(parser, options) if options.packages else _known(parser, options)
     tokenizer = load_tokenizer(options.tokenizer)
     recordings = {path.stem: read_recording(path, tokenizer) for path in options.recordings}
-    print("\n".join(compared(recordings, {name: curves[name] for name in options.contenders.split(",")})))
+    print("\n".join(compared(recordings, curves)))
+
+
+def _known(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Curve]:
+    names = options.contenders.split(",")
+    curves = curves_of(json.loads(RESULTS.read_text()), options.part, options.past)
+    unknown = set(names) - {*curves}
+    if unknown:
+        parser.error(f"{options.part} has no passes of {min(unknown)} behind {options.past} tokens.")
+    return {name: curves[name] for name in names}
+
+
+def _timed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, Curve]:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            contenders = [package_contender(text, Path(folder)) for text in options.packages]
+        except ValueError as error:
+            parser.error(str(error))
+        figures = timed(contenders, options.past, options.rounds)
+    failed = [f"{name}: {record['error']}" for name, record in figures.items() if "error" in record]
+    if failed:
+        parser.error("; ".join(failed))
+    curves = curves_of({"": {"figures": figures}}, "", options.past)
+    times = [[name, *(f"{1e3 * second:.1f}" for second in curve.values())] for name, curve in curves.items()]
+    print("\n".join(table([f"T(n) behind {options.past}, ms; n =", *map(str, WIDTHS)], times)), end="\n\n")
+    return curves
+
+
+def timed(contenders: Sequence[PackageContender], past: int, rounds: int) -> dict[str, Record]:
+    """What `measure_passes` tells of packages, passes alone."""
+    sizes = [ModelPackage.open(contender.package).manifest.vocab_size for contender in contenders]
+    shape = "demo" if min(sizes) < VOCAB_SIZE else ""  # whose tokens all of them have
+    return measure_passes(contenders, Effort(shape, (past,), num_answers=0, num_passes=rounds))
 
 
 def curves_of(results: Mapping[str, Any], part: str, past: int) -> dict[str, Curve]:

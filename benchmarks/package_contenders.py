@@ -1,0 +1,57 @@
+"""Packages by name as contenders, each run by this checkout or by another one with its own kernels."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.runtimes import OUR_PATH, RUNTIMES, THREADS, Contender
+
+KERNELS = "kernels"  # folder of another checkout that its native kernels are installed to
+
+
+@dataclass(frozen=True, slots=True)
+class PackageContender(Contender):
+    """A model package. label: what tables call it. checkout: whose code runs it, None for this one."""
+
+    label: str
+    package: Path
+    checkout: Path | None
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def python(self) -> Path:
+        return Path(sys.executable)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Threads bounded, and the packages of its checkout."""
+        path = OUR_PATH
+        if self.checkout is not None:
+            path = os.pathsep.join(str(self.checkout / part) for part in (KERNELS, "", "runtime", "export"))
+        return {
+            "OMP_NUM_THREADS": str(THREADS),
+            "PYTHONPATH": os.pathsep.join([path, os.environ.get("PYTHONPATH", "")]),
+        }
+
+    def model(self, shape: str) -> str:
+        return str(self.package)
+
+
+def package_contender(text: str, cache: Path) -> PackageContender:
+    """Of NAME=PACKAGE or NAME=PACKAGE@CHECKOUT; cache: where logs go. Raises ValueError."""
+    label, is_named, rest = text.partition("=")
+    package, _, checkout = rest.partition("@")
+    if not is_named or not label or not Path(package, "reader_edge.json").is_file():
+        raise ValueError(f"{text!r} is not NAME=PACKAGE, with a package's folder.")
+    runtime = replace(RUNTIMES[0], requirements=())
+    if not checkout:
+        return PackageContender(runtime, "", cache, label, Path(package).resolve(), None)
+    worker = Path(checkout, "benchmarks", "workers", runtime.worker).resolve()
+    if not worker.is_file() or not Path(checkout, KERNELS, "reader_edge_native").is_dir():
+        raise ValueError(f"{checkout!r} is no checkout with native kernels in its folder {KERNELS!r}.")
+    folder = Path(checkout).resolve()
+    return PackageContender(replace(runtime, worker=str(worker)), "", cache, label, Path(package).resolve(), folder)
