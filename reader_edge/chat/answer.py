@@ -40,17 +40,18 @@ def system_messages(system: str | None) -> list[Message]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def print_text(engine: Engine, prompt: Prompt, config: GenerationConfig, shows_stats: bool) -> None:
-    """Write the answer as it comes."""
+def print_text(engine: Engine, prompt: Prompt, config: GenerationConfig, shows_stats: bool) -> str:
+    """Write the answer as it comes, and return it."""
     pieces: list[str] = []
     stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
     if shows_stats:
         start_line("".join(pieces))
         print_table(stats_table(engine, stats))
+    return "".join(pieces)
 
 
-def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> None:
-    """Print answer and statistics as one JSON object."""
+def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> str:
+    """Print answer and statistics as one JSON object; returns the answer."""
     result = engine.generate(prompt, config)
     fields = {
         "text": result.text,
@@ -59,6 +60,7 @@ def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> None
         "stats": stats_fields(engine, result.stats),
     }
     click.echo(json.dumps(fields))
+    return result.text
 
 
 def print_answer(

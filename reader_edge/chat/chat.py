@@ -1,6 +1,7 @@
 """The chat: a conversation on a terminal."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 import click
@@ -17,18 +18,27 @@ _MARK = "> "
 
 
 class Chat:
-    """One conversation. Without a chat template each line is a text of its own, to be continued."""
+    """One conversation. Without a chat template each line is a text of its own, to be continued.
+
+    messages: what was said so far.
+    """
 
     def __init__(
-        self, engine: Engine, config: GenerationConfig, system: str | None, is_raw: bool, shows_stats: bool
+        self,
+        engine: Engine,
+        config: GenerationConfig,
+        system: str | None,
+        is_raw: bool,
+        shows_stats: bool,
+        messages: Sequence[Message] = (),
     ) -> None:
         check_system(engine, system, is_raw)
         self._engine = engine
         self._config = config
-        self._system = system
         self._is_conversation = engine.tokenizer.has_chat_template and not is_raw
         self._shows_stats = shows_stats
-        self._messages = system_messages(system)
+        self.messages = list(messages) or system_messages(system)
+        self._first_messages = [each for each in self.messages[:1] if each["role"] == "system"]
 
     def run(self) -> None:
         """Read lines and answer them until the user leaves."""
@@ -53,7 +63,7 @@ class Chat:
         if line == "/help":
             click.echo(HELP, err=True)
         elif line == "/reset":
-            self._messages = system_messages(self._system)
+            self.messages = list(self._first_messages)
             self._engine.forget()
         elif line:
             self._answer(line)
@@ -61,7 +71,7 @@ class Chat:
     def _answer(self, text: str) -> None:
         """Answer one line; errors are told, and the conversation goes on without it."""
         question: Message = {"role": "user", "content": text}
-        prompt: Prompt = [*self._messages, question] if self._is_conversation else text
+        prompt: Prompt = [*self.messages, question] if self._is_conversation else text
         pieces: list[str] = []
         try:
             stats = print_answer(self._engine, prompt, self._config, pieces, ends_line=True)
@@ -72,7 +82,7 @@ class Chat:
         except ReaderEdgeError as error:
             click.echo(f"Error: {visible(str(error))}", err=True)
         if pieces:
-            self._messages += [question, {"role": "assistant", "content": "".join(pieces)}]
+            self.messages += [question, {"role": "assistant", "content": "".join(pieces)}]
 
 
 def _read_line() -> str:

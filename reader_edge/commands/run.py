@@ -55,6 +55,12 @@ class Question:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draft from past answers in this file and add new ones; `reader-edge forget FILE` erases it.",
 )
+@click.option(
+    "--session",
+    "session_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Go on from this file, and save conversation, KV cache and what drafting learned to it at the end.",
+)
 @options.no_calibrate
 @options.no_draft
 @options.datastores
@@ -69,6 +75,7 @@ def run(
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
     history: Path | None,
+    session_file: Path | None,
     datastores: tuple[str, ...],
     stats: bool,
     as_json: bool,
@@ -82,10 +89,7 @@ def run(
     """
     if model == "-":
         model, question = None, replace(question, dash="-")
-    if compare and not config.is_drafted:
-        raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if compare and history:
-        raise click.UsageError("--compare starts each round without past answers: leave --history out.")
+    _check_together(config, history, session_file, compare)
     text = question.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
@@ -93,19 +97,37 @@ def run(
     from reader_edge.bench.comparison_report import print_compared
     from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text
     from reader_edge.chat.chat import Chat
+    from reader_edge.chat.kept_session import KeptSession
     from reader_edge.model_source import load_engine
 
     accept_any_text()
     config = replace(config, is_scored=stats or as_json)
     engine = load_engine(model, engine_config, history, datastores)
+    session = None if session_file is None else KeptSession(engine, session_file, question.system)
     if text is None:
-        Chat(engine, config, question.system, question.raw, stats).run()
+        chat = Chat(engine, config, question.system, question.raw, stats, session.messages if session else ())
+        chat.run()
+        if session is not None:
+            session.save(chat.messages)
         return
-    prompt = build_prompt(engine, text, question.system, question.raw)
+    asked = build_prompt(engine, text, question.system, question.raw)
+    prompt = asked if session is None else session.prompt(asked)
     if compare:
         if not print_compared(engine, prompt, config, as_json, stats):
             raise click.ClickException(options.DIFFERENT_TOKENS)
-    elif as_json:
-        print_json(engine, prompt, config)
-    else:
-        print_text(engine, prompt, config, stats)
+        return
+    answer = print_json(engine, prompt, config) if as_json else print_text(engine, prompt, config, stats)
+    if session is not None:
+        session.save_answer(prompt, answer)
+
+
+def _check_together(
+    config: "reader_edge.GenerationConfig", history: Path | None, session_file: Path | None, compare: bool
+) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if compare and not config.is_drafted:
+        raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
+    if compare and (history or session_file):
+        raise click.UsageError("--compare starts each round without past answers: leave --history and --session out.")
+    if history and session_file:
+        raise click.UsageError("A session keeps past answers itself: leave --history out.")

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
@@ -13,6 +14,7 @@ from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
@@ -154,6 +156,23 @@ class Engine:
         """Drop what past requests left behind: cached prefixes and drafting history."""
         with self.working() as decoder:
             decoder.forget()
+
+    def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
+        """Write KV rows, their tokens and what drafting learned to a file, whole or not at all. Raises SessionError.
+
+        messages: a conversation that is to be found again with it.
+        """
+        with self.working() as decoder:
+            save_session(decoder, Path(path), self.package.fingerprint(), messages)
+
+    def load_session(self, path: str | os.PathLike[str]) -> list[Message]:
+        """Go on as what saved a session would have, bit for bit; returns its messages.
+
+        Drops what past requests left behind. Raises SessionError for a file that is damaged or of another package, or
+        while requests run; then nothing has changed.
+        """
+        with self.working() as decoder:
+            return load_session(decoder, Path(path), self.package.fingerprint())
 
     def _start(self, answer: Answer) -> None:
         with self.working() as decoder:

@@ -61,6 +61,10 @@ class HistoryError(ReaderEdgeError):
     """A history file cannot be used, or belongs to another tokenizer."""
 
 
+class SessionError(ReaderEdgeError):
+    """A session cannot be saved or loaded, or belongs to another package."""
+
+
 class CatalogueError(ReaderEdgeError):
     """A name means no model, or what it means cannot be fetched, kept or removed."""
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from reader_edge_runtime.package.manifest import Manifest
 
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
+KvRows = npt.NDArray[Any]
 
 
 class Pass(NamedTuple):
@@ -91,6 +92,11 @@ class Cache(ABC):
     @abstractmethod
     def num_bytes(self) -> int: ...
 
+    @property
+    def row_bytes(self) -> float:
+        """Of one token, in all layers."""
+        return self.num_bytes / (self.num_slots * self.capacity)
+
     def reserve(self, num_slots: int, capacity: int) -> None:
         """Make room for `num_slots` slots of `capacity` rows; keeps all contents, and grows geometrically.
 
@@ -136,6 +142,19 @@ class Cache(ABC):
             return
         self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
+
+    def write_slot(self, slot: int, rows: KvRows) -> None:
+        """Have these rows, as `read_slot` gave them, as all of a slot that has room for them."""
+        self._write_rows(slot, rows)
+        self.lengths[slot] = rows.shape[2]
+
+    @abstractmethod
+    def read_slot(self, slot: int, length: int) -> KvRows:
+        """The first rows of a slot, (2L, H, length, row size), valid until it changes; bfloat16 as bits in uint16."""
+
+    @abstractmethod
+    def _write_rows(self, slot: int, rows: KvRows) -> None:
+        """Write the first rows of a slot."""
 
     @abstractmethod
     def _resize(self, num_slots: int, capacity: int) -> None:

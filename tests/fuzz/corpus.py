@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from tests.fuzz.subjects import DEMO, SUBJECTS, arrays_file, recording
 from tests.gguf_files import raw_gguf
 
@@ -112,6 +113,13 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "sizes that are text": arrays_file(b'{"token_ids": ["<i4", "11"]}'),
         "numbers for arrays": arrays_file(b'{"token_ids": 1}'),
         "a table behind the end": arrays_file(b"{}", 1 << 31),
+    },
+    "session": {
+        "nothing": b"",
+        "no arrays": arrays_file(b"{}", magic=SESSIONS.magic),
+        "shapes that are text": arrays_file(b'{"lengths": ["<i4", "11"]}', magic=SESSIONS.magic),
+        "a name with no array": arrays_file(b'{"lengths": null}', magic=SESSIONS.magic),
+        "a list for a table": arrays_file(b"[]", magic=SESSIONS.magic),
     },
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},

@@ -19,7 +19,9 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_runtime import DraftConfig
+from reader_edge_runtime import DraftConfig, GenerationConfig
+from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
+from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
@@ -40,6 +42,7 @@ from tests.conftest import ROOT
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import mutated, mutated_json
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
+from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.runtime.drafting.datastore_reference import FINGERPRINT, NARROW, build
 from tests.runtime.drafting.integrity import check_successors
@@ -164,11 +167,11 @@ def _successors_samples(folder: Path) -> list[bytes]:
     return [(folder / SUCCESSORS_NAME).read_bytes()]
 
 
-def arrays_file(content: bytes, table_bytes: int | None = None) -> bytes:
+def arrays_file(content: bytes, table_bytes: int | None = None, magic: bytes = MAGIC) -> bytes:
     """A file of arrays with a checksum that fits: a stranger's is no proof of anything."""
     num_bytes = len(content) if table_bytes is None else table_bytes
     checksum = hashlib.sha256(content).digest()
-    return struct.pack("<8sI32s32sI", MAGIC, 1, bytes.fromhex(TABLE_FINGERPRINT), checksum, num_bytes) + content
+    return struct.pack("<8sI32s32sI", magic, 1, bytes.fromhex(TABLE_FINGERPRINT), checksum, num_bytes) + content
 
 
 def _spoil_successors(content: bytes, random: Random) -> bytes:
@@ -186,6 +189,27 @@ def _read_successors(path: Path) -> None:
     said = np.tile(np.arange(8), (VOCAB_SIZE, 1)), np.zeros((VOCAB_SIZE, 8), np.float32)
     store.learn(ScoredTree(roots, range(VOCAB_SIZE), 0, *said, VOCAB_SIZE), [])
     check_successors(store)
+
+
+def _session_samples(folder: Path) -> list[bytes]:
+    decoder = make_decoder(make_manifest(vocab_size=4), RandomDrafter(4, 6, seed=0))
+    decode(decoder, [[1, 2, 3], [3, 3]], [GenerationConfig(max_tokens=9)] * 2)
+    save_session(decoder, folder / "sample", bytes.fromhex(TABLE_FINGERPRINT), [{"role": "user", "content": "Zürich"}])
+    return [(folder / "sample").read_bytes()]
+
+
+def _spoil_session(content: bytes, random: Random) -> bytes:
+    (table_bytes,) = struct.unpack_from("<I", content, 76)
+    changed = mutated(content[80:], random, random.choice((0, table_bytes)))
+    return arrays_file(changed, table_bytes, SESSIONS.magic)
+
+
+def _load_session(path: Path) -> None:
+    """What was loaded goes on, whatever it is."""
+    decoder = make_decoder(make_manifest(vocab_size=4), RandomDrafter(4, 6, seed=0))
+    load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
+    save_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT), [])
+    load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
 
 
 def _gguf_samples(folder: Path) -> list[bytes]:
@@ -228,6 +252,7 @@ SUBJECTS = {
     ),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
+    "session": Subject(_session_samples, _spoil_session, _load_session),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

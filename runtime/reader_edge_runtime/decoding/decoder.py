@@ -51,11 +51,11 @@ class Decoder:
         self.planner = planner or Planner()
         self.acceptance = acceptance or accept_exactly
         self.cache = target.new_cache(1, FIRST_CAPACITY)
-        self._slots = Slots(self.cache, config.max_batch)
+        self.slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
-        self._kv_budget = KvBudget(self.cache, config.max_kv_bytes, widest, max_context)
-        self._roster = Roster(self._slots, self._kv_budget)
-        self.running, self.waiting = self._roster.running, self._roster.waiting
+        self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, widest, max_context)
+        self.roster = Roster(self.slots, self.kv_budget)
+        self.running, self.waiting = self.roster.running, self.roster.waiting
         self.is_drafting = True
         self.prompt_budget: int | None = None
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
@@ -80,11 +80,11 @@ class Decoder:
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.is_drafting:
             request.drafter = self.drafter.begin(request.token_ids)
-        self.waiting.append(request)
+        self.roster.enqueue(request)
 
     def check(self, request: Request) -> None:
         """Raise CapacityError for a request that no room could be made for. From any thread."""
-        self._kv_budget.check(request)
+        self.kv_budget.check(request)
 
     def step(self) -> list[Request]:
         """Emit at least one token for every running request, then score prompts while slots and budget last.
@@ -93,7 +93,7 @@ class Decoder:
         an error of one request ends that request alone, and one of a pass ends those in it. An interrupt cancels
         what owns a slot, whose tokens and cache rows might not match any more.
         """
-        self._roster.drop_torn()
+        self.roster.drop_torn()
         advanced = list(self.running)
         try:
             if self.running:
@@ -101,10 +101,10 @@ class Decoder:
                 self._advance()
             advanced += self._score_prompts()
         except BaseException as error:
-            for request in self.running if isinstance(error, Exception) else self._roster.owners:
+            for request in self.running if isinstance(error, Exception) else self.roster.owners:
                 if request.is_running:
                     request.fail(error)
-            self._roster.drop_torn()
+            self.roster.drop_torn()
             self._release_ended()
             if not isinstance(error, Exception):
                 raise
@@ -124,7 +124,7 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
-        self._roster.drop_torn()
+        self.roster.drop_torn()
         self._release_ended()
 
     def skip_prefill(self, token_ids: list[int]) -> None:
@@ -133,11 +133,11 @@ class Decoder:
         Passes take as long as ever, but what they compute means nothing.
         """
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
-        self._slots.fill(token_ids)
+        self.slots.fill(token_ids)
 
     def forget(self) -> None:
         """Drop all that past requests left behind: cached prefixes and the drafter's history."""
-        self._slots.forget()
+        self.slots.forget()
         self.drafter.forget()
 
     def _advance(self) -> None:
@@ -255,7 +255,7 @@ class Decoder:
         """Score prompts chunk by chunk until the budget is spent, and return their requests."""
         requests: list[Request] = []
         budget, num_scored = self.prompt_budget, 0
-        while (budget is None or num_scored < budget) and (request := self._roster.next_prompt()) is not None:
+        while (budget is None or num_scored < budget) and (request := self.roster.next_prompt()) is not None:
             if request not in requests:
                 requests.append(request)
             self.recorder.start()
@@ -263,14 +263,14 @@ class Decoder:
                 num_scored += self._score_chunk(request)
             request.stats.prefill_s += self.recorder.lap()
             if request.num_output_tokens or not request.is_running:
-                self._roster.promote()
+                self.roster.promote()
                 self._release_ended()
         return requests
 
     def _score_chunk(self, request: Request) -> int:
         """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token."""
-        if request is not self._roster.prefilling:
-            self._roster.admit(request)
+        if request is not self.roster.prefilling:
+            self.roster.admit(request)
         slot = len(self.running)
         length = self.cache.lengths[slot]
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)
@@ -286,7 +286,7 @@ class Decoder:
         return len(tree)
 
     def _release_ended(self) -> None:
-        for request in self._roster.take_ended():
+        for request in self.roster.take_ended():
             if request.drafter is not None:
                 self.recorder.start()
                 with request:

@@ -19,7 +19,7 @@ class KvBudget:
     def __init__(self, cache: Cache, max_bytes: int, widest: int, max_context: int) -> None:
         self._cache = cache
         self._max_bytes = max_bytes
-        self._row_bytes = cache.num_bytes / (cache.num_slots * cache.capacity)
+        self._row_bytes = cache.row_bytes
         self._max_rows = int(max_bytes / self._row_bytes)
         self._widest = widest
         self._max_context = max_context
@@ -54,6 +54,17 @@ class KvBudget:
         if num_slots * capacity > self._max_rows:
             num_slots, capacity = min(num_slots, self._max_rows // num_rows), num_rows
         cache.resize(num_slots, capacity)
+
+    def make_room_for(self, lengths: Sequence[int]) -> None:
+        """Have slots for texts of these lengths. Raises CapacityError, and ConfigError where memory is short."""
+        num_slots, capacity = max(len(lengths), 1), max([1, *lengths])
+        if not self._max_bytes:
+            self._cache.reserve(num_slots, capacity)
+        elif num_slots * capacity <= self._max_rows:
+            self._cache.resize(num_slots, capacity)
+        else:
+            needed = num_slots * capacity * self._row_bytes / 1e6
+            raise CapacityError(f"it needs {needed:.3g} MB of KV cache: raise max_kv_bytes.")
 
     def _num_rows(self, request: Request) -> int:
         return min(request.max_length + self._widest, self._max_context)

@@ -31,7 +31,7 @@ class Request:
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
-    error: what failed.
+    error: what failed. priority: of waiting requests the lowest is next.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Request:
         self.logprobs: list[TokenLogprob] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.trust = Trust()
+        self.priority = 0
         self.drafter: RequestDrafter | None = None
         self.has_drafted = False
         self.finish_reason: FinishReason | None = None

@@ -1,5 +1,6 @@
 """Who waits, whose prompt is being scored, and who decodes in which KV slot."""
 
+from bisect import insort
 from collections import deque
 
 from reader_edge_runtime.decoding.kv_budget import KvBudget
@@ -10,7 +11,8 @@ from reader_edge_runtime.decoding.slots import Slots
 class Roster:
     """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
 
-    waiting: first come, first served; one that does not fit yet is waited for. running: the same list for good.
+    waiting: by priority, then first come, first served; one that does not fit yet is waited for.
+    running: the same list for good.
     """
 
     def __init__(self, slots: Slots, kv_budget: KvBudget) -> None:
@@ -24,6 +26,16 @@ class Roster:
     def owners(self) -> list[Request]:
         """All requests that own slots, in the slots' order."""
         return [*self.running, self.prefilling] if self.prefilling is not None else list(self.running)
+
+    def texts(self) -> list[list[int]]:
+        """The tokens whose rows each slot holds, in the slots' order."""
+        lengths = self._slots.lengths
+        owned = [owner.token_ids[: lengths[slot]] for slot, owner in enumerate(self.owners)]
+        return owned + self._slots.idle_texts()
+
+    def enqueue(self, request: Request) -> None:
+        """Have a request wait behind those of its priority."""
+        insort(self.waiting, request, key=lambda each: each.priority)
 
     def next_prompt(self) -> Request | None:
         """The request whose prompt is being scored, else the first in line if there is room for it."""

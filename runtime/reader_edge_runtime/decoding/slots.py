@@ -20,6 +20,11 @@ class Slots:
     def is_full(self) -> bool:
         return self.num_running == self._max_slots
 
+    @property
+    def lengths(self) -> list[int]:
+        """Committed rows of each slot."""
+        return self._cache.lengths
+
     def bring_forward(self, token_ids: list[int]) -> None:
         """Bring the idle slot that holds most of a text to where the next sequence begins."""
         self._fit()
@@ -68,6 +73,17 @@ class Slots:
         self._idle_token_ids = [[] for _ in range(self._cache.num_slots)]
         self.forget()
         self.is_torn = False
+
+    def idle_texts(self) -> list[list[int]]:
+        """What each idle slot holds, in the slots' order."""
+        self._fit()
+        places = range(self.num_running, self._cache.num_slots)
+        return [self._idle_token_ids[slot][: self._cache.lengths[slot]] for slot in places]
+
+    def restore(self, texts: list[list[int]]) -> None:
+        """While nothing runs: the first slots hold these texts, whose rows are about to be written, the others none."""
+        self.reset()
+        self._idle_token_ids[: len(texts)] = texts
 
     def fill(self, token_ids: list[int]) -> None:
         """Let the first idle slot hold these tokens, with made-up rows."""

@@ -1,8 +1,9 @@
 """What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
 
@@ -50,3 +51,17 @@ class Drafter(Protocol):
 
     def forget(self) -> None:
         """Drop everything learned from past requests."""
+
+
+@runtime_checkable
+class LastingDrafter(Drafter, Protocol):
+    """One whose knowledge can outlive it."""
+
+    def state(self) -> Mapping[str, Array]:
+        """All that was learned from past requests, as named arrays of `array_file`; {} for nothing."""
+
+    def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:
+        """Draft as if what `state` gave had just been learned, and nothing else.
+
+        Raises DraftError for what it could not have given; then nothing has changed.
+        """

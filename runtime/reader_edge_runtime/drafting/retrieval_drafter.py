@@ -1,12 +1,13 @@
 """The drafter that needs no training: the request's own text, past answers, datastores and further sources."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, DraftWish
@@ -87,11 +88,16 @@ class RetrievalDrafter:
 
     def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
         """Write all that was learned from past requests to a file. Raises DraftError."""
-        write_state(path, tokenizer_fingerprint, {**self.loaded_core().state(), **self.sources.state()})
+        write_state(path, tokenizer_fingerprint, self.state())
 
     def load(self, path: Path, tokenizer_fingerprint: bytes, vocab_size: int) -> None:
         """Draft as if what `save` wrote had just been learned, and nothing else. Raises DraftError."""
-        arrays = read_state(path, tokenizer_fingerprint)
+        self.restore(read_state(path, tokenizer_fingerprint), vocab_size)
+
+    def state(self) -> dict[str, Array]:
+        return {**self.loaded_core().state(), **self.sources.state()}
+
+    def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:
         self._loader.wait()
         core = self._new_core()
         core.restore(arrays, vocab_size)

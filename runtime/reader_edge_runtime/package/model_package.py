@@ -1,5 +1,6 @@
 """The model package on disk: a folder with an ONNX graph, a tokenizer and a manifest that vouches for both."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,11 @@ class ModelPackage:
         """Read and check the manifest, not the files. Raises PackageError (no such folder) or ManifestError."""
         folder = Path(folder)
         return cls(folder, read_manifest(folder))
+
+    def fingerprint(self) -> bytes:
+        """SHA-256 over the checksums of all files, and so over all that its answers depend on."""
+        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.manifest.files.items())]
+        return hashlib.sha256("".join(lines).encode()).digest()
 
     def path(self, name: str) -> Path:
         """Path of a file the manifest lists, inside the package's folder."""

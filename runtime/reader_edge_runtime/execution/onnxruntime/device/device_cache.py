@@ -13,7 +13,7 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_row
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
 from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, Int64Array
+from reader_edge_runtime.target import Cache, Int64Array, KvRows
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096
@@ -107,6 +107,14 @@ class DeviceCache(Cache):
     @property
     def num_bytes(self) -> int:
         return self.memory.num_bytes
+
+    def read_slot(self, slot: int, length: int) -> KvRows:
+        return self.memory.read()[:, slot, :, :length]
+
+    def _write_rows(self, slot: int, rows: KvRows) -> None:
+        whole = self.memory.read()
+        whole[:, slot, :, : rows.shape[2]] = rows
+        self.memory.write(whole)
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         old = self.memory.read()

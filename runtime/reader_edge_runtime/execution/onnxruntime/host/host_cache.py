@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, Int64Array
+from reader_edge_runtime.target import Cache, Int64Array, KvRows
 
 KvArray = npt.NDArray[np.floating] | npt.NDArray[np.int8]
 
@@ -31,6 +31,12 @@ class HostCache(Cache):
     def fill(self, slot: int, length: int) -> None:
         self.slab[:, slot, :, :length] = 1.0  # untouched rows share one page of zeros, which is read sooner
         super().fill(slot, length)
+
+    def read_slot(self, slot: int, length: int) -> KvRows:
+        return self.slab[:, slot, :, :length]
+
+    def _write_rows(self, slot: int, rows: KvRows) -> None:
+        self.slab[:, slot, :, : rows.shape[2]] = rows
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         slab = self._zeros(num_slots, capacity)

@@ -1,0 +1,36 @@
+"""A conversation that goes on in another process: `run --session`."""
+
+from pathlib import Path
+
+from reader_edge.chat.answer import system_messages
+from reader_edge_runtime import Engine, Message
+from reader_edge_runtime.engine import Prompt
+from reader_edge_runtime.errors import PromptError
+
+
+class KeptSession:
+    """messages: what was said so far, a system message included; none of a model without a chat template.
+
+    Opening it loads the file where there is one. Raises SessionError, and PromptError for another system message than
+    it began with.
+    """
+
+    def __init__(self, engine: Engine, path: Path, system: str | None) -> None:
+        self._engine = engine
+        self._path = path
+        self.messages = engine.load_session(path) if path.exists() else []
+        if self.messages and system is not None and self.messages[0] != system_messages(system)[0]:
+            raise PromptError(f"The session in '{path}' began with another system message: leave -s out.")
+
+    def prompt(self, asked: Prompt) -> Prompt:
+        """What is asked next, behind all that was said; a plain text stands alone."""
+        return asked if isinstance(asked, str) or not self.messages else [*self.messages, asked[-1]]
+
+    def save(self, messages: list[Message] | None = None) -> None:
+        """Keep what the engine holds, and what was said by now. Raises SessionError."""
+        self.messages = self.messages if messages is None else messages
+        self._engine.save_session(self._path, self.messages)
+
+    def save_answer(self, prompt: Prompt, answer: str) -> None:
+        """Keep the answer to a prompt too. Raises SessionError."""
+        self.save(None if isinstance(prompt, str) else [*prompt, {"role": "assistant", "content": answer}])

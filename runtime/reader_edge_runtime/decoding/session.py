@@ -1,0 +1,122 @@
+"""A session: what a decoder holds between requests, in a file: texts with their KV rows, and what drafting learned.
+
+Going on from a loaded session is what staying would have been: the rows are the same bits in the same slots. The file
+belongs to a package, whose fingerprint it bears. Its checksum tells damage; it is no signature, so load only your own.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.drafting.drafter import LastingDrafter
+from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
+from reader_edge_runtime.text.chat_template import Message
+
+FORMAT = ArrayFormat(
+    magic=b"\x89redgss\n",
+    error=SessionError,
+    name="a session",
+    owner="package",
+    remedy="erase it and begin a new session",
+)
+_DRAFTER = "drafter/"
+_MAX_MESSAGE_BYTES = 1 << 26
+
+
+def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message]) -> None:
+    """Write a session in place of a file, or make it; it appears whole or not at all. Raises SessionError.
+
+    Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it.
+    """
+    texts = decoder.roster.texts()
+    said = json.dumps([dict(message) for message in messages]).encode()
+    arrays: dict[str, Array] = {
+        "messages": np.frombuffer(said, np.uint8),
+        "lengths": np.array([len(text) for text in texts], np.int32),
+        "token_ids": np.array([token_id for text in texts for token_id in text], np.int32),
+    }
+    for slot, text in enumerate(texts):
+        if text:
+            arrays[f"rows/{slot}"] = decoder.cache.read_slot(slot, len(text))
+    if isinstance(decoder.drafter, LastingDrafter):
+        arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
+    FORMAT.write(path, fingerprint, arrays, is_durable=True)
+
+
+def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Message]:
+    """Have what a session holds, in place of all that requests left behind; returns the messages kept beside it.
+
+    Raises SessionError where a request runs or waits, and for a file that is foreign, damaged or too large for this
+    engine's max_batch and max_kv_bytes; then nothing has changed.
+    """
+    if decoder.running or decoder.waiting or decoder.roster.prefilling is not None:
+        raise SessionError("Requests run: load a session when they have ended.")
+    num_rows = decoder.config.max_batch * decoder.target.manifest.max_context
+    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(num_rows * decoder.cache.row_bytes))
+    try:
+        messages = _messages(arrays["messages"])
+        texts = _texts(arrays, decoder)
+        _check_rows(arrays, texts, decoder)
+        decoder.kv_budget.make_room_for(list(map(len, texts)))
+        learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
+        if isinstance(decoder.drafter, LastingDrafter):
+            decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
+    except (CapacityError, DraftError) as error:
+        raise SessionError(f"'{path}' cannot be taken up: {error}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise SessionError(f"'{path}' is no sound session ({error}): erase it and begin a new session.") from None
+    decoder.slots.restore(texts)
+    for slot, text in enumerate(texts):
+        if text:
+            decoder.cache.write_slot(slot, arrays[f"rows/{slot}"])
+    return messages
+
+
+def _messages(said: Array) -> list[Message]:
+    if said.dtype != np.uint8 or said.nbytes > _MAX_MESSAGE_BYTES:
+        raise ValueError("its messages are none")
+    messages = json.loads(said.tobytes())
+    if not isinstance(messages, list) or not all(map(_is_message, messages)):
+        raise ValueError("its messages are none")
+    return messages
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
+        return False
+    return all(isinstance(each, str) for each in value.values())
+
+
+def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
+    """The tokens that each slot holds."""
+    lengths, token_ids, manifest = arrays["lengths"], arrays["token_ids"], decoder.target.manifest
+    for array in (lengths, token_ids):
+        if array.dtype != np.int32 or array.ndim != 1:
+            raise ValueError("its texts are none")
+    if len(lengths) > decoder.config.max_batch:
+        raise CapacityError(f"it holds {len(lengths)} texts, so max_batch must be that at least.")
+    is_sized = np.all((lengths >= 0) & (lengths <= manifest.max_context)) and lengths.sum() == len(token_ids)
+    if not is_sized or not np.all((token_ids >= 0) & (token_ids < manifest.vocab_size)):
+        raise ValueError("its texts are none of this model")
+    return [part.tolist() for part in np.split(token_ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
+
+
+def _check_rows(arrays: Mapping[str, Array], texts: list[list[int]], decoder: Decoder) -> None:
+    """Raise KeyError or ValueError for rows that no pass could have written."""
+    like = decoder.cache.read_slot(0, 0)
+    for slot, text in enumerate(texts):
+        rows = arrays[f"rows/{slot}"] if text else like
+        shape = *like.shape[:2], len(text), like.shape[3]
+        if rows.dtype != like.dtype or rows.shape != shape:
+            raise ValueError("its rows have another shape")
+        if not all(map(_is_finite, rows)):
+            raise ValueError("its rows are not numbers")
+
+
+def _is_finite(rows: Array) -> bool:
+    """Whether numbers are finite; those of uint16 are the bits of bfloat16, and any of int8 are."""
+    return bool(np.all(rows & 0x7F80 != 0x7F80) if rows.dtype == np.uint16 else np.isfinite(rows).all())

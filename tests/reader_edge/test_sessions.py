@@ -1,0 +1,80 @@
+"""`reader-edge run --session`: a conversation goes on in another process, and no kill amid a save costs it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from reader_edge.cli import main
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Message
+from tests.conftest import ROOT
+from tests.reader_edge.package_copy import PackageCopy
+
+
+def ask(runner: CliRunner, package: PackageCopy, kept: Path, *arguments: str) -> Result:
+    command = ["run", str(package.folder), "-n", "16", "--session", str(kept), "--no-calibrate"]
+    return runner.invoke(main, [*command, *arguments])
+
+
+def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    first = ask(runner, chat_package, kept, "-s", "Be brief.", "-p", "one")
+    second = ask(runner, chat_package, kept, "-p", "two", "--stats")
+    assert (first.exit_code, second.exit_code) == (0, 0), second.stderr
+    engine = Engine.load(chat_package.folder, EngineConfig(is_calibrated=False))
+    messages: list[Message] = [{"role": "system", "content": "Be brief."}]
+    for question, result in (("one", first), ("two", second)):
+        messages.append({"role": "user", "content": question})
+        text = engine.generate(messages, GenerationConfig(max_tokens=16)).text
+        assert result.stdout == text
+        messages.append({"role": "assistant", "content": text})
+    assert "(0 reused)" not in second.stderr
+    assert engine.load_session(kept) == messages
+    other = ask(runner, chat_package, kept, "-s", "Be long.", "-p", "three")
+    assert other.exit_code == 1
+    assert "began with another system message" in other.stderr
+
+
+def test_a_model_without_a_template_finds_its_rows_again(
+    runner: CliRunner, package: PackageCopy, tmp_path: Path
+) -> None:
+    prompt = "# tar\n\nArchiving utility."
+    first, second = (ask(runner, package, tmp_path / "kept", "-p", prompt, "--stats") for _ in range(2))
+    assert first.stdout == second.stdout
+    assert "(0 reused)" in first.stderr
+    assert "(0 reused)" not in second.stderr
+
+
+def test_a_damaged_session_is_one_sentence_and_stays_as_it_is(
+    runner: CliRunner, package: PackageCopy, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    ask(runner, package, kept, "-p", "# tar")
+    kept.write_bytes(kept.read_bytes()[:-9])
+    data = kept.read_bytes()
+    result = ask(runner, package, kept, "-p", "# tar")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == f"Error: '{kept}' is damaged: erase it and begin a new session.\n"
+    assert kept.read_bytes() == data
+
+
+@pytest.mark.parametrize("other", [["--history", "past"], ["--compare"]])
+def test_options_that_a_session_excludes_are_named(
+    runner: CliRunner, package: PackageCopy, tmp_path: Path, other: list[str]
+) -> None:
+    result = ask(runner, package, tmp_path / "kept", "-p", "# tar", *other)
+    assert result.exit_code == 2
+    assert "out." in result.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")
+def test_a_kill_amid_a_save_leaves_a_whole_session() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "kill_saves", "--kills", "12"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("12 kills")
