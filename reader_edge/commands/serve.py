@@ -63,6 +63,7 @@ class Limits:
     help="Draft from past answers in this file and add new ones, of all clients.",
 )
 @options.no_calibrate
+@options.no_draft
 @options.datastores
 @options.grouped(place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig")
 def serve(
@@ -73,6 +74,7 @@ def serve(
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",
     history: Path | None,
+    is_drafted: bool,
     datastores: tuple[str, ...],
 ) -> None:
     """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
@@ -95,7 +97,9 @@ def serve(
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
-        engine = AsyncEngine(load_engine(model, engine_config, history, datastores), serving)
+        loaded = load_engine(model, engine_config, history, datastores)
+        loaded.decoder.is_drafting = is_drafted
+        engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         click.echo(f"Serving '{name}' at http://{place.host}:{port}/v1 (Ctrl-C ends it).", err=True)
         listen(make_app(engine, settings), socket)
