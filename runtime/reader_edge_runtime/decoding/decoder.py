@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
-from reader_edge_runtime.decoding.choosing.constraint import Constraint, constrained
+from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
@@ -124,6 +124,7 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
+            request.close()
         self.roster.drop_torn()
         self._release_ended()
 
@@ -170,7 +171,7 @@ class Decoder:
                     raise draft
                 draft.check(request.token_ids[-1], self.target.manifest.vocab_size, wish.max_nodes)
                 constraint = request.constraint
-                drafts[slot] = draft if constraint is None else constrained(draft, constraint, wish.max_nodes)
+                drafts[slot] = draft if constraint is None else constraint.cut(draft, wish.max_nodes)
         return drafts
 
     @recorded
@@ -287,6 +288,7 @@ class Decoder:
 
     def _release_ended(self) -> None:
         for request in self.roster.take_ended():
+            request.close()
             if request.drafter is not None:
                 self.recorder.start()
                 with request:

@@ -131,6 +131,11 @@ class Request:
         else:
             self.finish_reason = self.finish_reason or "cancelled"
 
+    def close(self) -> None:
+        """Give back what only a running request needs."""
+        if self.constraint is not None:
+            self.constraint.close()
+
     def __enter__(self) -> "Request":
         """A block of work for this request, whose error ends this request alone; an interrupt goes on."""
         return self

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.constraint import constrained
+from reader_edge_runtime.decoding.choosing.grammar_worker import FORCED, cut
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.fake_target import make_manifest
@@ -21,6 +21,7 @@ class Cycle:
 
     def __init__(self, last: int) -> None:
         self._last = last
+        self.is_closed = False
 
     is_over = False
 
@@ -38,16 +39,52 @@ class Cycle:
         assert token_id in self._next(self._last, -1)
         self._last = token_id
 
-    def num_allowed(self, token_ids: list[int]) -> int:
-        last = self._last
-        for number, token_id in enumerate(token_ids):
-            if token_id not in self._next(last, -1):
-                return number
-            last = token_id
-        return len(token_ids)
+    def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
+        matcher = CycleMatcher(self._last)
+        token_ids, parents, origins = cut(matcher, tree.token_ids, tree.parents, max_nodes - 1)
+        assert matcher.rolled_back
+        sources = ["constraint" if old == FORCED else tree.sources[old] for old in origins]
+        return DraftTree(token_ids, parents, sources).best(max_nodes)
 
-    def forced(self) -> list[int]:
-        return [4] if self._last == 3 else []
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class CycleMatcher:
+    """The same for who asks llguidance."""
+
+    def __init__(self, last: int) -> None:
+        self._text = [last]
+        self._num_taken: list[int] = []
+
+    @property
+    def rolled_back(self) -> bool:
+        return len(self._text) == 1
+
+    def _allows(self, text: list[int], token_id: int) -> bool:
+        if text[-1] == 3:
+            return token_id == 4
+        return token_id == 5 if text[-2:] == [3, 4] else (token_id - text[-1]) % VOCAB in (1, 2)
+
+    def validate_tokens(self, tokens: list[int]) -> int:
+        text = list(self._text)
+        for number, token_id in enumerate(tokens):
+            if not self._allows(text, token_id):
+                return number
+            text.append(token_id)
+        return len(tokens)
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        num_taken = self.validate_tokens(tokens)
+        self._text += tokens[:num_taken]
+        return num_taken
+
+    def rollback(self, num_tokens: int) -> bool:
+        del self._text[-num_tokens:]
+        return True
+
+    def compute_ff_tokens(self) -> list[int]:
+        return [4, 5] if self._text[-1] == 3 else []
 
 
 def decode(num_nodes: int, temperature: float, seed: int) -> Request:
@@ -73,12 +110,32 @@ def test_a_constrained_answer_is_the_same_drafted_and_plain_and_obeys(temperatur
 
 
 def test_forbidden_branches_are_cut_and_forced_tokens_laid_first() -> None:
-    #          3 - 4 - 5, 3 - 4 - 6, 3 - 4 - 7 (forbidden), 3 - 1 (forbidden) - 2
-    values = [1.0, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1]
-    tree = DraftTree([3, 4, 5, 6, 7, 1, 2], [-1, 0, 1, 1, 1, 0, 5], ["", *"abcdef"], values)
-    kept = constrained(tree, Cycle(3), max_nodes=10)
-    assert kept.token_ids == [3, 4, 5, 6]
-    assert kept.parents == [-1, 0, 1, 1]
-    assert kept.sources == ["", "constraint", "b", "c"]
-    assert kept.values == [1.0, 1.0, 0.4, 0.3]
-    assert len(constrained(tree, Cycle(3), max_nodes=3)) == 3
+    #       3 - 4 - 5 - 6, 3 - 4 - 7 (forbidden), 3 - 1 (forbidden) - 2
+    token_ids, parents = [3, 4, 5, 6, 7, 1, 2], [-1, 0, 1, 2, 1, 0, 5]
+    kept_ids, kept_parents, origins = cut(CycleMatcher(3), token_ids, parents, max_forced=10)
+    assert kept_ids == [3, 4, 5, 6]
+    assert kept_parents == [-1, 0, 1, 2]
+    assert origins == [0, FORCED, FORCED, 3]
+    assert cut(CycleMatcher(3), token_ids, parents, max_forced=1)[0] == [3, 4, 5, 6]
+    assert cut(CycleMatcher(3), [3], [-1], max_forced=1)[0] == [3, 4]
+
+
+def test_what_is_forced_after_the_likeliest_chain_is_laid_behind_it() -> None:
+    matcher = CycleMatcher(1)
+    kept_ids, kept_parents, origins = cut(matcher, [1, 2, 3, 3], [-1, 0, 1, 0], max_forced=8)
+    assert kept_ids == [1, 2, 3, 3, 4, 5]
+    assert kept_parents == [-1, 0, 1, 0, 2, 4]
+    assert origins == [0, 1, 2, 3, FORCED, FORCED]
+    assert matcher.rolled_back
+
+
+def test_an_ended_request_closes_its_constraint() -> None:
+    decoder = make_decoder(make_manifest(VOCAB), RandomDrafter(VOCAB, 4, 0))
+    constraints = [Cycle(3) for _ in range(3)]
+    requests = [decoder.submit([1, 2, 3], GenerationConfig(max_tokens=20), constraint=each) for each in constraints]
+    decoder.cancel(requests[2])
+    assert [each.is_closed for each in constraints] == [False, False, True]
+    decoder.step()
+    decoder.cancel(requests[1])
+    decoder.finish(requests[0])
+    assert all(each.is_closed for each in constraints)

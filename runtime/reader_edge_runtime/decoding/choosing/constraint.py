@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 
-_SOURCE = "constraint"
+FORCED_SOURCE = "constraint"  # the source of drafted tokens that had to come
 
 
 class Constraint(Protocol):
@@ -27,29 +27,8 @@ class Constraint(Protocol):
     def advance(self, token_id: int) -> None:
         """The answer went on with this token."""
 
-    def num_allowed(self, token_ids: list[int]) -> int:
-        """How many of these tokens, in order, may come next. The constraint itself stays where it is."""
+    def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
+        """What it leaves of a draft, and tokens that it forces, of at most max_nodes nodes; it stays where it is."""
 
-    def forced(self) -> list[int]:
-        """Tokens that must come next, in order; empty where there is a choice."""
-
-
-def constrained(tree: DraftTree, constraint: Constraint, max_nodes: int) -> DraftTree:
-    """What a constraint leaves of a draft, and the tokens it forces, of at most max_nodes nodes."""
-    kept = DraftTree.root(tree.token_ids[0])
-    node = 0
-    for token_id in constraint.forced()[: max_nodes - 1]:
-        node = kept.add(token_id, node, _SOURCE)
-    numbers = {0: 0}
-    paths: dict[int, list[int]] = {0: []}
-    for old in range(1, len(tree)):
-        parent, token_id = tree.parents[old], tree.token_ids[old]
-        if parent not in numbers:
-            continue
-        path = [*paths[parent], token_id]
-        known = kept.child(numbers[parent], token_id)
-        if known < 0 and len(kept) < max_nodes and constraint.num_allowed(path) == len(path):
-            known = kept.add(token_id, numbers[parent], tree.sources[old], tree.values[old])
-        if known > 0:
-            numbers[old], paths[old] = known, path
-    return kept
+    def close(self) -> None:
+        """The request has ended. Further calls do nothing."""

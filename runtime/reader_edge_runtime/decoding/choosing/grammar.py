@@ -1,108 +1,110 @@
 """Constraints that hold an answer to a grammar: a JSON schema, a regular expression, one of several texts.
 
-llguidance (https://github.com/guidance-ai/llguidance) says which tokens may come next, and which must.
+llguidance (https://github.com/guidance-ai/llguidance) says which tokens may come next, and which must. It does so in
+processes that are bounded in time and memory (grammar_worker.py), one for each answer: a grammar may be a stranger's.
 """
 
+import importlib.util
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
+from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, OVER
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
-
-try:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-except ModuleNotFoundError:
-    raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.") from None
-
-_MAX_KEPT = 32  # grammars that are ready for their next request
-_MAX_SHOWN = 200  # characters of what the library says
 
 
 class Grammars:
-    """Makes constraints for one model. Thread-safe.
+    """Makes constraints for one model. Thread-safe. Raises InstallationError where the library is missing.
 
     tokenizer_json: its tokenizer in the form of tokenizer.json.
     """
 
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        eos = list(eos_token_ids) or None
-        self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=eos)
+        if importlib.util.find_spec("llguidance") is None:
+            raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
+        self._processes = GrammarProcesses(tokenizer_json, vocab_size, eos_token_ids)
         self._vocab_size = vocab_size
-        self._lock = threading.Lock()
-        self._ready: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex."""
-        with self._lock:
-            ready = self._ready.get(grammar)
-            if ready is not None:
-                self._ready.move_to_end(grammar)
-                return GrammarConstraint(ready.deep_copy(), grammar.kind, self._vocab_size)
-        made = LLMatcher(self._tokenizer, _source(grammar), log_level=0, limits=LLParserLimits(verbose_errors=False))
-        _check(made, grammar.kind)
-        with self._lock:
-            self._ready[grammar] = made
-            if len(self._ready) > _MAX_KEPT:
-                self._ready.popitem(last=False)
-            return GrammarConstraint(made.deep_copy(), grammar.kind, self._vocab_size)
+        try:
+            process = self._processes.start()
+        except (OSError, EOFError) as error:  # no memory for a process, or no Python in a program that it is a part of
+            reason = getattr(error, "strerror", None) or "it ends at once"
+            raise ConfigError(
+                f"The process that follows grammars cannot be started ({reason}): ask without a grammar."
+            ) from None
+        return GrammarConstraint(process, grammar, self._vocab_size)
 
 
 class GrammarConstraint:
-    """A `Constraint` of one request. Raises ConfigError where following the grammar takes more than it may."""
+    """A `Constraint` of one request. Raises ConfigError where following the grammar takes more than it may.
 
-    def __init__(self, matcher: LLMatcher, kind: str, vocab_size: int) -> None:
-        self._matcher = matcher
-        self._kind = kind
+    is_over: whether the grammar allows nothing more.
+    """
+
+    def __init__(self, process: GrammarProcess, grammar: Grammar, vocab_size: int) -> None:
+        self._process = process
+        self._channel = process.channel
+        self._kind = grammar.kind
         self._vocab_size = vocab_size
-
-    @property
-    def is_over(self) -> bool:
-        return self._matcher.is_stopped()
+        self._mask: npt.NDArray[np.bool_] | None = None  # None while the process still makes it
+        self.is_over = False
+        with self:
+            self._channel.write_text(json.dumps({"kind": grammar.kind, "text": grammar.text}).encode())
+            self._channel.flush()
+            reason = self._channel.read_text().decode(errors="replace")
+            if reason:
+                self.close()
+                raise ConfigError(
+                    f"The grammar of kind {self._kind!r} cannot be followed ({reason}): change or simplify it."
+                )
+            self.mask()
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        _check(self._matcher, self._kind)
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        if self._mask is None:
+            with self:
+                bits = np.frombuffer(self._channel.read_text(), np.uint8)
+            self._mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+        return self._mask
 
     def advance(self, token_id: int) -> None:
-        self._matcher.consume_token(token_id)
-        _check(self._matcher, self._kind)
+        self.mask()  # which comes first
+        with self:
+            self._channel.write_numbers([ADVANCE, token_id])
+            self._channel.flush()
+            self.is_over = self._channel.read(1)[0] == OVER
+        self._mask = None
 
-    def num_allowed(self, token_ids: list[int]) -> int:
-        return self._matcher.validate_tokens(token_ids)
+    def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
+        self.mask()
+        with self:
+            self._channel.write_numbers([CUT, max_nodes - 1, *tree.token_ids, *tree.parents])
+            self._channel.flush()
+            numbers = self._channel.read_numbers()
+        num_nodes = len(numbers) // 3
+        token_ids, parents, origins = (numbers[i * num_nodes : (i + 1) * num_nodes] for i in range(3))
+        sources = [FORCED_SOURCE if old == FORCED else tree.sources[old] for old in origins]
+        values: list[float] = []
+        for old, parent in zip(origins, parents, strict=True):
+            values.append(tree.values[old] if old != FORCED else values[parent])
+        return DraftTree(token_ids, parents, sources, values).best(max_nodes)
 
-    def forced(self) -> list[int]:
-        return self._matcher.compute_ff_tokens()
+    def close(self) -> None:
+        self._process.close()
 
+    def __enter__(self) -> None:
+        """A conversation with the process, whose end is the end of what may be said."""
 
-def _source(grammar: Grammar) -> str:
-    """A grammar in the library's own form."""
-    try:
-        match grammar.kind:
-            case "json_schema":
-                # No free spaces: small models go on with them for ever.
-                return LLMatcher.grammar_from_json_schema(grammar.text, overrides={"whitespace_flexible": False})
-            case "regex":
-                return LLMatcher.grammar_from_regex(grammar.text)
-            case "choice":
-                quoted = [json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.text)]
-                return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted))
-            case _:
-                return LLMatcher.grammar_from_lark(grammar.text)
-    except (ValueError, RecursionError) as error:
-        raise _error(grammar.kind, str(error)) from None
-
-
-def _check(matcher: LLMatcher, kind: str) -> None:
-    if matcher.is_error():
-        raise _error(kind, matcher.get_error())
-
-
-def _error(kind: str, reason: str) -> ConfigError:
-    shown = " ".join(reason.split())[:_MAX_SHOWN].rstrip(".")
-    return ConfigError(f"The grammar of kind {kind!r} cannot be followed ({shown}): change or simplify it.")
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
+            self.close()
+            raise ConfigError(
+                f"The grammar of kind {self._kind!r} takes more time or memory than it may: simplify it."
+            ) from None
