@@ -124,7 +124,7 @@ class SamplingConfig:
 class Grammar:
     """What an answer may be. Needs the extra "grammar".
 
-    Take none from strangers: a regular expression can be made to take minutes, and all requests wait for it.
+    It may be a stranger's: each is followed by a process that is bounded in time and memory.
 
     kind: what `text` is: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts, one of
         which is the answer), or "lark" (llguidance's form of Lark grammars).

@@ -31,7 +31,8 @@ class Request:
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
-    error: what failed. priority: of waiting requests the lowest is next.
+    error: what failed. priority: of waiting requests the lowest is next. is_closed: whether nothing more will be asked
+        of its constraint.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Request:
         self.trust = Trust()
         self.priority = 0
         self.drafter: RequestDrafter | None = None
-        self.has_drafted = False
+        self.has_drafted = self.is_closed = False
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
         self._is_stop = is_stop
@@ -133,6 +134,7 @@ class Request:
 
     def close(self) -> None:
         """Give back what only a running request needs."""
+        self.is_closed = True
         if self.constraint is not None:
             self.constraint.close()
 

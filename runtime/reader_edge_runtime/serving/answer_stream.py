@@ -1,7 +1,7 @@
 """The chunks of one answer, for the event loop that asks for them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.serving.worker import Worker
@@ -18,8 +18,8 @@ class AnswerStream:
     _error: Exception | None = None
     _is_over = False
 
-    def __init__(self, worker: Worker, make_answer: Callable[[], Answer]) -> None:
-        """make_answer: encodes the prompt, in a thread of its own."""
+    def __init__(self, worker: Worker, make_answer: Callable[[], Awaitable[Answer]]) -> None:
+        """make_answer: encodes the prompt, beside the event loop."""
         self._worker = worker
         self._make_answer = make_answer
         self._chunks: asyncio.Queue[GenerationChunk] = asyncio.Queue()
@@ -58,7 +58,11 @@ class AnswerStream:
         self.give_up()
 
     async def _start(self) -> None:
-        answer = await asyncio.to_thread(self._make_answer)
+        answer = await self._make_answer()
         loop, chunks = asyncio.get_running_loop(), self._chunks  # and not this object, which may be left meanwhile
-        self._worker.submit(answer, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+        try:
+            self._worker.submit(answer, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+        except BaseException:
+            answer.request.close()
+            raise
         self._answer = answer

@@ -9,8 +9,10 @@ from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.engine import Encodable, Engine
 from reader_edge_runtime.serving.answer_stream import AnswerStream
+from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker
 
+_GRAMMARS_A_SLOT = 2  # that may run or wait, each with a process of its own
 _LEFT_WAIT_S = 2.0  # for the thread of an engine that was left without `close`
 
 
@@ -28,6 +30,7 @@ class AsyncEngine:
         engine.calibrate_batches()
         self.engine = engine
         self._worker = Worker(engine, config or ServingConfig())
+        self._preparation = Preparation(engine, _GRAMMARS_A_SLOT * engine.decoder.config.max_batch)
         # The garbage collector may run this in a thread that holds what the worker waits for.
         weakref.finalize(self, self._worker.close, True, _LEFT_WAIT_S)
 
@@ -43,7 +46,7 @@ class AsyncEngine:
 
     def stream(self, prompt: Encodable, config: GenerationConfig | None = None) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream."""
-        return AnswerStream(self._worker, partial(self.engine.answer, prompt, config))
+        return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config))
 
     async def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
         """Answer one prompt. Raises what `stream` does."""

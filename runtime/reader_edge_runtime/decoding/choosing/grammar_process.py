@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import Channel
+from reader_edge_runtime.decoding.choosing.grammar_worker import Channel, Stream
 
 _WORKER = Path(__file__).with_name("grammar_worker.py")
 _MAX_WAIT_S = 60.0  # for a process whose CPU time is bounded far below
@@ -20,9 +20,9 @@ _MAX_WAIT_S = 60.0  # for a process whose CPU time is bounded far below
 class GrammarProcess:
     """The process of one grammar: a channel to it, until it is closed or left."""
 
-    def __init__(self, stream: BinaryIO, other: BinaryIO, process: "subprocess.Popen[bytes] | None" = None) -> None:
-        self.channel = Channel(stream, other)
-        self.close = weakref.finalize(self, _close, stream, other, process)
+    def __init__(self, reader: Stream, writer: Stream, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        self.channel = Channel(reader, writer)
+        self.close = weakref.finalize(self, _close, reader, writer, process)
 
 
 class GrammarProcesses:
@@ -38,7 +38,7 @@ class GrammarProcesses:
         self._forker: _Forker | None = None
 
     def start(self) -> GrammarProcess:
-        """A new one. Raises OSError or EOFError where none can be had."""
+        """A new one. Raises OSError where none can be had."""
         if sys.platform == "win32":
             process = _popen(subprocess.PIPE)
             stdin, stdout = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
@@ -68,10 +68,10 @@ class _Forker:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            process = _popen(theirs.fileno())
+            self.process = _popen(theirs.fileno())
         stream = self._socket.makefile("rwb")
         self.channel = Channel(stream, stream)
-        weakref.finalize(self, _close, stream, self._socket, process)
+        weakref.finalize(self, _close, stream, self._socket, self.process)
 
     def wait(self) -> None:
         """Until it knows the tokenizer. Raises OSError where it does not live to."""
@@ -103,7 +103,7 @@ def _popen(stdin: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _close(*ends: "BinaryIO | socket.socket | subprocess.Popen[bytes] | None") -> None:
+def _close(*ends: "Stream | socket.socket | subprocess.Popen[bytes] | None") -> None:
     for end in ends:
         with contextlib.suppress(OSError):
             if isinstance(end, subprocess.Popen):

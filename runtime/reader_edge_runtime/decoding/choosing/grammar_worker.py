@@ -12,6 +12,7 @@ for each token. It is made while the model's pass runs, and read when it is want
 
 import contextlib
 import gc
+import io
 import json
 import os
 import signal
@@ -34,6 +35,9 @@ _MAX_LEXER_STATES = 50_000  # up to 2 kB each
 _MAX_ERROR_CHARACTERS = 200
 
 
+Stream = BinaryIO | io.BufferedIOBase
+
+
 class Matcher(Protocol):
     """What `cut` uses of llguidance's LLMatcher."""
 
@@ -49,7 +53,7 @@ class Matcher(Protocol):
 class Channel:
     """Messages over two streams of bytes. Raises EOFError where the other end is gone."""
 
-    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+    def __init__(self, reader: Stream, writer: Stream) -> None:
         self._reader, self._writer = reader, writer
 
     def read(self, num_bytes: int) -> bytes:
@@ -89,7 +93,7 @@ def main() -> None:
         tokenizer = _read_tokenizer(Channel(reader, reader))
     gc.freeze()
     control.sendall(b"+")
-    while (descriptors := socket.recv_fds(control, 1, 1)[1]) :
+    while descriptors := socket.recv_fds(control, 1, 1)[1]:
         with contextlib.suppress(OSError):  # where no process can be had, the socket closes, which tells it
             if os.fork() == 0:
                 control.detach()

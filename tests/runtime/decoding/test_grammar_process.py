@@ -1,0 +1,126 @@
+"""Grammars of strangers: none takes more time or memory than it may, and the end of one is no other's."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
+from reader_edge_runtime.answer import GenerationResult
+from reader_edge_runtime.errors import BusyError, ConfigError
+
+pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+
+LIMIT_S = 60  # that no test comes near
+ANY = GenerationConfig(max_tokens=60, sampling=SamplingConfig(temperature=1.0), grammar=Grammar("regex", ".{1,500}"))
+HOSTILE = {
+    "memory": ("json_schema", json.dumps({"allOf": [{"pattern": f".*{chr(97 + i)}.{{{i}}}"} for i in range(26)]})),
+    "states": ("regex", "(.*a.{10000}b){100}"),
+    "alternatives": ("regex", "|".join(f".{{{i}}}x" for i in range(1, 6000))),
+    "expressions": ("regex", "(.{0,6000}[^a]{0,6000}){6000}"),
+    "depth": ("regex", "(" * 30000 + "a" + ")" * 30000),
+    "optional": ("regex", "(" + "".join(f"({chr(97 + i % 26)}.*)?" for i in range(6000)) + ")"),
+    "ambiguous": ("lark", 'start: s\ns: s s s | s s | "a"?'),
+    "rules": (
+        "lark",
+        "start: " + " | ".join(f"a{i}" for i in range(2000)) + "\n"
+        "" + "\n".join(f'a{i}: a{(i * 7 + 1) % 2000} a{(i * 3 + 1) % 2000} | "x"' for i in range(2000)),
+    ),
+}
+
+
+def grammar_pids(engine: Engine) -> list[int]:
+    """The processes of an engine's grammars, where the system tells."""
+    forker = engine._grammars._processes._forker
+    assert forker is not None
+    children = Path(f"/proc/{forker.process.pid}/task/{forker.process.pid}/children")
+    if not children.exists():
+        pytest.skip("the system does not tell a process's children")
+    return [int(pid) for pid in children.read_text().split()]
+
+
+def no_process_is_left(engine: Engine) -> bool:
+    end = time.monotonic() + LIMIT_S
+    while grammar_pids(engine) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not grammar_pids(engine)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_refused_or_followed_in_bounded_time(engine: Engine, name: str) -> None:
+    kind, text = HOSTILE[name]
+    config = replace(ANY, grammar=Grammar(kind, text))
+    start = time.monotonic()
+    with contextlib.suppress(ConfigError):  # of which test_grammar.py tells
+        assert engine.generate("# tar", config).finish_reason in ("stop", "length")
+    assert time.monotonic() - start < LIMIT_S
+    assert engine.generate("# tar", ANY).finish_reason in ("stop", "length")
+
+
+def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> None:
+    long = replace(ANY, max_tokens=300, ignores_eos=True, grammar=Grammar("regex", "[a-z ]{5000}"))
+    answers = [engine.answer("# tar", config) for config in (long, ANY, replace(ANY, grammar=None), long)]
+    with engine.working() as decoder:
+        for answer in answers:
+            decoder.enqueue(answer.request)
+        while not all(answer.request.num_output_tokens for answer in answers):
+            decoder.step()
+        first, *_ = sorted(grammar_pids(engine))
+        os.kill(first, signal.SIGKILL)
+        while any(answer.request.is_running for answer in answers):
+            decoder.step()
+    results = [GenerationResult.of_chunks([chunk]) for answer in answers if (chunk := answer.take()) is not None]
+    assert [each.finish_reason for each in results].count("error") == 1
+    assert str(results[0].error) == ("The grammar of kind 'regex' takes more time or memory than it may: simplify it.")
+    for result, config in zip(results[1:], (ANY, replace(ANY, grammar=None), long), strict=True):
+        assert result.token_ids == engine.generate("# tar", config).token_ids
+
+
+def test_where_the_process_that_starts_them_ends_the_next_grammar_starts_it_anew(engine: Engine) -> None:
+    expected = engine.generate("# tar", ANY).token_ids
+    grammar_pids(engine)
+    forker = engine._grammars._processes._forker
+    assert forker is not None
+    forker.process.kill()
+    forker.process.wait()
+    assert engine.generate("# tar", ANY).token_ids == expected
+
+
+def test_an_answer_that_ended_has_no_process_left(engine: Engine) -> None:
+    engine.generate_batch(["# tar"] * 3, ANY)
+    stream = engine.stream("# tar", ANY)
+    next(stream)
+    assert len(grammar_pids(engine)) >= 1
+    stream.close()
+    answer = engine.answer("# tar", ANY)  # which is never started
+    del answer
+    gc.collect()
+    assert no_process_is_left(engine)
+
+
+def test_more_grammars_at_once_than_may_have_processes_are_refused(engine: Engine) -> None:
+    async def ask() -> None:
+        async with AsyncEngine(engine) as served:
+            most = 2 * engine.decoder.config.max_batch
+            tasks = [asyncio.create_task(served.generate("# tar", ANY)) for _ in range(most + 3)]
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            refused = [each for each in ended if isinstance(each, Exception)]
+            assert [str(each) for each in refused] == [
+                f"{most} answers with grammars run or wait already: try again later."
+            ] * 3
+            assert all(isinstance(each, BusyError) for each in refused)
+            left = asyncio.create_task(served.generate("# tar", ANY))
+            await asyncio.sleep(0)
+            left.cancel()
+            assert (await served.generate("# tar", ANY)).finish_reason in ("stop", "length")
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+    gc.collect()
+    assert no_process_is_left(engine)
