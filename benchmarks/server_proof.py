@@ -1,0 +1,177 @@
+"""A server under load: does everybody get the answer that they would get alone, does nothing stick, does memory stay?
+
+    python -m benchmarks.server_proof PACKAGE [--requests 300] [--minutes 0] [--clients 24] [--tokens 64] [--seed 0]
+
+Each question is answered alone first, by a server that decodes plainly, one answer at a time. Then a drafting server is
+asked by many at once, streamed and whole, at random moments, while others leave amid their answers, hang up after
+asking, and send nonsense: until every question was answered and the minutes are over. Exit code 1 where an answer is
+another one (its text, its log-probabilities to the last digit, its counts of tokens), where a refusal has the wrong
+status, where a request still runs at the end, where the server does not end in order, or where, after five minutes or
+more, memory of the last tenth is over 5 % above that of the second tenth.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import httpx
+
+from benchmarks.server_answers import Answer, read_stream, read_whole
+from benchmarks.server_process import ServerProcess, reader_edge
+from benchmarks.server_questions import Question, nonsense, questions
+
+_MAX_BODY_BYTES = 4 << 20
+_TIMEOUT_S, _IDLE_S, _MEMORY_EVERY_S = 600.0, 60.0, 0.5
+_MAX_GROWTH, _GROWTH_AFTER_S = 0.05, 300.0  # stores fill up to their bounds before that
+_TEXTS = Path(__file__).parent.parent / "tests" / "data" / "held_out.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--requests", type=int, default=300, help="different questions")
+    parser.add_argument("--minutes", type=float, default=0.0, help="of load, at least; each question at least once")
+    parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer, at most")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    texts = [json.loads(line)["text"] for line in _TEXTS.read_text().splitlines()]
+    asked = questions(texts, options.requests, options.tokens, options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        alone = reader_edge(options.package, "--max-batch", "1", "--no-draft")
+        with ServerProcess(alone, Path(folder) / "alone.log") as server:
+            expected = asyncio.run(_answer_alone(server.url, asked))
+        many = reader_edge(options.package, "--max-batch", "8", "--max-waiting", str(2 * options.clients))
+        with ServerProcess(many, Path(folder) / "many.log") as server:
+            load = Load(server, asked, expected, options.seed)
+            asyncio.run(load.run(options.clients, options.minutes * 60))
+        if server.process.returncode != -signal.SIGTERM:
+            load.faults.append(f"The server was told to end, and ended with {server.process.returncode}.")
+    print("\n".join([*load.summary(), *load.faults[:20]]))
+    sys.exit(1 if load.faults else 0)
+
+
+async def _answer_alone(url: str, asked: Sequence[Question]) -> list[Answer]:
+    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT_S) as client:
+        return [read_whole(await client.post(question.path, json=question.body)) for question in asked]
+
+
+class Load:
+    """Clients of one server, and what they saw. faults: sentences about what should not be."""
+
+    def __init__(self, server: ServerProcess, asked: Sequence[Question], expected: Sequence[Answer], seed: int) -> None:
+        self.faults: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self._server = server
+        self._asked = asked
+        self._expected = expected
+        self._chance = random.Random(seed + 1)
+        self._left = list(range(len(asked)))
+        self._end = 0.0
+        self._memory: list[int] = []
+
+    async def run(self, num_clients: int, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        async with httpx.AsyncClient(base_url=self._server.url, timeout=_TIMEOUT_S, limits=httpx.Limits()) as client:
+            watching = asyncio.create_task(self._watch_memory())
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(num_clients):
+                    tasks.create_task(self._behave(client))
+            watching.cancel()
+            await self._wait_until_idle(client)
+        if seconds >= _GROWTH_AFTER_S:
+            self._compare_memory()
+
+    def summary(self) -> list[str]:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
+        early, late = self._memory_mb()
+        return [f"{counts}; memory {early:.1f} MB early, {late:.1f} MB late; {len(self.faults)} faults"]
+
+    async def _behave(self, client: httpx.AsyncClient) -> None:
+        """One client: mostly it asks, sometimes it is rude."""
+        while self._left or time.monotonic() < self._end:
+            index = self._left.pop() if self._left else self._chance.randrange(len(self._asked))
+            await self._ask(client, index)
+            manner = self._chance.random()
+            if manner < 0.25:
+                await self._leave(client, self._chance.choice(self._asked))
+            elif manner < 0.4:
+                await self._talk_nonsense(client)
+            await asyncio.sleep(self._chance.expovariate(20))
+
+    async def _ask(self, client: httpx.AsyncClient, index: int) -> None:
+        question = self._asked[index]
+        is_streamed = self._chance.random() < 0.5
+        if is_streamed:
+            body = {**question.body, "stream": True, "stream_options": {"include_usage": True}}
+            async with client.stream("POST", question.path, json=body) as response:
+                answer = await read_stream(response)
+        else:
+            answer = read_whole(await client.post(question.path, json=question.body))
+        self.counts["answers streamed" if is_streamed else "answers whole"] += 1
+        if answer != self._expected[index]:
+            told = json.dumps(question.body)[:300]
+            self.faults.append(f"another answer to {told}: {answer!r:.600} in place of {self._expected[index]!r:.600}")
+
+    async def _leave(self, client: httpx.AsyncClient, question: Question) -> None:
+        """Hang up after some pieces, or before the first."""
+        pieces_left = self._chance.choice((0, 0, 1, 3, 10))
+        body = {**question.body, "stream": True}
+        async with client.stream("POST", question.path, json=body) as response:
+            async for _ in response.aiter_bytes():
+                pieces_left -= 1
+                if pieces_left <= 0:
+                    break
+        self.counts["left"] += 1
+
+    async def _talk_nonsense(self, client: httpx.AsyncClient) -> None:
+        said = nonsense(self._chance, _MAX_BODY_BYTES)
+        headers = {"Content-Type": "application/json"}
+        try:
+            response = await client.post(said.path, content=said.content, headers=headers)
+        except (httpx.WriteError, httpx.ReadError):  # hung up on while it still spoke
+            self.counts["cut short"] += 1
+            return
+        self.counts["refusals"] += 1
+        if response.status_code not in said.statuses:
+            self.faults.append(f"{response.status_code} for {said.content[:80]!r}: {response.text[:200]}")
+
+    async def _watch_memory(self) -> None:
+        status = Path(f"/proc/{self._server.process.pid}/status")
+        while True:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+            self._memory.append(int(fields["VmRSS"].split()[0]) * 1024)
+            await asyncio.sleep(_MEMORY_EVERY_S)
+
+    async def _wait_until_idle(self, client: httpx.AsyncClient) -> None:
+        end = time.monotonic() + _IDLE_S
+        while time.monotonic() < end:
+            lines = (await client.get("/metrics")).text.splitlines()
+            figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            busy = [f"reader_edge_requests_{state}" for state in ("running", "waiting")]
+            if not any(float(figures[name]) for name in busy):
+                return
+            await asyncio.sleep(0.1)
+        self.faults.append("Requests still run or wait though nobody asks any more.")
+
+    def _memory_mb(self) -> tuple[float, float]:
+        tenth = max(1, len(self._memory) // 10)
+        return median(self._memory[tenth : 2 * tenth] or [0]) / 1e6, median(self._memory[-tenth:] or [0]) / 1e6
+
+    def _compare_memory(self) -> None:
+        early, late = self._memory_mb()
+        if late > early * (1 + _MAX_GROWTH):
+            self.faults.append(f"Memory grew from {early:.1f} to {late:.1f} MB.")
+
+
+if __name__ == "__main__":
+    main()
