@@ -15,7 +15,8 @@ class Answers:
     """All choices of a question, decoded together; leaving them gives them up."""
 
     def __init__(self, engine: AsyncEngine, question: Question, metrics: Metrics, max_s: float) -> None:
-        self._streams = [engine.stream(*each) for each in zip(question.prompts, question.configs, strict=True)]
+        asked = zip(question.prompts, question.configs, strict=True)
+        self._streams = [engine.stream(prompt, config, question.priority) for prompt, config in asked]
         self._question = question
         self._metrics = metrics
         self._max_s = max_s

@@ -12,11 +12,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from reader_edge.server.api_error import ApiError, error_response
+from reader_edge.server.body_budget import BodyBudget
 from reader_edge.server.chat_completions import ChatWording
 from reader_edge.server.completions import CompletionWording
-from reader_edge.server.endpoint import Endpoint
+from reader_edge.server.endpoint import ChoicesEndpoint
 from reader_edge.server.guard import Guard
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.responses import ResponsesEndpoint, ResponseWording
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
@@ -24,8 +26,9 @@ from reader_edge_runtime import AsyncEngine
 def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     """The application that serves an engine, and closes it when it is shut down."""
     metrics = Metrics(engine)
-    chat = Endpoint(ChatWording(), engine, settings, metrics)
-    completions = Endpoint(CompletionWording(), engine, settings, metrics)
+    chat = ChoicesEndpoint(ChatWording(), engine, settings, metrics)
+    completions = ChoicesEndpoint(CompletionWording(), engine, settings, metrics)
+    responses = ResponsesEndpoint(ResponseWording(), engine, settings, metrics)
     model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
 
     async def list_models(request: Request) -> Response:
@@ -36,6 +39,10 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         if name == settings.model_name:
             return JSONResponse(model)
         return ApiError(404, f"There is no model {name!r:.100} here.", "model", "model_not_found").response()
+
+    async def refuse_embeddings(request: Request) -> Response:
+        sentence = "The model here answers in text and makes no embeddings: ask one that is made for them."
+        return ApiError(400, sentence, code="unsupported_endpoint").response()
 
     async def tell_health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -51,6 +58,8 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     routes = [
         Route("/v1/chat/completions", chat.__call__, methods=["POST"]),
         Route("/v1/completions", completions.__call__, methods=["POST"]),
+        Route("/v1/responses", responses.__call__, methods=["POST"]),
+        Route("/v1/embeddings", refuse_embeddings, methods=["POST"]),
         Route("/v1/models", list_models),
         Route("/v1/models/{name:path}", tell_model),
         Route("/health", tell_health),
@@ -58,7 +67,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     ]
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, settings.api_keys)],
+        middleware=[Middleware(Guard, settings.api_keys), Middleware(BodyBudget, settings.max_bodies_bytes)],
         exception_handlers={HTTPException: error_response, Exception: error_response},
         lifespan=lifespan,
     )

@@ -1,7 +1,8 @@
-"""What `/v1/chat/completions` and `/v1/completions` have in common: a question in, answers out."""
+"""What `/v1/chat/completions`, `/v1/completions` and `/v1/responses` have in common: a question in, answers out."""
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,7 +13,7 @@ from reader_edge.server.api_error import api_error
 from reader_edge.server.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.json_body import read_fields
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.question import Json, Question, Wording
+from reader_edge.server.question import Json, Question, QuestionWording, Wording
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult
 
@@ -20,11 +21,15 @@ _LEFT_STATUS = 499  # nginx's; nobody is there to read it
 _FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}
 
 
-class Endpoint:
-    """A route's handler."""
+class Endpoint(ABC):
+    """A route's handler. has_named_events: whether events of a stream tell their types beside them."""
 
-    def __init__(self, wording: Wording, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
-        self._wording = wording
+    has_named_events = False
+
+    def __init__(
+        self, reading: QuestionWording, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics
+    ) -> None:
+        self._reading = reading
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
@@ -36,21 +41,39 @@ class Endpoint:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            question = Question.read(await read_fields(request, self._settings), self._wording, self._settings)
+            question = Question.read(await read_fields(request, self._settings), self._reading, self._settings)
             answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
             if question.is_streamed:
                 events = self._events(question, answers)
-                return EventStream(await unless_left(request.receive, anext(events)), events)
+                return EventStream(await unless_left(request.receive, anext(events)), events, self.has_named_events)
             results = await unless_left(request.receive, answers.whole())
         except (LeftError, ClientDisconnect):
             return Response(status_code=_LEFT_STATUS)
         except Exception as error:
             return api_error(error).response()
+        return JSONResponse(self._whole(question, answers, results))
+
+    @abstractmethod
+    def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
+        """The answers in one piece."""
+
+    @abstractmethod
+    def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+        """What a stream tells, piece by piece."""
+
+
+class ChoicesEndpoint(Endpoint):
+    """One that answers in choices."""
+
+    def __init__(self, wording: Wording, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
+        super().__init__(wording, engine, settings, metrics)
+        self._wording = wording
+
+    def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
         choices = [self._choice(number, result) for number, result in enumerate(results)]
-        return JSONResponse(self._head(self._wording.whole_object) | {"choices": choices, "usage": answers.usage()})
+        return self._head(self._wording.whole_object) | {"choices": choices, "usage": answers.usage()}
 
     async def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
-        """What a stream tells, piece by piece."""
         head = self._head(self._wording.piece_object)
         begun: set[int] = set()
         async for number, chunk in answers.pieces():

@@ -34,15 +34,19 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
 
 
 class EventStream(Response):
-    """JSON objects as server-sent events, the first of which is there already; an error among them is the last."""
+    """JSON objects as server-sent events, the first of which is there already; an error among them is the last.
+
+    is_named: each tells its "type" beside it, and none marks the end.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Json, events: AsyncGenerator[Json, None]) -> None:
+    def __init__(self, first: Json, events: AsyncGenerator[Json, None], is_named: bool = False) -> None:
         super().__init__(headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._first = first
         self._events = events
+        self._is_named = is_named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -54,17 +58,21 @@ class EventStream(Response):
             await self._events.aclose()
 
     async def _send_all(self, send: Send) -> None:
-        await _send(send, _event(self._first))
+        await _send(send, self._event(self._first))
         try:
             async for event in self._events:
-                await _send(send, _event(event))
-            end = _END
+                await _send(send, self._event(event))
+            end = b"" if self._is_named else _END
         except LeftError:
             raise
         except Exception as error:
-            end = _event(api_error(error).fields)
+            end = self._event(api_error(error).fields | ({"type": "error"} if self._is_named else {}))
         await _send(send, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _event(self, fields: Json) -> bytes:
+        name = f"event: {fields['type']}\n" if self._is_named else ""
+        return f"{name}data: {json.dumps(fields)}\n\n".encode()
 
 
 async def _until_left(receive: Receive) -> None:
@@ -78,7 +86,3 @@ async def _send(send: Send, body: bytes) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
     except OSError as error:
         raise LeftError from error
-
-
-def _event(fields: Json) -> bytes:
-    return b"data: " + json.dumps(fields).encode() + b"\n\n"

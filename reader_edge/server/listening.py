@@ -6,6 +6,7 @@ import socket
 import uvicorn
 from starlette.types import ASGIApp
 
+from reader_edge.server.connection import Connection
 from reader_edge.server.guard import MAX_HEADER_BYTES
 from reader_edge_runtime.errors import ConfigError
 
@@ -38,7 +39,7 @@ def listen(app: ASGIApp, place: socket.socket) -> None:
         proxy_headers=False,
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
-        http="h11",
+        http=Connection,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_STOPPING_S,

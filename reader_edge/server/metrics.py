@@ -1,10 +1,30 @@
 """Figures for Prometheus: requests, the line they wait in, tokens, drafts by source, times between tokens."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from reader_edge_runtime import AsyncEngine, GenerationStats
+from reader_edge_runtime.decoding.recorder import Recorder
+from reader_edge_runtime.stats import STEP_PARTS
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class StepFigures(Collector):
+    """What the decoder's steps took, read where it counts them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("reader_edge_decoder_steps", "Passes over all answers.", self._recorder.num_steps)
+        seconds = CounterMetricFamily("reader_edge_step_seconds", "What their parts took.", labels=["part"])
+        for part in STEP_PARTS:
+            seconds.add_metric([part.removesuffix("_s")], getattr(self._recorder.total, part))
+        yield seconds
 
 
 class Metrics:
@@ -19,6 +39,11 @@ class Metrics:
         running.set_function(lambda: engine.num_running)
         waiting = Gauge("reader_edge_requests_waiting", "Answers not begun yet.", registry=registry)
         waiting.set_function(lambda: engine.num_waiting)
+        decoder = engine.engine.decoder
+        kv_bytes = Gauge("reader_edge_kv_cache_bytes", "Memory of the KV cache.", registry=registry)
+        kv_bytes.set_function(lambda: decoder.cache.num_bytes)
+        registry.register(StepFigures(decoder.recorder))
+        self._prefill_s = Counter("reader_edge_prefill_seconds", "Scoring prompts.", registry=registry)
         self._prompt_tokens = Counter("reader_edge_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._reused_tokens = Counter(
             "reader_edge_reused_prompt_tokens", "Those the KV cache held already.", registry=registry
@@ -42,6 +67,7 @@ class Metrics:
 
     def count_answer(self, stats: GenerationStats) -> None:
         """Count an answer that has ended, in whatever way."""
+        self._prefill_s.inc(stats.prefill_s)
         self._prompt_tokens.inc(stats.num_prompt_tokens)
         self._reused_tokens.inc(stats.num_reused_tokens)
         self._tokens.inc(stats.num_tokens)

@@ -14,15 +14,8 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 Json = dict[str, object]
 
 
-class Wording(Protocol):
-    """How one of OpenAI's endpoints words questions and answers.
-
-    id_prefix: of an answer's name. whole_object, piece_object: what whole and streamed answers are called.
-    """
-
-    id_prefix: str
-    whole_object: str
-    piece_object: str
+class QuestionWording(Protocol):
+    """How one of OpenAI's endpoints words questions."""
 
     def read_prompts(self, fields: Fields) -> list[Encodable]:
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
@@ -33,6 +26,17 @@ class Wording(Protocol):
     def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
         """Whether logprobs are wanted, and of how many likely tokens besides. Raises ApiError."""
 
+
+class Wording(QuestionWording, Protocol):
+    """How an endpoint that answers in choices words those too.
+
+    id_prefix: of an answer's name. whole_object, piece_object: what whole and streamed answers are called.
+    """
+
+    id_prefix: str
+    whole_object: str
+    piece_object: str
+
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
         """A whole answer, without its end."""
 
@@ -42,16 +46,17 @@ class Wording(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """prompts, configs: of each choice. num_choices: to each prompt, one after the other."""
+    """prompts, configs: of each choice. num_choices: to each prompt, one after the other. priority: as of a request."""
 
     prompts: list[Encodable]
     configs: list[GenerationConfig]
     num_choices: int
     is_streamed: bool
     includes_usage: bool
+    priority: int
 
     @classmethod
-    def read(cls, fields: Fields, wording: Wording, settings: ServerSettings) -> "Question":
+    def read(cls, fields: Fields, wording: QuestionWording, settings: ServerSettings) -> "Question":
         """Raises ApiError, or ConfigError for a number outside its range."""
         _check_model(fields, settings)
         prompts = wording.read_prompts(fields)
@@ -66,9 +71,10 @@ class Question:
         is_streamed = fields.flag("stream")
         options = Fields(fields.get("stream_options", dict, {}, "an object"))
         includes_usage = options.flag("include_usage")
+        priority = fields.integer("priority", 0)
         fields.refuse_rest()
         every = [prompt for prompt in prompts for _ in range(num_choices)]
-        return cls(every, configs, num_choices, is_streamed, includes_usage)
+        return cls(every, configs, num_choices, is_streamed, includes_usage, priority)
 
 
 def _check_model(fields: Fields, settings: ServerSettings) -> None:

@@ -246,7 +246,7 @@ class Decoder:
 
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
-        times = self.recorder.times
+        times = self.recorder.end_step()
         self.planner.settle(plan, self.running, times, verifications)
         for request in self.running:
             request.stats.count_step(plan.width, times)

@@ -18,10 +18,11 @@ class AnswerStream:
     _error: Exception | None = None
     _is_over = False
 
-    def __init__(self, worker: Worker, make_answer: Callable[[], Awaitable[Answer]]) -> None:
-        """make_answer: encodes the prompt, beside the event loop."""
+    def __init__(self, worker: Worker, make_answer: Callable[[], Awaitable[Answer]], priority: int = 0) -> None:
+        """make_answer: encodes the prompt, beside the event loop. priority: as of a request."""
         self._worker = worker
         self._make_answer = make_answer
+        self._priority = priority
         self._chunks: asyncio.Queue[GenerationChunk] = asyncio.Queue()
 
     def __aiter__(self) -> "AnswerStream":
@@ -59,6 +60,7 @@ class AnswerStream:
 
     async def _start(self) -> None:
         answer = await self._make_answer()
+        answer.request.priority = self._priority
         loop, chunks = asyncio.get_running_loop(), self._chunks  # and not this object, which may be left meanwhile
         try:
             self._worker.submit(answer, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))

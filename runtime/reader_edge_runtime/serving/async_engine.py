@@ -44,13 +44,18 @@ class AsyncEngine:
         """Requests that wait for a slot, or for the rest of their prompt to be scored."""
         return self._worker.num_waiting
 
-    def stream(self, prompt: Encodable, config: GenerationConfig | None = None) -> AnswerStream:
-        """Answer one prompt piece by piece; see AnswerStream."""
-        return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config))
+    def stream(self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0) -> AnswerStream:
+        """Answer one prompt piece by piece; see AnswerStream.
 
-    async def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
-        """Answer one prompt. Raises what `stream` does."""
-        return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config)])
+        priority: of requests that wait the lowest is next; first come, first served among equals.
+        """
+        return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config), priority)
+
+    async def generate(
+        self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0
+    ) -> GenerationResult:
+        """Answer one prompt. Arguments and errors: see `stream`."""
+        return GenerationResult.of_chunks([chunk async for chunk in self.stream(prompt, config, priority)])
 
     async def close(self, cancels: bool = False) -> None:
         """Take no more requests, and wait for the others, or cancel those. Further calls do nothing more."""

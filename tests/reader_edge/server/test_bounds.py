@@ -1,0 +1,135 @@
+"""What clients may take together: memory for bodies, sockets for requests that do not come, places in line."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from threading import Thread
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from reader_edge.server import connection
+from reader_edge.server.connection import Connection
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine, GenerationConfig
+from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.reader_edge.server.test_refusals import assert_refused
+
+JSON = {"Content-Type": "application/json"}
+START = b'{"model": "demo", "max_tokens": 3, "prompt": "'
+
+
+def test_bodies_of_all_requests_have_a_bound_together(async_engine: AsyncEngine) -> None:
+    served = Served(async_engine, ServerSettings("demo", max_bodies_bytes=10_000))
+
+    async def ask_all() -> list[httpx.Response]:
+        told = asyncio.Event()
+
+        async def body(num_bytes: int) -> AsyncIterator[bytes]:
+            yield START + b"a" * num_bytes
+            await told.wait()
+            yield b'"}'
+
+        async with served.client() as client:
+            asked = [
+                asyncio.create_task(client.post("/v1/completions", content=body(3000), headers=JSON)) for _ in range(3)
+            ]
+            await asyncio.sleep(0.2)
+            refused = await client.post("/v1/completions", content=START + b"a" * 3000 + b'"}', headers=JSON)
+            small = await client.post("/v1/completions", content=START + b'a"}', headers=JSON)
+            told.set()
+            return [refused, small, *await asyncio.gather(*asked)]
+
+    refused, small, *others = asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))
+    assert_refused(refused, 429, "try again later")
+    assert refused.headers["retry-after"] == "1"
+    assert [response.status_code for response in (small, *others)] == [200] * 4
+    for _ in range(4):  # what was answered takes no room any more
+        again = served.request("POST", "/v1/completions", content=START + b"a" * 3000 + b'"}', headers=JSON)
+        assert again.status_code == 200
+
+
+def test_waiting_requests_of_a_lower_priority_number_are_answered_first(async_engine: AsyncEngine) -> None:
+    config = GenerationConfig(max_tokens=2, ignores_eos=True)
+    started: list[tuple[int, int]] = []
+
+    async def ask(number: int, priority: int) -> None:
+        await async_engine.generate("# tar", config, priority)
+        started.append((priority, number))
+
+    async def ask_all() -> None:
+        loop = asyncio.get_running_loop()
+        decoder = async_engine.engine.decoder
+        with async_engine.engine.working():
+            tasks = [loop.create_task(ask(number, -(number // 2 % 3))) for number in range(12)]
+            while async_engine.num_waiting < len(tasks):
+                await asyncio.sleep(0.01)
+            decoder.slots._max_slots, most = 1, decoder.slots._max_slots
+        await asyncio.gather(*tasks)
+        decoder.slots._max_slots = most
+
+    asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))
+    assert [priority for priority, _ in started] == [-2] * 4 + [-1] * 4 + [0] * 4
+
+
+def test_a_request_names_its_priority(served: Served) -> None:
+    assert served.complete(priority=-5)["choices"] == served.complete()["choices"]
+    for wrong in ("high", 1.5, True):
+        assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a", "priority": wrong}), 400)
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of a server whose clients get a second for a request."""
+    monkeypatch.setattr(connection, "_REQUEST_S", 1.0)
+    server = uvicorn.Server(uvicorn.Config(Starlette(), http=Connection, log_level="error", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        thread = Thread(target=server.run, args=([place],))
+        thread.start()
+        yield place.getsockname()[1]
+        server.should_exit = True
+        thread.join(LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b""],
+        [b"G"] * 100,
+        [b"GET / HTTP/1.1\r\n"] + [b"X: y\r\n"] * 100,
+        [b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\n\r\n"] + [b"a"] * 100,
+        [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET"] + [b"X"] * 100,
+    ],
+)
+def test_a_client_that_sends_its_request_too_slowly_loses_its_connection(port: int, pieces: list[bytes]) -> None:
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
+        with suppress(OSError):  # it may go amid a piece
+            while pieces and is_open(client):
+                client.sendall(pieces.pop(0))
+        while is_open(client):
+            assert time.monotonic() < start + LIMIT_S
+    assert time.monotonic() - start > 0.9
+
+
+def is_open(client: socket.socket) -> bool:
+    """Whether the other side still listens a moment later."""
+    client.settimeout(0.1)
+    try:
+        return client.recv(1000) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def test_a_client_that_asks_again_and_again_keeps_its_connection(port: int) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        for _ in range(5):
+            assert client.post("/", content=b"a" * 1000).status_code == 404
+            time.sleep(0.3)
+        assert client.get("/").status_code == 404
