@@ -48,7 +48,7 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTas
     float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
     std::int8_t* const bytes = values + index * stride;
     const float largest = spread_.apply(rows + index * num_inputs, spread);
-    scales[index] = kernels().rows.round(spread, largest, num_inputs, bytes, stride);
+    scales[index] = kernels().rounding.round(spread, largest, num_inputs, bytes, stride);
     totals[index] = kernels().blocks.order_blocks(bytes, num_blocks, starts + index * num_blocks);
   });
   return {values, stride, starts, totals, scales, tasks.num_rows};
@@ -66,7 +66,8 @@ void BlockLinear::compute(KernelCall& call) const {
   float* const output = call.output<float>(0, sizes).data;
   if (num_rows == 0) return;
 
-  const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_blocks * kBlockInputs,
+  const std::size_t row_bytes = (num_blocks + 1) / 2 * 2 * kBlockInputs;  // a multiple of 64, which tiles read
+  const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          row_bytes,
                        kernels().blocks.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
   const BlockRows all = rounded(call, rows.data, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {

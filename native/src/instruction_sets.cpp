@@ -12,6 +12,7 @@ namespace reader_edge {
   extern const Kernels kernels_of_set; \
   }
 #if defined(__x86_64__)
+DECLARED(amx)
 DECLARED(avx512_vnni)
 DECLARED(avx_vnni)
 DECLARED(avx2)
@@ -28,6 +29,7 @@ constexpr const char* kVariable = "READER_EDGE_INSTRUCTIONS";
 // The best first.
 const InstructionSet kSets[] = {
 #if defined(__x86_64__)
+    {"amx", has_amx, &amx::kernels_of_set},
     {"avx512-vnni", has_avx512_vnni, &avx512_vnni::kernels_of_set},
     {"avx-vnni", has_avx_vnni, &avx_vnni::kernels_of_set},
     {"avx2", has_avx2, &avx2::kernels_of_set},
@@ -49,14 +51,14 @@ Choice chosen() {
   const char* const wanted = std::getenv(kVariable);
   const bool is_forced = wanted != nullptr && *wanted != '\0';
   for (const InstructionSet& set : kSets) {
-    if (set.is_here() && (!is_forced || std::string(wanted) == set.name)) return {&set, {}};
+    if ((!is_forced || std::string(wanted) == set.name) && set.is_here()) return {&set, {}};
   }
   if (!is_forced) return {nullptr, {}};
   const std::string here = names_of(true);
   const std::string remedy = (here.empty() ? "" : "set it to one of " + here + ", or ") + "leave it unset.";
   for (const InstructionSet& set : kSets) {
     if (std::string(wanted) == set.name) {
-      return {nullptr, std::string(kVariable) + " is '" + wanted + "', which this processor does not have: " + remedy};
+      return {nullptr, std::string(kVariable) + " is '" + wanted + "', which this processor or its system does not have: " + remedy};
     }
   }
   return {nullptr, std::string(kVariable) + " is '" + wanted + "', which is not one of " + names_of(false) + ": " + remedy};

@@ -59,7 +59,7 @@ void round_query(const Int8Call& call, const float* query, const QueryRows& rows
   const float largest = call.spread.apply(query, spread);
   std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
   const auto size = static_cast<std::size_t>(call.shape.head_size), stride = static_cast<std::size_t>(rows.plane_bytes);
-  rows.factors[row] = kernels().rows.round_16(spread, largest, size, planes, planes + stride, stride) * call.unit;
+  rows.factors[row] = kernels().rounding.round_16(spread, largest, size, planes, planes + stride, stride) * call.unit;
   for (std::int64_t plane = 0; plane < 2; ++plane) {
     const std::int8_t* const values = planes + plane * rows.plane_bytes;
     std::int32_t sum = 0;

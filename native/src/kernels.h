@@ -9,12 +9,14 @@
 #include "int8_rows.h"
 #include "rotary_heads.h"
 #include "row_product.h"
+#include "row_rounding.h"
 #include "spread.h"
 #include "swiglu.h"
 
 namespace reader_edge {
 
 struct Kernels {
+  const RowRounding& rounding;
   const RowKernels& rows;
   const BlockKernels& blocks;
   const GgufKernels& gguf;

@@ -14,19 +14,21 @@ std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by -
 
 }  // namespace
 
-PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, std::size_t num_inputs)
-    : num_outputs_(num_outputs),
+PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, std::size_t num_inputs,
+                           const PackedLayout& layout)
+    : layout_(layout),
+      num_outputs_(num_outputs),
       num_inputs_(num_inputs),
-      num_chunks_(divided_up(num_inputs, kChunk)),
-      values_(weight_memory(divided_up(num_outputs, kBlockOutputs) * num_chunks_ * kStep)),
-      sums_(divided_up(num_outputs, kBlockOutputs) * kBlockOutputs) {
+      num_chunks_(divided_up(num_inputs, layout.depth) * (layout.depth / layout.inputs)),
+      sums_(divided_up(num_outputs, layout.outputs) * layout.outputs) {
+  values_ = weight_memory(num_blocks() * block_bytes());
   std::size_t kept = 0;  // outputs whose source is still in memory, from here on
   for (std::size_t j = 0; j < num_outputs; ++j) {
     const std::int8_t* const row = values + j * num_inputs;
-    std::int8_t* out = values_.get() + j / kBlockOutputs * block_bytes() + j % kBlockOutputs * kChunk;
+    std::int8_t* out = values_.get() + j / layout.outputs * block_bytes() + j % layout.outputs * layout.inputs;
     std::int32_t sum = 0;
-    for (std::size_t k = 0; k < num_inputs; k += kChunk, out += kStep) {
-      const std::size_t size = std::min(kChunk, num_inputs - k);
+    for (std::size_t k = 0; k < num_inputs; k += layout.inputs, out += layout.outputs * layout.inputs) {
+      const std::size_t size = std::min(layout.inputs, num_inputs - k);
       std::memcpy(out, row + k, size);
       for (std::size_t i = 0; i < size; ++i) sum += row[k + i];
     }

@@ -4,6 +4,7 @@
 namespace reader_edge {
 
 #if defined(__x86_64__)
+bool has_amx();  // for bytes; asks the system for it
 bool has_avx512_vnni();
 bool has_avx_vnni();
 bool has_avx2();  // with FMA and fp16

@@ -1,6 +1,11 @@
-// Intel's manual, CPUID: leaf 1, leaf 7 with its first sub-leaf, and XGETBV: which registers the system saves.
+// Intel's manual, CPUID: leaf 1, leaf 7 with its first sub-leaf, and XGETBV: which registers the system saves. Linux's
+// Documentation/arch/x86/xstate.rst: tiles are for processes that ask.
 #if defined(__x86_64__)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cstdint>
 
@@ -9,7 +14,7 @@
 namespace reader_edge {
 namespace {
 
-constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6;  // with those that they extend
+constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;  // with those that they extend
 
 struct Leaf {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -39,6 +44,17 @@ bool has_avx512_vnni() {
   const Leaf seven(7);  // F, DQ, BW, VL; VNNI
   return has_avx2() && saves(kZmm) && has_bit(seven.b, 16) && has_bit(seven.b, 17) && has_bit(seven.b, 30) &&
          has_bit(seven.b, 31) && has_bit(seven.c, 11);
+}
+
+bool has_amx() {
+#ifdef __linux__
+  constexpr long kAskForRegisters = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  const Leaf seven(7);                                       // tiles; their products of bytes
+  return has_avx512_vnni() && saves(kTiles) && has_bit(seven.d, 24) && has_bit(seven.d, 25) &&
+         syscall(SYS_arch_prctl, kAskForRegisters, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace reader_edge

@@ -19,7 +19,7 @@ PackedWeight packed(const Tensor<const std::int8_t>& weight) {
   if (weight.sizes.size() != 2 || weight.size(0) == 0 || weight.size(1) == 0) {
     throw std::invalid_argument("RowLinear: its weight needs two axes, inputs and outputs");
   }
-  return {weight.data, weight.size(0), weight.size(1)};
+  return {weight.data, weight.size(0), weight.size(1), kernels().rows.layout};
 }
 
 }  // namespace
@@ -49,14 +49,14 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const R
     const float* const row = rows + index * num_inputs;
     std::uint8_t* const bytes = values + index * num_planes_ * stride;
     if (!spread_) {
-      scales[index] = kernels().rows.quantize(row, num_inputs, bytes, stride);
+      scales[index] = kernels().rounding.quantize(row, num_inputs, bytes, stride);
       return;
     }
     float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
     const float largest = spread_->apply(row, spread);
     scales[index] = num_planes_ == 1
-                        ? kernels().rows.round_raised(spread, largest, num_inputs, bytes, stride)
-                        : kernels().rows.round_16_raised(spread, largest, num_inputs, bytes, bytes + stride, stride);
+                        ? kernels().rounding.round_raised(spread, largest, num_inputs, bytes, stride)
+                        : kernels().rounding.round_16_raised(spread, largest, num_inputs, bytes, bytes + stride, stride);
   });
   return {values, stride, scales, tasks.num_rows, num_planes_};
 }
@@ -77,14 +77,15 @@ void RowProduct::compute(KernelCall& call) const {
   const RowTasks tasks{num_rows,  num_inputs,           num_outputs,           row_bytes,
                        kernels().rows.tile_rows, weight_.num_blocks(), weight_.block_bytes()};
   const QuantizedRows all = quantized(call, rows.data, tasks);
-  const auto multiply = kernels().rows.multiply_block;
+  const auto multiply = kernels().rows.multiply_blocks;
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row, count,
                               num_planes_};
     float* const outputs = output + first_row * num_outputs;
-    for (std::size_t block = first; block < last; ++block) multiply(group, weight_, block, scales_.data(), outputs);
+    multiply(group, weight_, first, last, scales_.data(), outputs);
     if (bias_ != nullptr) {
-      add_bias(bias_, first * kBlockOutputs, std::min(last * kBlockOutputs, num_outputs), count, outputs, num_outputs);
+      const std::size_t size = weight_.block_outputs();
+      add_bias(bias_, first * size, std::min(last * size, num_outputs), count, outputs, num_outputs);
     }
   });
 }

@@ -69,6 +69,15 @@ class PanelOutputs {
     }
   }
 
+  // The same of a row in two planes.
+  void store_row(std::size_t row, float row_scale, const Ints (&high)[kPanelVectors],
+                 const Ints (&low)[kPanelVectors]) const {
+    for (std::size_t i = 0; i < kPanelVectors; ++i) {
+      const Floats product = number_of(high[i]) * scales_[i] * all(1.0f * kBase) + number_of(low[i]) * scales_[i];
+      store(first_ + row * num_outputs_ + i * kLanes, product * all(row_scale), lanes_[i]);
+    }
+  }
+
  private:
   float* first_;
   std::size_t num_outputs_;

@@ -3,6 +3,7 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
+extern const RowRounding row_rounding;
 extern const RowKernels row_kernels;
 extern const BlockKernels block_kernels;
 extern const GgufKernels gguf_kernels;
@@ -15,7 +16,7 @@ extern const CacheRowKernels cache_row_kernels;
 extern const ByteScoreKernels byte_score_kernels;
 extern const ByteSumKernels byte_sum_kernels;
 
-extern const Kernels kernels_of_set{row_kernels,       block_kernels,      gguf_kernels,    spread_kernels,
+extern const Kernels kernels_of_set{row_rounding, row_kernels, block_kernels,      gguf_kernels,    spread_kernels,
                                     rotary_kernels,    swiglu_kernels,     attention_kernels, half_row_kernels,
                                     cache_row_kernels, byte_score_kernels, byte_sum_kernels};
 

@@ -11,13 +11,9 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-constexpr std::size_t kStepVectors = kStep / kVector;
+constexpr PackedLayout kLayout{16, 16, 16};
+constexpr std::size_t kStep = kLayout.outputs * kLayout.inputs, kStepVectors = kStep / kVector;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
-constexpr float kRowFactor = static_cast<float>(1.0 / 127.0);
-constexpr float kSmallestScale = 1e-9f;
-
-// Of the 16 numbers from k on, those that are there.
-inline Lanes lanes_left(std::size_t count, std::size_t k) { return first_lanes(count > k ? count - k : 0); }
 
 // What a tile reads beside its rows. ahead: weights to come, of which it fetches kFetched vectors a step.
 struct Block {
@@ -41,7 +37,7 @@ template <int kByteRows, int kPlanes, std::size_t kFetched>
                                              int vector, Ints (&sums)[kByteRows][kStepVectors]) {
   const std::int8_t* w = block.values + vector * kVector;
   const std::int8_t* ahead = block.ahead;
-  for (std::size_t chunk = 0; chunk < block.num_chunks; ++chunk, w += kStep, ahead += kStep, rows += kChunk) {
+  for (std::size_t chunk = 0; chunk < block.num_chunks; ++chunk, w += kStep, ahead += kStep, rows += kLayout.inputs) {
     Bytes weights[kSumVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kSumVectors; ++v) weights[v] = load_bytes(w + v * kVector);
@@ -98,52 +94,9 @@ Tile tile_of(std::size_t num_planes, std::size_t height) {
                          : tile_of<2, kFetched>(height, std::make_index_sequence<kRowTile / 2>());
 }
 
-void store_bytes_of(Ints integers, Lanes lanes, int raised_by, void* values) {
-  store_low_bytes(values, only(integers + all(raised_by), lanes));
-}
-
-float quantize(const float* row, std::size_t num_inputs, std::uint8_t* values, std::size_t stride) {
-  Floats top = all(0.0f);
-  for (std::size_t k = 0; k < num_inputs; k += kLanes) {
-    top = max(top, magnitude(load(row + k, lanes_left(num_inputs, k))));
-  }
-  const float scale = std::max(largest_of(top) * kRowFactor, kSmallestScale);
-  for (std::size_t k = 0; k < stride; k += kChunk) {
-    const Lanes lanes = lanes_left(num_inputs, k);
-    const Floats value = load(row + k, lanes) / all(scale);
-    store_bytes_of(rounded(min(max(value, all(-128.0f)), all(127.0f))), lanes, kRaised, values + k);
-  }
-  return scale;
-}
-
-template <int kRaisedBy, class Byte>
-float round(const float* row, float largest, std::size_t num_inputs, Byte* values, std::size_t stride) {
-  const float top = std::max(largest, kSmallest);
-  const Floats steps_of_one = all(kSteps / top);
-  for (std::size_t k = 0; k < stride; k += kChunk) {
-    const Lanes lanes = lanes_left(num_inputs, k);
-    store_bytes_of(rounded(load(row + k, lanes) * steps_of_one), lanes, kRaisedBy, values + k);
-  }
-  return top;
-}
-
-template <int kRaisedBy, class Byte>
-float round_16(const float* row, float largest, std::size_t num_inputs, Byte* high, Byte* low, std::size_t stride) {
-  const float top = std::max(largest, kSmallest);
-  const Floats steps_of_one = all(kSteps16 / top);
-  for (std::size_t k = 0; k < stride; k += kChunk) {
-    const Lanes lanes = lanes_left(num_inputs, k);
-    const Ints steps = rounded(load(row + k, lanes) * steps_of_one);
-    const Ints upper = shifted_right<8>(steps + all(128));
-    store_bytes_of(upper, lanes, kRaisedBy, high + k);
-    store_bytes_of(steps - shifted_left<8>(upper), lanes, kRaisedBy, low + k);
-  }
-  return top;
-}
-
 void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::size_t index, const float* scales,
                     float* output) {
-  const std::size_t begin = index * kBlockOutputs;
+  const std::size_t begin = index * kLayout.outputs;
   const Lanes outputs = first_lanes(weight.num_outputs() - begin);
   const Ints corrections = kRaised == 0 ? all(0) : shifted_left<7>(load(weight.sums(index)));
   static_assert(kRaised == 0 || kRaised == 1 << 7);
@@ -166,10 +119,13 @@ void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::
   }
 }
 
+void multiply_blocks(const QuantizedRows& rows, const PackedWeight& weight, std::size_t first, std::size_t last,
+                     const float* scales, float* output) {
+  for (std::size_t index = first; index < last; ++index) multiply_block(rows, weight, index, scales, output);
+}
+
 }  // namespace
 
-extern const RowKernels row_kernels{
-    kRowTile, quantize, round<0, std::int8_t>, round<kRaised, std::uint8_t>, round_16<0, std::int8_t>,
-    round_16<kRaised, std::uint8_t>, multiply_block};
+extern const RowKernels row_kernels{kRowTile, kLayout, multiply_blocks};
 
 }  // namespace reader_edge::READER_EDGE_LANES

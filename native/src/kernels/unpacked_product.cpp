@@ -2,27 +2,19 @@
 // four inputs and 16 outputs, and nothing for a block; what they are kept too large by is taken out by the row's total.
 #include "unpacked_product.h"
 
+#include <algorithm>
 #include <cstddef>
 
-#include "row_tiles.h"
 #include "scratch.h"
+#include "unpacked_slice.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-constexpr std::size_t kSliceBlocks = 20;  // unpacked at a time, at most: they and a tile's rows stay in 32 kB of cache
+constexpr std::size_t kSliceBlocks = 20;  // unpacked at a time, at most: they and some rows stay in 32 kB of cache
 constexpr int kZero = 128;                // what is added to an unpacked weight, so that none is negative
 constexpr std::size_t kUnpackedBytes = kBlockInputs * kPanelOutputs;  // of a block
-static_assert(kPanelVectors == 2);
-
-// A run of a panel's blocks, unpacked. ahead: packed weights to come. totals (R, kPanelVectors): the rows' sums so far.
-struct Slice {
-  const std::int8_t* unpacked;
-  const std::int8_t* ahead;
-  std::size_t first_block, num_blocks;
-  bool is_last;
-  Ints* totals;
-};
+static_assert(kPanelVectors == 2 && kSliceBlocks % 2 == 0);
 
 // Blocks of packed weights to (inputs / 4, kPanelOutputs, 4) bytes, raised. Two bytes are multiplied as one
 // number: neither is below 8 or above 248 in the end, so that the lower one takes nothing from the upper.
@@ -46,46 +38,6 @@ void unpack(const std::int8_t* packed, const std::int8_t* scales, std::size_t nu
   }
 }
 
-// Adds kRows rows from `row` on times a slice to their totals, or to output where it is the last.
-template <std::size_t kRows>
-void multiply_slice(const BlockRows& rows, std::size_t row, const Slice& slice, const PanelOutputs& outputs) {
-  Ints* const totals = slice.totals + row * kPanelVectors;
-  Ints sums[kRows][kPanelVectors];
-#pragma GCC unroll 12
-  for (std::size_t m = 0; m < kRows; ++m) {
-    const bool is_begun = slice.first_block > 0;
-    sums[m][0] = is_begun ? totals[m * kPanelVectors] : all(rows.totals[row + m]);
-    sums[m][1] = is_begun ? totals[m * kPanelVectors + 1] : sums[m][0];
-  }
-  RowPointers<kRows> values(rows.values + row * rows.stride + slice.first_block * kBlockInputs, rows.stride);
-  const std::int8_t* w = slice.unpacked;
-  const std::int8_t* ahead = slice.ahead;
-  const std::size_t fetched = row == 0 ? kVector : 0;  // the first tile fetches for all
-  for (std::size_t block = 0; block < slice.num_blocks; ++block) {
-#pragma GCC unroll 8
-    for (std::size_t four = 0; four < kBlockInputs / 4; ++four, w += kPanelVectors * kVector, ahead += fetched) {
-      fetch_early(ahead);
-      const Bytes w0 = load_bytes(w), w1 = load_bytes(w + kVector);
-#pragma GCC unroll 12
-      for (std::size_t m = 0; m < kRows; ++m) {
-        const Bytes bytes = values.four(m, four * 4);
-        add_products(sums[m][0], w0, bytes);
-        add_products(sums[m][1], w1, bytes);
-      }
-    }
-    values.advance(kBlockInputs);
-  }
-#pragma GCC unroll 12
-  for (std::size_t m = 0; m < kRows; ++m) {
-    if (slice.is_last) {
-      outputs.store_row(row + m, rows.scales[row + m], sums[m]);
-    } else {
-      totals[m * kPanelVectors] = sums[m][0];
-      totals[m * kPanelVectors + 1] = sums[m][1];
-    }
-  }
-}
-
 }  // namespace
 
 void multiply_unpacked(const BlockRows& rows, const BlockWeight& weight, std::size_t panel,
@@ -97,13 +49,11 @@ void multiply_unpacked(const BlockRows& rows, const BlockWeight& weight, std::si
   const std::size_t num_blocks = weight.num_blocks();
   std::size_t first = 0;
   for (std::size_t left = (num_blocks + kSliceBlocks - 1) / kSliceBlocks; left > 0; --left) {
-    const std::size_t count = (num_blocks - first + left - 1) / left;
+    const std::size_t pairs = ((num_blocks - first + left - 1) / left + 1) / 2, count = std::min(2 * pairs, num_blocks - first);
     const std::int8_t* const packed = weight.values(panel) + first * kBlockBytes * kPanelOutputs;
     unpack(packed, weight.scales(panel) + first * kPanelOutputs, count, unpacked);
-    const Slice slice{unpacked, packed + kWeightsAhead, first, count, left == 1, totals};
-    for_tiles<kUnpackedTile>(rows.count, [&](std::size_t row, auto height) {
-      multiply_slice<height>(rows, row, slice, outputs);
-    });
+    if (count % 2 == 1) std::fill_n(unpacked + count * kUnpackedBytes, kUnpackedBytes, std::int8_t{0});
+    multiply_slice(rows, {unpacked, packed + kWeightsAhead, first, count, left == 1, totals}, outputs);
     first += count;
   }
 }

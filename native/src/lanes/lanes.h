@@ -60,6 +60,13 @@
 //             add_scaled(total, sums, scales)      scales from -15 to 15
 // CodeSums    start(number), add(codes, p): codes of so many bits, those of 8 raised, times p's four bytes, of more than
 //             -128; total(); 32 inputs at most
+//
+// Where there are tiles, kTileRows rows of kTileBytes bytes each (kernels/tiles):
+// Tiles(first, second)                   while it lives, tiles 0, 1 and 4 have `first` rows, 2, 3 and 5 `second` (or none),
+//                                        6 and 7 all
+//             load_tile<t>(p, stride), store_tile<t>(p, stride), zero_tile<t>()
+//             add_tile_products<is_raised, sums, rows, weights>()    four bytes to a lane: of weights, a row of a tile has
+//                                        four of 16 outputs; is_raised: whether rows are the unsigned bytes, or weights
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,9 @@
 """Which native kernels are used: the best that the processor has, or those that are asked for."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,25 @@ def test_what_is_not_here_is_refused_in_one_sentence(
         monkeypatch.undo()
         native_library.cache_clear()
     assert str(caught.value).count(". ") == 0
+
+
+# Linux gives no tiles to a process whose signals have a stack without room for them.
+_WITHOUT_TILES = """
+import ctypes
+class Stack(ctypes.Structure):
+    _fields_ = [("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, len(memory))), None) == 0
+import reader_edge_native
+print(reader_edge_native.instructions())
+"""
+
+
+def test_without_leave_of_the_system_for_tiles_the_next_set_is_used() -> None:
+    native = pytest.importorskip("reader_edge_native")
+    here = native.instructions_here()
+    if here[0] != "amx":
+        pytest.skip("amx: not of this processor, or reader-edge-native is an old one")
+    environment = {name: value for name, value in os.environ.items() if name != "READER_EDGE_INSTRUCTIONS"}
+    done = subprocess.run([sys.executable, "-c", _WITHOUT_TILES], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == here[1], done.stderr

@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: bytes and their products. lanes.h says what each function does.
+// Registers of 512 bits: bytes and their products. lanes.h says what each function does.
 #pragma once
 
 namespace reader_edge::READER_EDGE_LANES {
