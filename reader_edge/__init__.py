@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from reader_edge_runtime import (
         AsyncEngine,
+        Conversation,
         DraftConfig,
         Engine,
         EngineConfig,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncEngine",
+    "Conversation",
     "DraftConfig",
     "Engine",
     "EngineConfig",

@@ -53,6 +53,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), code="kv_cache_exceeded")
         case PromptError() | ConfigError():
             return ApiError(400, str(error))
+        case RecursionError():
+            return ApiError(400, "The body is nested too deeply.")
         case HTTPException():
             return ApiError(error.status_code, f"{error.detail}.")
     _LOG.error("A request failed.", exc_info=error)

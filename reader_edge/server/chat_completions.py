@@ -1,17 +1,17 @@
 """The wording of `/v1/chat/completions`."""
 
-from typing import cast
-
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import chat_logprobs
+from reader_edge.server.messages import read_messages
 from reader_edge.server.question import Json
-from reader_edge_runtime import GenerationChunk, GenerationResult, Message
+from reader_edge.server.tool_calls import CallReader, Said
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.engine import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _MAX_TOP_LOGPROBS = 20
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
 class ChatWording:
@@ -21,11 +21,11 @@ class ChatWording:
     whole_object = "chat.completion"
     piece_object = "chat.completion.chunk"
 
-    def read_prompts(self, fields: Fields) -> list[Encodable]:
-        messages = fields.get("messages", list, [], "a list of messages")
-        if not messages:
-            raise ApiError(400, "'messages' must have at least one message.", "messages")
-        return [[_message(each, f"messages[{number}]") for number, each in enumerate(messages)]]
+    def read_tools(self, fields: Fields) -> ToolUse:
+        return ToolUse.read(fields)
+
+    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
+        return [Conversation(read_messages(fields.get("messages", list, [], "a list of messages")), use.tools)]
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         old = fields.integer("max_tokens", most)
@@ -38,34 +38,35 @@ class ChatWording:
             raise ApiError(400, sentence, "top_logprobs")
         return is_wanted, num_top
 
-    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
-        message = {"role": "assistant", "content": result.text, "refusal": None}
+    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
+        said = [Said(result.text)] if calls is None else calls.push(result.text, is_last=True)
+        text = "".join(each.text for each in said if each.call < 0)
+        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        if calls is not None and calls.num_calls:
+            message |= {"content": text or None, "tool_calls": _whole_calls(said)}
         return {"index": index, "message": message, "logprobs": chat_logprobs(result, tokenizer)}
 
-    def piece(self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer) -> Json:
+    def piece(
+        self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer, calls: CallReader | None
+    ) -> Json:
+        is_last = chunk.finish_reason is not None
+        said = [Said(chunk.text)] if calls is None else calls.push(chunk.text, is_last)
+        text = "".join(each.text for each in said if each.call < 0)
         delta: Json = {"role": "assistant"} if is_first else {}
-        if is_first or chunk.text:
-            delta["content"] = chunk.text
+        if is_first or text:
+            delta["content"] = text
+        parts = [each.fields for each in said if each.call >= 0]
+        if parts:
+            delta["tool_calls"] = parts
         return {"index": index, "delta": delta, "logprobs": chat_logprobs(chunk, tokenizer)}
 
 
-def _message(value: object, place: str) -> Message:
-    if not isinstance(value, dict):
-        raise ApiError(400, f"'{place}' must be an object with 'role' and 'content'.", "messages")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise ApiError(400, f"'{place}.role' must be one of {', '.join(_ROLES)}.", "messages")
-    extra = sorted(name for name in value if name not in ("role", "content", "name", "refusal") and value[name])
-    if extra:
-        raise ApiError(400, f"'{place}.{extra[0]:.60}' is not supported here: leave it out.", "messages")
-    return {"role": _ROLES[role], "content": _text(value.get("content"), f"{place}.content")}
-
-
-def _text(content: object, place: str) -> str:
-    """A content's text: it may come in parts."""
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
-    ):
-        raise ApiError(400, f"'{place}' must be a text, or a list of parts of type 'text'.", "messages")
-    return "".join(cast(str, part["text"]) for part in parts)
+def _whole_calls(said: list[Said]) -> list[Json]:
+    """Calls put together from their parts."""
+    calls: list[Json] = []
+    for each in said:
+        if each.name is not None:
+            calls.append({name: value for name, value in each.fields.items() if name != "index"})
+        elif each.call >= 0:
+            calls[-1]["function"]["arguments"] += each.text  # type: ignore[index]
+    return calls

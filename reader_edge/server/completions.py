@@ -6,6 +6,8 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import completion_logprobs
 from reader_edge.server.question import Json
+from reader_edge.server.tool_calls import CallReader
+from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationResult
 from reader_edge_runtime.engine import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -21,7 +23,10 @@ class CompletionWording:
     whole_object = "text_completion"
     piece_object = "text_completion"
 
-    def read_prompts(self, fields: Fields) -> list[Encodable]:
+    def read_tools(self, fields: Fields) -> ToolUse:
+        return ToolUse()
+
+    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         value = fields.take("prompt")
         prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
         if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
@@ -37,10 +42,12 @@ class CompletionWording:
             raise ApiError(400, f"'logprobs' must be from 0 to {_MAX_LOGPROBS}.", "logprobs")
         return num_top >= 0, max(0, num_top)
 
-    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
+    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
         return {"index": index, "text": result.text, "logprobs": completion_logprobs(result, tokenizer)}
 
-    def piece(self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer) -> Json:
+    def piece(
+        self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer, calls: CallReader | None
+    ) -> Json:
         return {"index": index, "text": chunk.text, "logprobs": completion_logprobs(chunk, tokenizer)}
 
 

@@ -15,7 +15,9 @@ from reader_edge.server.json_body import read_fields
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.question import Json, Question, QuestionWording, Wording
 from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_calls import CallReader
 from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult
+from reader_edge_runtime.text.conversation import CallForm
 
 _LEFT_STATUS = 499  # nginx's; nobody is there to read it
 _FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}
@@ -41,7 +43,8 @@ class Endpoint(ABC):
 
     async def _respond(self, request: Request) -> Response:
         try:
-            question = Question.read(await read_fields(request, self._settings), self._reading, self._settings)
+            fields = await read_fields(request, self._settings)
+            question = Question.read(fields, self._reading, self._settings, self._call_form)
             answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
             if question.is_streamed:
                 events = self._events(question, answers)
@@ -52,6 +55,10 @@ class Endpoint(ABC):
         except Exception as error:
             return api_error(error).response()
         return JSONResponse(self._whole(question, answers, results))
+
+    @property
+    def _call_form(self) -> CallForm:
+        return self._engine.engine.tokenizer.call_form
 
     @abstractmethod
     def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
@@ -70,30 +77,40 @@ class ChoicesEndpoint(Endpoint):
         self._wording = wording
 
     def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
-        choices = [self._choice(number, result) for number, result in enumerate(results)]
+        choices = [self._choice(question, number, result) for number, result in enumerate(results)]
         return self._head(self._wording.whole_object) | {"choices": choices, "usage": answers.usage()}
 
     async def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
         head = self._head(self._wording.piece_object)
         begun: set[int] = set()
+        readers = [self._reader(question) for _ in question.prompts]
         async for number, chunk in answers.pieces():
             is_first = number not in begun
             begun.add(number)
             if is_first or chunk.text or chunk.logprobs or chunk.finish_reason is not None:
-                event = head | {"choices": [self._piece(number, chunk, is_first)]}
+                event = head | {"choices": [self._piece(number, chunk, is_first, readers[number])]}
                 yield event | {"usage": None} if question.includes_usage else event
         if question.includes_usage:
             yield head | {"choices": [], "usage": answers.usage()}
 
-    def _choice(self, number: int, result: GenerationResult) -> Json:
-        choice = self._wording.choice(number, result, self._engine.engine.tokenizer)
-        return choice | {"finish_reason": _FINISH_REASONS[result.finish_reason]}
+    def _choice(self, question: Question, number: int, result: GenerationResult) -> Json:
+        reader = self._reader(question)
+        choice = self._wording.choice(number, result, self._engine.engine.tokenizer, reader)
+        return choice | {"finish_reason": _finish_reason(result.finish_reason, reader)}
 
-    def _piece(self, number: int, chunk: GenerationChunk, is_first: bool) -> Json:
-        piece = self._wording.piece(number, chunk, is_first, self._engine.engine.tokenizer)
-        reason = None if chunk.finish_reason is None else _FINISH_REASONS[chunk.finish_reason]
-        return piece | {"finish_reason": reason}
+    def _piece(self, number: int, chunk: GenerationChunk, is_first: bool, reader: CallReader | None) -> Json:
+        piece = self._wording.piece(number, chunk, is_first, self._engine.engine.tokenizer, reader)
+        return piece | {"finish_reason": _finish_reason(chunk.finish_reason, reader)}
+
+    def _reader(self, question: Question) -> CallReader | None:
+        return CallReader(question.use, self._call_form) if question.use.tools else None
 
     def _head(self, kind: str) -> Json:
         name = self._wording.id_prefix + secrets.token_hex(12)
         return {"id": name, "object": kind, "created": int(time.time()), "model": self._settings.model_name}
+
+
+def _finish_reason(reason: str | None, reader: CallReader | None) -> str | None:
+    if reason == "stop" and reader is not None and reader.num_calls:
+        return "tool_calls"
+    return None if reason is None else _FINISH_REASONS[reason]

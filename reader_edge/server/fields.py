@@ -29,7 +29,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "prediction": (),
     "presence_penalty": (0,),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),

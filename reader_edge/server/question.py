@@ -1,14 +1,18 @@
 """What a request asks: which answers, and in what form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
 from reader_edge.server.sampling_fields import read_config, with_next_seed
 from reader_edge.server.settings import ServerSettings
+from reader_edge.server.structured_outputs import read_form
+from reader_edge.server.tool_calls import CallReader
+from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
 from reader_edge_runtime.engine import Encodable
+from reader_edge_runtime.text.conversation import CallForm
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, object]
@@ -17,7 +21,10 @@ Json = dict[str, object]
 class QuestionWording(Protocol):
     """How one of OpenAI's endpoints words questions."""
 
-    def read_prompts(self, fields: Fields) -> list[Encodable]:
+    def read_tools(self, fields: Fields) -> ToolUse:
+        """The tools that the answer may call. Raises ApiError."""
+
+    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
@@ -37,29 +44,36 @@ class Wording(QuestionWording, Protocol):
     whole_object: str
     piece_object: str
 
-    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer) -> Json:
-        """A whole answer, without its end."""
+    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
+        """A whole answer, without its end. calls: what finds them in it, where there may be any."""
 
-    def piece(self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer) -> Json:
-        """A part of an answer, without its end."""
+    def piece(
+        self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer, calls: CallReader | None
+    ) -> Json:
+        """A part of an answer, without its end. calls: what reads this answer, from its beginning on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """prompts, configs: of each choice. num_choices: to each prompt, one after the other. priority: as of a request."""
+    """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
+
+    priority: as of a request.
+    """
 
     prompts: list[Encodable]
     configs: list[GenerationConfig]
     num_choices: int
+    use: ToolUse
     is_streamed: bool
     includes_usage: bool
     priority: int
 
     @classmethod
-    def read(cls, fields: Fields, wording: QuestionWording, settings: ServerSettings) -> "Question":
-        """Raises ApiError, or ConfigError for a number outside its range."""
+    def read(cls, fields: Fields, wording: QuestionWording, settings: ServerSettings, form: CallForm) -> "Question":
+        """form: in which the model writes calls. Raises ApiError, or ConfigError for a number outside its range."""
         _check_model(fields, settings)
-        prompts = wording.read_prompts(fields)
+        use = wording.read_tools(fields)
+        prompts = wording.read_prompts(fields, use)
         num_choices = fields.integer("n", 1)
         if num_choices < 1 or num_choices * len(prompts) > settings.max_choices:
             raise ApiError(400, f"'n' and prompts must ask for 1 to {settings.max_choices} answers together.", "n")
@@ -67,6 +81,7 @@ class Question:
         if not 1 <= max_tokens <= settings.max_tokens:
             raise ApiError(400, f"An answer may have 1 to {settings.max_tokens} tokens here.", "max_tokens")
         config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
+        config = replace(config, grammar=use.grammar(form, read_form(fields).grammar))
         configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
         is_streamed = fields.flag("stream")
         options = Fields(fields.get("stream_options", dict, {}, "an object"))
@@ -74,7 +89,7 @@ class Question:
         priority = fields.integer("priority", 0)
         fields.refuse_rest()
         every = [prompt for prompt in prompts for _ in range(num_choices)]
-        return cls(every, configs, num_choices, is_streamed, includes_usage, priority)
+        return cls(every, configs, num_choices, use, is_streamed, includes_usage, priority)
 
 
 def _check_model(fields: Fields, settings: ServerSettings) -> None:

@@ -10,6 +10,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.fields import Fields
 from reader_edge.server.question import Json, Question
+from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationResult, Message
 from reader_edge_runtime.engine import Encodable
 
@@ -38,7 +39,10 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 class ResponseWording:
     """How a response is asked for. Nothing is stored, so none can go on from another."""
 
-    def read_prompts(self, fields: Fields) -> list[Encodable]:
+    def read_tools(self, fields: Fields) -> ToolUse:
+        return ToolUse()  # which `read_prompts` refuses
+
+    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         for name, values in _NEUTRAL.items():
             value = fields.take(name)
             if value is not None and value not in values:

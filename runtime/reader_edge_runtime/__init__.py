@@ -14,13 +14,14 @@ from reader_edge_runtime.config import (
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.stats import GenerationStats
-from reader_edge_runtime.text.chat_template import Message
+from reader_edge_runtime.text.conversation import Conversation, Message
 
 if TYPE_CHECKING:
     from reader_edge_runtime.serving.async_engine import AsyncEngine
 
 __all__ = [
     "AsyncEngine",
+    "Conversation",
     "DraftConfig",
     "Engine",
     "EngineConfig",

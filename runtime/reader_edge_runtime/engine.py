@@ -20,14 +20,14 @@ from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.chat_template import Message
+from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
 Prompt = str | Sequence[Message]
-Encodable = Prompt | Sequence[int]
+Encodable = Prompt | Conversation | Sequence[int]
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
 _BATCH_MEASURED = 4
@@ -84,12 +84,14 @@ class Engine:
         return cls(*assemble(path, *configs, drafter, history, datastores, on_progress, on_calibration))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
-        """Token ids of a text, or of chat messages through the model's chat template; token ids as they are.
+        """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
 
         Raises PromptError.
         """
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
+        if isinstance(prompt, Conversation):
+            return self.tokenizer.encode_chat(prompt.messages, prompt.tools)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {prompt!r:.80}.")
         if prompt and isinstance(prompt[0], int):

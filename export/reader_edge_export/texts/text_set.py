@@ -8,7 +8,7 @@ from typing import Literal
 
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ExportError, PromptError
-from reader_edge_runtime.text.chat_template import Message
+from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MAX_SEQUENCE = 512  # tokens; the logits of so many are held at once

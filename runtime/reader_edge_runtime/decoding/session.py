@@ -14,7 +14,7 @@ from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
-from reader_edge_runtime.text.chat_template import Message
+from reader_edge_runtime.text.conversation import Message
 
 FORMAT = ArrayFormat(
     magic=b"\x89redgss\n",

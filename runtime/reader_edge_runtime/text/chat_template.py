@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-
-Message = Mapping[str, str]
+from reader_edge_runtime.text.conversation import CallForm, Message, Tool, as_texts, is_message, knows_tools
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_TEMPLATE_BYTES = 1 << 20
-# Besides the messages, what transformers gives a template: some ask whether `tools` is none.
-_CIRCUMSTANCES = {"add_generation_prompt": True, "tools": None, "documents": None}
+# Besides messages and tools, what transformers gives a template.
+_CIRCUMSTANCES = {"add_generation_prompt": True, "documents": None}
 
 
 class ChatTemplate:
@@ -43,17 +42,25 @@ class ChatTemplate:
         except UnicodeDecodeError as error:
             raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The text of a conversation, up to where the assistant's answer begins. Raises PromptError.
+    @property
+    def call_form(self) -> CallForm:
+        """How the model writes calls of tools."""
+        return CallForm.of_template(self._source)
 
-        messages: each with a text "role" and a text "content".
-        """
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+        """A `Conversation`'s text, up to where the assistant's answer begins. Raises PromptError."""
         for message in messages:
-            fields = message if isinstance(message, Mapping) else {}
-            if not isinstance(fields.get("role"), str) or not isinstance(fields.get("content"), str):
+            if not is_message(message):
                 raise PromptError(f"A message needs a text 'role' and a text 'content', got {message!r:.100}.")
-        variables = {"messages": [dict(message) for message in messages], **_CIRCUMSTANCES, **self._special_tokens}
+        is_known = knows_tools(self._source)
         try:
+            shown = messages if is_known else as_texts(messages, tools)
+            variables = {
+                "messages": [{**message, "content": message.get("content") or ""} for message in shown],
+                "tools": [dict(tool) for tool in tools] if is_known and tools else None,  # which some ask for
+                **_CIRCUMSTANCES,
+                **self._special_tokens,
+            }
             request = json.dumps({"template": self._source, "variables": variables})
         except (TypeError, ValueError) as error:
             raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.chat_template import ChatTemplate, Message
+from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.conversation import CallForm, Message, Tool
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
@@ -115,11 +116,16 @@ class Tokenizer:
         with _library_errors("The tokenizer cannot encode these texts"):
             return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    @property
+    def call_form(self) -> CallForm:
+        """How the model writes calls of tools."""
+        return CallForm() if self._chat_template is None else self._chat_template.call_form
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
         if self._chat_template is None:
             raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
-        text = self._chat_template.render(messages)
+        text = self._chat_template.render(messages, tools)
         self._check_length(text)
         return self.encode(text, adds_special_tokens=False)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.text.chat_template import ChatTemplate, Message
+from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.conversation import Message
 
 MESSAGES = [
     {"role": "system", "content": "Be <brief> & kind."},

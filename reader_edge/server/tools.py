@@ -1,0 +1,128 @@
+"""The tools that a request declares, which of them the answer must call, and the grammar that makes it."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.fields import Fields
+from reader_edge_runtime import Grammar
+from reader_edge_runtime.text.conversation import CallForm
+
+_MAX_TOOLS = 128
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """tools: as the request has them; none where none may be called. names: of those that may be called.
+
+    is_required: whether the answer must be calls, is_parallel: of which there may be several. is_strict: whether calls
+    follow their schemas also where the answer may be a text.
+    """
+
+    tools: tuple[Json, ...] = ()
+    names: tuple[str, ...] = ()
+    is_required: bool = False
+    is_parallel: bool = True
+    is_strict: bool = False
+
+    @classmethod
+    def read(cls, fields: Fields) -> "ToolUse":
+        """Raises ApiError."""
+        tools = fields.get("tools", list, [], "a list of tools")
+        if len(tools) > _MAX_TOOLS:
+            raise ApiError(400, f"'tools' must have at most {_MAX_TOOLS} tools.", "tools")
+        for number, tool in enumerate(tools):
+            _check_tool(tool, f"tools[{number}]")
+        names = tuple(cast(str, tool["function"]["name"]) for tool in tools)
+        if len(set(names)) < len(names):
+            raise ApiError(400, "'tools' must have names that differ.", "tools")
+        choice = fields.take("tool_choice") or ("auto" if tools else "none")
+        is_parallel = fields.get("parallel_tool_calls", bool, True, "true or false")
+        if choice == "none":
+            return cls()
+        if not tools:
+            raise ApiError(400, "'tool_choice' needs 'tools' to choose from.", "tool_choice")
+        is_strict = any(tool["function"].get("strict") is True for tool in tools)
+        if choice in ("auto", "required"):
+            return cls(tuple(tools), names, choice == "required", is_parallel, is_strict)
+        return cls(tuple(tools), (_chosen(choice, names),), True, False, is_strict)
+
+    def grammar(self, form: CallForm, answer: Grammar | None) -> Grammar | None:
+        """What the answer must be, where it must be anything.
+
+        answer: what it must be where it is no call, None for any text. Raises ApiError and ConfigError.
+        """
+        if not self.tools or not (self.is_required or self.is_strict or answer):
+            return answer
+        calls = [tool["function"] for tool in self.tools if tool["function"]["name"] in self.names]
+        rules = [_start(self, form, answer), f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"]
+        for number, function in enumerate(calls):
+            head = f'{{"name": "{function["name"]}", "{form.arguments}": '
+            rules.append(f"call{number}: {json.dumps(head)} arguments{number} " + json.dumps("}" + form.end))
+            rules.append(f"arguments{number}: %json {json.dumps(_arguments_schema(function))}")
+        return Grammar("lark", "\n".join(rules))
+
+
+def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
+    """The rule of the whole answer. Without tags before calls, one call is all of it."""
+    begin, is_parallel = json.dumps(form.begin), use.is_parallel and bool(form.begin)
+    calls = f"{begin} call" + (f" ({json.dumps(chr(10) + form.begin)} call)*" if is_parallel else "")
+    calls = calls if form.begin else "call"
+    if use.is_required:
+        return f"start: {calls}"
+    if answer is not None:
+        if answer.kind != "json_schema":
+            raise ApiError(400, "Beside 'tools' an answer can be any text or JSON: leave the other form out.", "tools")
+        return f"start: {calls} | answer\nanswer: %json {_compact(answer.text)}"
+    if not form.begin:
+        return "start: call | TEXT\nTEXT: /([^{\\[\\s](?s:.*))?/"
+    tag = re.escape(form.begin.strip())
+    rules = (
+        f"start: TEXT | (HEAD call){'+' if is_parallel else ''} TEXT?",
+        f"HEAD: /(?s:.*){tag}\\n/ & ~/(?s:.*){tag}(?s:.+){tag}(?s:.*)/",
+        f"TEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/",
+    )
+    return "\n".join(rules)
+
+
+def _compact(text: str) -> str:
+    """A schema that llguidance is to follow without free spaces, as `Grammar` has it."""
+    schema = json.loads(text)
+    options = schema.get("x-guidance")
+    return json.dumps(schema | {"x-guidance": (options or {}) | {"whitespace_flexible": False}})
+
+
+def _arguments_schema(function: Json) -> Json:
+    schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+    options = _SPACES | {"whitespace_flexible": False, "lenient": function.get("strict") is not True}
+    return {**schema, "x-guidance": options}
+
+
+def _check_tool(tool: object, place: str) -> None:
+    """Raise ApiError unless this is a function with a name."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise ApiError(400, f"'{place}' must be an object with the type 'function' and a 'function'.", "tools")
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ApiError(400, f"'{place}.function.name' must be 1 to 64 letters, digits, '_', '-' or '.'.", "tools")
+    if not isinstance(function.get("parameters"), dict | None):
+        raise ApiError(400, f"'{place}.function.parameters' must be a JSON schema, an object.", "tools")
+    if not isinstance(function.get("description"), str | None):
+        raise ApiError(400, f"'{place}.function.description' must be a text.", "tools")
+
+
+def _chosen(choice: object, names: tuple[str, ...]) -> str:
+    """The name of the tool that must be called."""
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or name not in names:
+        sentence = "'tool_choice' must be 'none', 'auto', 'required', or name one of the functions in 'tools'."
+        raise ApiError(400, sentence, "tool_choice")
+    return name

@@ -1,0 +1,98 @@
+"""A conversation with tools that the assistant may call, and how those are told to models whose templates know none."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+Tool = Mapping[str, Any]
+
+CALL_BEGIN, CALL_END = "<tool_call>\n", "\n</tool_call>"
+
+# The words of Qwen2.5's template, which many models have seen.
+_INTRODUCTION = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A prompt: messages, and tools as OpenAI describes them.
+
+    messages: each with a text "role" and a text "content", which may be missing beside "tool_calls".
+    tools: objects with "type" and "function", which has "name", "description" and "parameters" (a JSON schema).
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a model writes a call: {"name": ..., ARGUMENTS: ...} between two texts."""
+
+    begin: str = CALL_BEGIN
+    end: str = CALL_END
+    arguments: str = "arguments"
+
+    @classmethod
+    def of_template(cls, source: str) -> "CallForm":
+        """The form that a chat template asks for: between tags, unless it knows tools and no such tag."""
+        if not knows_tools(source) or CALL_BEGIN.strip() in source:
+            return cls()
+        return cls("", "", "parameters" if re.search(r"""["']parameters["']\s*:""", source) else "arguments")
+
+
+def is_message(value: object) -> bool:
+    """Whether this is a message as `Conversation` wants it."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        return False
+    calls = value.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple) or not all(map(_is_call, calls)):
+        return False
+    return isinstance(value.get("content"), str) or (value.get("content") is None and bool(calls))
+
+
+def _is_call(value: object) -> bool:
+    function = value.get("function") if isinstance(value, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
+
+
+def knows_tools(source: str) -> bool:
+    """Whether a chat template asks which tools there are."""
+    return re.search(r"\btools\b", source) is not None
+
+
+def as_texts(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """The same conversation for a template that knows neither tools nor calls: as its roles and texts alone."""
+    shown: list[Message] = [_as_text(message) for message in messages]
+    if not tools:
+        return shown
+    text = _INTRODUCTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    if shown and shown[0]["role"] == "system":
+        return [{"role": "system", "content": f"{shown[0]['content']}\n\n{text}"}, *shown[1:]]
+    return [{"role": "system", "content": text}, *shown]
+
+
+def _as_text(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if not message.get("tool_calls"):
+        return message
+    parts = [message["content"]] if message.get("content") else []
+    for call in message["tool_calls"]:
+        said = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        parts.append(f"{CALL_BEGIN}{json.dumps(said, ensure_ascii=False)}{CALL_END}")
+    return {"role": message["role"], "content": "\n".join(parts)}

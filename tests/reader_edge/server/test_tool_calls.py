@@ -1,0 +1,89 @@
+"""Calls of tools in an answer's text: the same however the text comes in pieces, and only what was declared."""
+
+import json
+
+import pytest
+
+from reader_edge.server.tool_calls import CallReader, Said
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime.text.conversation import CallForm
+
+AUTO = ToolUse(({},), ("look_up", "stop"))
+HELD = ToolUse(({},), ("look_up", "stop"), is_required=True)
+FIRST = '{"name": "look_up", "arguments": {"word": "a \\"b\\" }</tool_call>{ \\\\", "in": {"x": [1]}}}'
+SECOND = '{"name": "stop", "arguments": {}}'
+FIRST_ARGUMENTS = {"word": 'a "b" }</tool_call>{ \\', "in": {"x": [1]}}
+
+
+def tagged(text: str) -> str:
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+def read(text: str, size: int, use: ToolUse = AUTO, form: CallForm | None = None) -> tuple[str, list[tuple[str, str]]]:
+    """The text and the calls of an answer that comes in pieces of this size."""
+    reader = CallReader(use, form or CallForm())
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    said: list[Said] = []
+    for piece in pieces:
+        said += reader.push(piece, is_last=False)
+    said += reader.push("", is_last=True)
+    calls: list[tuple[str, str]] = []
+    for each in said:
+        if each.name is not None:
+            calls.append((each.name, ""))
+        if each.call >= 0:
+            assert each.call == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
+    assert reader.num_calls == len(calls)
+    return "".join(each.text for each in said if each.call < 0), calls
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 11, 1000])
+@pytest.mark.parametrize(
+    ("text", "content", "names"),
+    [
+        ("Just a < text <tool_cal", "Just a < text <tool_cal", []),
+        (tagged(FIRST), "", ["look_up"]),
+        ("Sure.\n" + tagged(FIRST) + "\n" + tagged(SECOND) + "\n", "Sure.\n", ["look_up", "stop"]),
+        (tagged(SECOND) + " Done.\n", "Done.\n", ["stop"]),
+        (tagged(f"[{FIRST}, {SECOND}]"), "", ["look_up", "stop"]),
+        (f"[TOOL_CALLS] [{FIRST}]", "", ["look_up"]),
+        (f" {FIRST}".replace("arguments", "parameters", 1), "", ["look_up"]),
+        ("<tool_call>\n" + FIRST, "", ["look_up"]),
+        (tagged('{"name": "other", "arguments": {}}'), tagged('{"name": "other", "arguments": {}}'), []),
+        (tagged('{"name": "stop", "arguments": 5}'), tagged('{"name": "stop", "arguments": 5}'), []),
+        (tagged("{name: stop}") + tagged(SECOND), tagged("{name: stop}"), ["stop"]),
+        ('{"name": "stop"', '{"name": "stop"', []),
+        ("<tool_call>\n" + FIRST[:30], "<tool_call>\n" + FIRST[:30], []),
+        ("[" * 3000, "[" * 3000, []),
+        ("", "", []),
+    ],
+)
+def test_calls_are_found_however_the_text_comes(text: str, content: str, names: list[str], size: int) -> None:
+    said, calls = read(text, size)
+    assert said == content
+    assert [name for name, _ in calls] == names
+    for name, arguments in calls:
+        assert json.loads(arguments) == (FIRST_ARGUMENTS if name == "look_up" else {})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("form", [CallForm(), CallForm("", "", "parameters")])
+def test_calls_that_a_grammar_holds_come_as_they_are_said(form: CallForm, size: int) -> None:
+    texts = [each.replace("arguments", form.arguments, 1) for each in (FIRST, SECOND)]
+    text = "\n".join(form.begin + each + form.end for each in (texts if form.begin else texts[:1]))
+    said, calls = read(text, size, HELD, form)
+    assert said == ""
+    expected = [("look_up", FIRST[len('{"name": "look_up", "arguments": ') : -1]), ("stop", "{}")]
+    assert calls == (expected if form.begin else expected[:1])
+    cut = text[:70]
+    assert read(cut, size, HELD, form)[1] == [("look_up", cut[cut.index(form.arguments) + len(form.arguments) + 3 :])]
+
+
+def test_held_arguments_come_before_the_call_has_ended() -> None:
+    reader = CallReader(HELD, CallForm())
+    said = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
+    assert said == [Said("", 0, "look_up"), Said('{"word": "lo', 0)]
+    assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
+    assert said[0].fields["id"].startswith("call_")
+    assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
