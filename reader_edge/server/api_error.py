@@ -12,6 +12,7 @@ from reader_edge_runtime.errors import (
     CapacityError,
     ClosedError,
     ConfigError,
+    InstallationError,
     PromptError,
     ReaderEdgeError,
 )
@@ -53,6 +54,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), code="kv_cache_exceeded")
         case PromptError() | ConfigError():
             return ApiError(400, str(error))
+        case InstallationError():
+            return ApiError(501, str(error))
         case RecursionError():
             return ApiError(400, "The body is nested too deeply.")
         case HTTPException():
