@@ -6,6 +6,7 @@
 
 #include "cache_rows.h"
 #include "int8_tasks.h"
+#include "tree_attention.h"
 
 namespace reader_edge {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::int64_t kMostScores = 1 << 20;  // of tasks that are cut, which a
 
 Int8CacheAttention::Int8CacheAttention(const KernelAttributes& attributes) : spread_(attributes) {
   const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(spread_.block());
-  unit_ = static_cast<float>(attributes.number("scale") / steps);
+  unit_ = static_cast<float>(scale_of(attributes) / steps);
   if (spread_.num_inputs() % 8 != 0 || spread_.num_inputs() > kMostHeadSize) {
     throw std::invalid_argument("attention: its heads are too large, or no multiple of eight");
   }
@@ -40,7 +41,7 @@ void Int8CacheAttention::compute(KernelCall& call) const {
                     shape.visible <= shape.capacity;
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   float* const output = call.output<float>(0, {shape.batch, shape.nodes, shape.query_heads * shape.head_size}).data;
-  if (shape.nodes == 0 || shape.query_heads == 0) return;
+  if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
   const Int8Call tensors{shape,     spread_,   unit_,  query.data,
                          keys.data, values.data, mask.data, output, masked_columns(shape, mask.data)};

@@ -8,7 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "onnxruntime_abi.h"
@@ -30,28 +35,38 @@ struct Tensor {
 };
 
 inline void check(const ort::Api& api, ort::Status* status) {
-  if (status != nullptr) {
-    api.ReleaseStatus(status);
-    throw std::runtime_error("ONNX Runtime refused a call of a native operator");
-  }
+  if (status == nullptr) return;
+  const std::string message = api.GetErrorMessage(status);
+  api.ReleaseStatus(status);
+  throw std::runtime_error("ONNX Runtime refused a call of a native operator (" + message + ")");
 }
 
-inline std::vector<std::int64_t> sizes_of(const ort::Api& api, const ort::Value* value) {
+// Whether memory of elements of a type may be read as these: bytes with a sign or without, halves as their bits.
+template <class Element>
+constexpr bool reads(ort::ElementType type) {
+  if constexpr (std::is_same_v<Element, float>) return type == ort::kFloat;
+  if constexpr (std::is_same_v<Element, std::uint16_t>) return type == ort::kFloat16;
+  if constexpr (std::is_same_v<Element, std::int64_t>) return type == ort::kInt64;
+  return sizeof(Element) == 1 && (type == ort::kInt8 || type == ort::kUInt8);
+}
+
+// Throws where the value is missing, or its elements are others.
+template <class Element>
+Tensor<const Element> tensor_of(const ort::Api& api, const ort::Value* value) {
+  if (value == nullptr) throw std::invalid_argument("an input of a native operator is missing");
   ort::ShapeInfo* info = nullptr;
   check(api, api.GetTensorTypeAndShape(value, &info));
+  const std::unique_ptr<ort::ShapeInfo, void (*)(ort::ShapeInfo*)> kept(info, api.ReleaseTensorTypeAndShapeInfo);
+  ort::ElementType type{};
+  check(api, api.GetTensorElementType(info, &type));
+  if (!reads<Element>(type)) throw std::invalid_argument("an input of a native operator has elements of another type");
   std::size_t rank = 0;
   check(api, api.GetDimensionsCount(info, &rank));
   std::vector<std::int64_t> sizes(rank);
   check(api, api.GetDimensions(info, sizes.data(), rank));
-  api.ReleaseTensorTypeAndShapeInfo(info);
-  return sizes;
-}
-
-template <class Element>
-Tensor<Element> tensor_of(const ort::Api& api, const ort::Value* value) {
   void* data = nullptr;
   check(api, api.GetTensorMutableData(const_cast<ort::Value*>(value), &data));
-  return {static_cast<Element*>(data), sizes_of(api, value)};
+  return {static_cast<const Element*>(data), std::move(sizes)};
 }
 
 // What a node is known by when its kernel is made.
@@ -79,7 +94,7 @@ class KernelAttributes {
     const ort::Value* value = nullptr;
     check(api_, api_.KernelInfoGetConstantInput_tensor(info_, input, &is_constant, &value));
     if (is_constant == 0) throw std::invalid_argument("an input that must be constant is not");
-    return tensor_of<const Element>(api_, value);
+    return tensor_of<Element>(api_, value);
   }
 
  private:
@@ -96,7 +111,7 @@ class KernelCall {
   Tensor<const Element> input(std::size_t index) const {
     const ort::Value* value = nullptr;
     check(api_, api_.KernelContext_GetInput(context_, index, &value));
-    return tensor_of<const Element>(api_, value);
+    return tensor_of<Element>(api_, value);
   }
 
   template <class Element>
@@ -108,14 +123,33 @@ class KernelCall {
     return {static_cast<Element*>(data), sizes};
   }
 
-  // work(i) for i in [0, count), on ONNX Runtime's own threads; work must not throw.
+  // work(i) for i in [0, count), on ONNX Runtime's own threads. Throws the first that work throws there, as where memory
+  // is at its end: those threads would end the process.
   template <class Work>
   void parallel_for(std::size_t count, const Work& work) {
-    const auto run = [](void* data, std::size_t index) { (*static_cast<const Work*>(data))(index); };
-    check(api_, api_.KernelContext_ParallelFor(context_, run, count, 0, const_cast<Work*>(&work)));
+    Guarded<Work> guarded{work, {}, {}};
+    const auto run = [](void* data, std::size_t index) { static_cast<Guarded<Work>*>(data)->run(index); };
+    check(api_, api_.KernelContext_ParallelFor(context_, run, count, 0, &guarded));
+    if (guarded.error) std::rethrow_exception(guarded.error);
   }
 
  private:
+  template <class Work>
+  struct Guarded {
+    const Work& work;
+    std::exception_ptr error;
+    std::mutex mutex;
+
+    void run(std::size_t index) noexcept {
+      try {
+        work(index);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+      }
+    }
+  };
+
   const ort::Api& api_;
   ort::KernelContext* context_;
 };

@@ -27,13 +27,16 @@ using Unused = void (*)();
 
 struct Api {
   Status* (*CreateStatus)(ErrorCode, const char*);  // 0
-  Unused unused_1[25];
+  Unused unused_1[1];
+  const char* (*GetErrorMessage)(const Status*);  // 2
+  Unused unused_3[23];
   Status* (*CreateCustomOpDomain)(const char*, CustomOpDomain**);           // 26
   Status* (*CustomOpDomain_Add)(CustomOpDomain*, const CustomOp*);          // 27
   Status* (*AddCustomOpDomain)(SessionOptions*, CustomOpDomain*);           // 28
   Unused unused_29[22];
   Status* (*GetTensorMutableData)(Value*, void**);  // 51
-  Unused unused_52[9];
+  Unused unused_52[8];
+  Status* (*GetTensorElementType)(const ShapeInfo*, ElementType*);                 // 60
   Status* (*GetDimensionsCount)(const ShapeInfo*, std::size_t*);                   // 61
   Status* (*GetDimensions)(const ShapeInfo*, std::int64_t*, std::size_t);          // 62
   Unused unused_63[2];
@@ -56,8 +59,10 @@ struct Api {
 };
 
 constexpr std::size_t position(std::size_t offset) { return offset / sizeof(Unused); }
+static_assert(position(offsetof(Api, GetErrorMessage)) == 2);
 static_assert(position(offsetof(Api, CreateCustomOpDomain)) == 26);
 static_assert(position(offsetof(Api, GetTensorMutableData)) == 51);
+static_assert(position(offsetof(Api, GetTensorElementType)) == 60);
 static_assert(position(offsetof(Api, GetDimensionsCount)) == 61);
 static_assert(position(offsetof(Api, GetTensorTypeAndShape)) == 65);
 static_assert(position(offsetof(Api, KernelInfoGetAttribute_float)) == 85);

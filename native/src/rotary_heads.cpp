@@ -30,7 +30,7 @@ void RotaryHeads::compute(KernelCall& call) const {
   }
   const std::int64_t num_nodes = qkv.sizes[1], head_size = qkv.sizes[2] / all_heads;
   const std::vector<std::int64_t> angles{qkv.sizes[0], num_nodes, head_size / 2};
-  if (head_size % (2 * kPairs) != 0 || cosines.sizes != angles || sines.sizes != angles) {
+  if (head_size == 0 || head_size % (2 * kPairs) != 0 || cosines.sizes != angles || sines.sizes != angles) {
     throw std::invalid_argument("RotaryHeads: sizes of heads, cosines and sines do not fit");
   }
   const std::int64_t counts[] = {num_heads_, num_kv_heads_, num_kv_heads_};

@@ -1,5 +1,6 @@
 #include "tree_attention.h"
 
+#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 
@@ -14,6 +15,15 @@ KvRows rows_of(const float* rows) { return {rows, nullptr}; }
 KvRows rows_of(const std::uint16_t* rows) { return {nullptr, rows}; }
 
 }  // namespace
+
+float scale_of(const KernelAttributes& attributes) {
+  const float scale = attributes.number("scale");
+  if (!std::isfinite(scale)) throw std::invalid_argument("attention: its scale is not a finite number");
+  return scale;
+}
+
+TreeAttention::TreeAttention(const KernelAttributes& attributes, const AttentionForm& form)
+    : scale_(scale_of(attributes)), form_(form) {}
 
 void TreeAttention::compute(KernelCall& call) const {
   if (form_.has_half_cache) {
@@ -34,7 +44,7 @@ void TreeAttention::compute_over(KernelCall& call) const {
   const AttentionShape shape{query.sizes[0], query.sizes[1], keys.sizes[1], query.sizes[2],
                              mask.sizes[3],  keys.sizes[2],  query.sizes[3], scale_, form_.has_merged_heads};
   const bool fits = keys.sizes[0] == shape.batch && keys.sizes[3] == shape.head_size && shape.kv_heads > 0 &&
-                    shape.query_heads % shape.kv_heads == 0 && shape.head_size % 8 == 0 &&
+                    shape.query_heads % shape.kv_heads == 0 && shape.head_size > 0 && shape.head_size % 8 == 0 &&
                     mask.sizes[0] == shape.batch && mask.sizes[1] == 1 && mask.sizes[2] == shape.nodes &&
                     0 < shape.visible && shape.visible <= shape.capacity &&
                     shape.nodes <= kMaxMaskElements / shape.visible;

@@ -12,13 +12,15 @@ struct AttentionForm {
   bool has_integers, has_merged_heads, has_half_cache;
 };
 
+// Of a node. Throws where it is not finite.
+float scale_of(const KernelAttributes& attributes);
+
 class TreeAttention {
  public:
   void compute(KernelCall& call) const;
 
  protected:
-  TreeAttention(const KernelAttributes& attributes, const AttentionForm& form)
-      : scale_(attributes.number("scale")), form_(form) {}
+  TreeAttention(const KernelAttributes& attributes, const AttentionForm& form);
 
  private:
   template <class Element>

@@ -1,7 +1,8 @@
 """Native kernels of nodes that no export writes: an error or an answer, whatever their inputs and attributes are."""
 
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_export.quantize.spread import hadamard
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from tests.runtime.execution.native_operator import needs_kernels
 
@@ -44,7 +46,74 @@ REFUSALS = (
     ort_errors.RuntimeException,
 )
 
-Arrays = dict[str, npt.NDArray[Any]]
+
+class Input(NamedTuple):
+    """What a node is given."""
+
+    array: npt.NDArray[Any]
+    is_constant: bool
+
+
+def _fed(kind: type[np.generic], *sizes: int) -> Input:
+    return Input(np.ones(sizes, kind), False)
+
+
+def _kept(kind: type[np.generic], *sizes: int) -> Input:
+    return Input(np.ones(sizes, kind), True)
+
+
+_ROWS, _LONG_ROWS = _fed(np.float32, 1, 3, 64), _fed(np.float32, 1, 3, 256)
+_SPREAD = (_kept(np.float32, 64), Input(hadamard(32).astype(np.float32), True))
+_SCALES = _kept(np.float32, 5)
+_WEIGHT = (_kept(np.int8, 5, 64), _SCALES)
+_BLOCKS = (_kept(np.uint8, 5, 2, 16), _kept(np.int8, 5, 2), _SCALES)
+_QUERY, _MASK = _fed(np.float32, 1, 4, 3, 64), _fed(np.float32, 1, 1, 3, 6)
+_FLOATS, _HALVES = [_fed(np.float32, 1, 2, 8, 64)] * 2, [_fed(np.float16, 1, 2, 8, 64)] * 2
+_NEW = _fed(np.float32, 1, 2, 3, 64)
+_CODES, _HIGHS, _NUMBERS = _kept(np.uint8, 5, 2, 16), _kept(np.uint8, 5, 2, 4), _kept(np.float16, 5, 2)
+_NESTED = (_kept(np.float16, 5, 1), _kept(np.uint8, 5, 8))  # numbers of many blocks, and their codes
+_SCALED = {"scale": 1.0}
+# Nodes as exports write them: types of outputs, attributes, inputs.
+VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
+    "SwiGLU": ([FLOAT], {}, [_ROWS]),
+    "RotaryHeads": (
+        [FLOAT] * 3,
+        {"q_num_heads": 2, "kv_num_heads": 1},
+        [_fed(np.float32, 1, 3, 128), _fed(np.float32, 1, 3, 16), _fed(np.float32, 1, 3, 16)],
+    ),
+    "SpreadRows": ([FLOAT], {}, [_ROWS, *_SPREAD]),
+    "CacheRows": ([INT8] * 2, {}, [_NEW, *_SPREAD, _NEW]),
+    "HalfRows": ([HALF] * 2, {}, [_NEW, _NEW]),
+    "RowLinear": ([FLOAT], {}, [_ROWS, *_WEIGHT]),
+    "RowLinearBias": ([FLOAT], {}, [_ROWS, *_WEIGHT, _SCALES]),
+    "SpreadRowLinear": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT]),
+    "SpreadRowLinearBias": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT, _SCALES]),
+    "SpreadRowLinear16": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT]),
+    "SpreadRowLinear16Bias": ([FLOAT], {}, [_ROWS, *_SPREAD, *_WEIGHT, _SCALES]),
+    "SpreadBlockLinear": ([FLOAT], {}, [_ROWS, *_SPREAD, *_BLOCKS]),
+    "SpreadBlockLinearBias": ([FLOAT], {}, [_ROWS, *_SPREAD, *_BLOCKS, _SCALES]),
+    "ExactAttention": ([FLOAT], _SCALED, [_QUERY, *_FLOATS, _MASK]),
+    "IntegerAttention": ([FLOAT], _SCALED, [_QUERY, *_FLOATS, _MASK]),
+    "ExactAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
+    "IntegerAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
+    "Int8CacheAttention": ([FLOAT], _SCALED, [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK]),
+    "Q4_0Linear": ([FLOAT], {}, [_ROWS, _CODES, _NUMBERS]),
+    "Q4_1Linear": ([FLOAT], {}, [_ROWS, _CODES, _NUMBERS, _NUMBERS]),
+    "Q5_0Linear": ([FLOAT], {}, [_ROWS, _CODES, _HIGHS, _NUMBERS]),
+    "Q5_1Linear": ([FLOAT], {}, [_ROWS, _CODES, _HIGHS, _NUMBERS, _NUMBERS]),
+    "Q8_0Linear": ([FLOAT], {}, [_ROWS, _kept(np.uint8, 5, 2, 32), _NUMBERS]),
+    "Q4_KLinear": ([FLOAT], {}, [_LONG_ROWS, _kept(np.uint8, 5, 8, 16), *_NESTED, *_NESTED]),
+    "Q5_KLinear": (
+        [FLOAT],
+        {},
+        [_LONG_ROWS, _kept(np.uint8, 5, 8, 16), _kept(np.uint8, 5, 8, 4), *_NESTED, *_NESTED],
+    ),
+    "Q6_KLinear": (
+        [FLOAT],
+        {},
+        [_LONG_ROWS, _kept(np.uint8, 5, 16, 8), _kept(np.uint8, 5, 16, 4), _NESTED[0], _kept(np.int8, 5, 16)],
+    ),
+}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -59,14 +128,72 @@ def test_a_node_that_no_export_writes_is_refused_or_computed(operator: str) -> N
     assert num_refused > 10
 
 
+@pytest.mark.parametrize("operator", VALID)
+def test_a_node_with_one_thing_wrong_is_refused_or_computed(operator: str) -> None:
+    output_types, attributes, inputs = VALID[operator]
+    _run_node(operator, inputs, output_types, attributes)
+    draw = random.Random(operator)
+    num_refused = 0
+    for _ in range(40):
+        wrong, others = list(inputs), dict(attributes)
+        if attributes and draw.random() < 0.2:
+            others[draw.choice(list(attributes))] = draw.choice(WRONG_ATTRIBUTES)
+        else:
+            index = draw.randrange(len(inputs))
+            wrong[index] = _spoilt(inputs[index], draw)
+        try:
+            _run_node(operator, wrong, output_types, others)
+        except REFUSALS:
+            num_refused += 1
+    assert num_refused > 5
+
+
+def test_a_refusal_names_what_is_wrong() -> None:
+    output_types, _, inputs = VALID["ExactAttention"]
+    with pytest.raises(REFUSALS, match="scale"):
+        _run_node("ExactAttention", inputs, output_types, {})
+    with pytest.raises(REFUSALS, match="scale is not a finite number"):
+        _run_node("ExactAttention", inputs, output_types, {"scale": float("inf")})
+    moving = [Input(each.array, False) for each in VALID["RowLinear"][2]]
+    with pytest.raises(REFUSALS, match="an input that must be constant is not"):
+        _run_node("RowLinear", moving, [FLOAT], {})
+
+
+def _spoilt(given: Input, draw: random.Random) -> Input | None:
+    """An input with one thing wrong; None: it is missing."""
+    array, is_constant = given
+    kind = draw.choice(["size", "size", "size", "axis", "rank", "type", "constant", "missing"])
+    axis = draw.randrange(array.ndim)
+    if kind == "size":
+        size = draw.choice([0, 1, 2, array.shape[axis] - 1, array.shape[axis] + 1, 2 * array.shape[axis], 257])
+        return Input(np.resize(array, (*array.shape[:axis], size, *array.shape[axis + 1 :])), is_constant)
+    if kind == "axis":
+        return Input(np.expand_dims(array, axis), is_constant)
+    if kind == "rank":
+        return Input(array.take(0, axis), is_constant)
+    if kind == "type":
+        return Input(array.astype(draw.choice([np.float32, np.float16, np.int8, np.uint8, np.int64])), is_constant)
+    return Input(array, not is_constant) if kind == "constant" else None
+
+
 def _run(operator: str, draw: random.Random) -> None:
     input_types, output_types, attributes = OPERATORS[operator]
-    names, constants, fed = _inputs(input_types, draw)
     wrong = {name: draw.choice([value, draw.choice(WRONG_ATTRIBUTES)]) for name, value in attributes.items()}
     kept = {name: value for name, value in wrong.items() if draw.random() > 0.1}
+    _run_node(operator, _inputs(input_types, draw), output_types, kept)
+
+
+def _run_node(
+    operator: str, inputs: Sequence[Input | None], output_types: Sequence[int], attributes: dict[str, Any]
+) -> None:
+    """A graph of one node, made and run once."""
+    given = {f"input_{i}": each for i, each in enumerate(inputs) if each is not None}
+    names = [f"input_{i}" if each is not None else "" for i, each in enumerate(inputs)]
+    constants = {name: array for name, (array, is_constant) in given.items() if is_constant}
+    fed = {name: array for name, (array, is_constant) in given.items() if not is_constant}
     outputs = [f"output_{i}" for i in range(len(output_types))]
     graph = helper.make_graph(
-        [helper.make_node(operator, names, outputs, domain=OPERATOR_DOMAIN, **kept)],
+        [helper.make_node(operator, names, outputs, domain=OPERATOR_DOMAIN, **attributes)],
         "hostile",
         [_value(name, helper.np_dtype_to_tensor_dtype(each.dtype), [None] * each.ndim) for name, each in fed.items()],
         [_value(name, kind, None) for name, kind in zip(outputs, output_types, strict=True)],
@@ -82,19 +209,16 @@ def _run(operator: str, draw: random.Random) -> None:
     session.run(None, fed)
 
 
-def _inputs(types: list[int], draw: random.Random) -> tuple[list[str], Arrays, Arrays]:
-    """Names of inputs, "" for one that is missing; constants and what is fed, of whatever sizes."""
-    names: list[str] = []
-    constants: Arrays = {}
-    fed: Arrays = {}
+def _inputs(types: list[int], draw: random.Random) -> list[Input | None]:
+    """Inputs of whatever sizes; None for one that is missing."""
+    inputs: list[Input | None] = []
     common = draw.choice([1, 16, 32, 64])  # sizes that agree now and then
     for i, kind in enumerate(types):
-        names.append(f"input_{i}" if draw.random() > 0.05 else "")
+        is_missing = draw.random() <= 0.05
         sizes = [draw.choice([common, common, 0, 1, 2, 3, 33, 96]) for _ in range(draw.choice([0, 1, 2, 2, 3, 4, 4]))]
         array = np.ones(sizes, helper.tensor_dtype_to_np_dtype(kind))
-        if names[-1]:
-            (constants if i and draw.random() < 0.6 else fed)[names[-1]] = array
-    return names, constants, fed
+        inputs.append(None if is_missing else Input(array, i > 0 and draw.random() < 0.6))
+    return inputs
 
 
 def _value(name: str, kind: int, sizes: list[None] | None) -> onnx.ValueInfoProto:
