@@ -135,7 +135,8 @@ def test_a_node_with_one_thing_wrong_is_refused_or_computed(operator: str) -> No
     draw = random.Random(operator)
     num_refused = 0
     for _ in range(40):
-        wrong, others = list(inputs), dict(attributes)
+        wrong: list[Input | None] = [*inputs]
+        others = dict(attributes)
         if attributes and draw.random() < 0.2:
             others[draw.choice(list(attributes))] = draw.choice(WRONG_ATTRIBUTES)
         else:
