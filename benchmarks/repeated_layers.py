@@ -135,6 +135,8 @@ def _widen(graph: ir.Graph, old_size: int, vocab_size: int) -> None:
             value.const_value = ir.Tensor(rows, name=value.name)
             value.shape = value.const_value.shape
     for node in graph:
+        if node.attributes.get_int("N") == old_size:  # outputs of a product of four bits
+            node.attributes["N"] = ir.AttrInt64("N", vocab_size)
         for output in node.outputs:
             if output.shape is not None and old_size in output.shape:
                 output.shape = ir.Shape([vocab_size if size == old_size else size for size in output.shape])

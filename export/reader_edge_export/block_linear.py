@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.gguf_definitions import CODES_4
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
-from reader_edge_export.shared_constants import MAX_BLOCK_SCALE
+from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 
 MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 
@@ -78,6 +79,21 @@ def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix
         return editor.op("SpreadBlockLinear", inputs, sizes, domain=OPERATOR_DOMAIN)
     define(editor, _BIAS)
     return editor.op("SpreadBlockLinearBias", [*inputs, bias], sizes, domain=OPERATOR_DOMAIN)
+
+
+def block_rows(editor: GraphEditor, matrix: BlockMatrix, indices: ir.Value) -> ir.Value:
+    """Rows (B, N, K) of the matrix (J, K), those at `indices` (B, N), spread as it is stored: whole numbers in fp32."""
+    define(editor, CODES_4)
+    blocks = editor.op("Gather", [matrix.values, indices], dtype=ir.DataType.UINT8)
+    halves = editor.op("Codes4", [blocks], domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
+    levels = editor.op("Sub", [editor.cast(halves, ir.DataType.FLOAT), editor.scalar(8.0)])
+    scales = editor.op("Gather", [matrix.block_scales, indices], dtype=ir.DataType.INT8)
+    steps = editor.op("Unsqueeze", [editor.cast(scales, ir.DataType.FLOAT), editor.int64s(-1)])
+    width, num_blocks = _length(matrix.stretch), matrix_shape(matrix.block_scales)[1]
+    padded = editor.op("Reshape", [editor.op("Mul", [levels, steps]), editor.int64s(0, 0, num_blocks * BLOCK_INPUTS)])
+    if width == num_blocks * BLOCK_INPUTS:
+        return padded
+    return editor.op("Slice", [padded, editor.int64s(0), editor.int64s(width), editor.int64s(-1)])
 
 
 def _length(constant: ir.Value) -> int:

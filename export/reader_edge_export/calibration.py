@@ -95,11 +95,6 @@ class Calibration:
             for gram in moments.grams:
                 check_finite(torch.from_numpy(gram))
 
-    @property
-    def knows_gradients(self) -> bool:
-        """Whether `gradients_of` was measured at all."""
-        return bool(self._gradients)
-
     def gradients_of(self, weight: Float32Array) -> OutputGradients:
         """Of the outputs of a matrix (K, J)."""
         return self._gradients[matrix_key(weight)]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from reader_edge_export.block_types import BlockType
 
 # values (..., bytes), two codes a byte -> (..., n)
-_CODES_4 = """
+CODES_4 = """
 <domain: "reader_edge", opset_import: ["" : 24]>
 Codes4 (values) => (codes)
 {
@@ -163,7 +163,7 @@ _WITH_MINIMA = """
 
 def lookup_definitions(block_type: BlockType) -> list[str]:
     """What lookups in a matrix of a type need."""
-    texts = [] if block_type.bits == 8 else [_CODES_4]
+    texts = [] if block_type.bits == 8 else [CODES_4]
     if block_type.high_bits:
         shifts = range(0, 8, block_type.high_bits)
         mask = 2**block_type.high_bits - 1

@@ -25,15 +25,18 @@ def max_sensitivity_tokens(num_parameters: int) -> int:
 
 
 def measure_sensitivity(model: PreTrainedModel, sequences: Sequence[list[int]], calibration: Calibration) -> None:
-    """Add to a calibration the gradients of all matrices but the logit head, on the beginnings of texts."""
+    """Add to a calibration the gradients of all matrices, on the beginnings of texts.
+
+    The embedding (V, E) is among them: a lookup is its product with a row of one.
+    """
     generator = torch.Generator().manual_seed(0)
     left = max_sensitivity_tokens(model.num_parameters())
     with ExitStack() as stack:
-        stack.enter_context(_gradients_of_rows_alone(model))
+        embedding = _embedding(model).weight.detach().numpy()
+        stack.enter_context(_gradients_of_rows_alone(model, calibration.gradients_for(embedding)))
         for matrix, module in matrices_of(model):
-            if module is not model.get_output_embeddings():
-                hook = module.register_forward_hook(_counting(calibration.gradients_for(matrix)))
-                stack.callback(hook.remove)
+            hook = module.register_forward_hook(_counting(calibration.gradients_for(matrix)))
+            stack.callback(hook.remove)
         for token_ids in sequences:
             part = token_ids[: min(_LENGTH, left)]
             left -= len(part)
@@ -59,11 +62,12 @@ def _counting(gradients: OutputGradients) -> Callable[..., None]:
 
 
 @contextmanager
-def _gradients_of_rows_alone(model: PreTrainedModel) -> Iterator[None]:
-    """Gradients of what a model computes, from its embeddings on, and of none of its weights."""
+def _gradients_of_rows_alone(model: PreTrainedModel, gradients: OutputGradients) -> Iterator[None]:
+    """Gradients of what a model computes, from its embeddings on, and of none of its weights; those of rows that are
+    looked up are counted."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    embeddings = model.get_input_embeddings()
-    hook = embeddings.register_forward_hook(lambda _module, _inputs, rows: rows.detach().requires_grad_())
+    embedding = _embedding(model)
+    hook = embedding.register_forward_hook(_counting_rows(gradients, embedding.weight))
     model.requires_grad_(False)
     try:
         with torch.enable_grad():
@@ -72,3 +76,19 @@ def _gradients_of_rows_alone(model: PreTrainedModel) -> Iterator[None]:
         hook.remove()
         for parameter in learning:
             parameter.requires_grad_(True)
+
+
+def _embedding(model: PreTrainedModel) -> torch.nn.Embedding:
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    return embedding
+
+
+def _counting_rows(gradients: OutputGradients, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
+    def count(_module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        rows = output.detach().requires_grad_()
+        scale = rows.detach().norm() / weight[inputs[0]].norm()  # Gemma 3 multiplies what it has looked up
+        rows.register_hook(lambda gradient: gradients.add(gradient.flatten(end_dim=-2) * scale))
+        return rows
+
+    return count

@@ -191,9 +191,11 @@ def _restored(weight: FloatArray) -> FloatArray:
 
 
 def _vocabulary_matrices(folder: Path) -> list[tuple[int, ...]]:
+    """Sizes of those that are stored, blocks of four bits put together."""
     graph = ir.load(folder / GRAPH_NAME).graph
     shapes = [value.shape.numpy() for value in graph.initializers.values() if value.shape is not None]
-    return [shape for shape in shapes if len(shape) == 2 and VOCAB_SIZE in shape and 1 not in shape]
+    matrices = [(shape[0], shape[1] * BLOCK) if len(shape) == 3 else shape for shape in shapes]
+    return [shape for shape in matrices if len(shape) == 2 and VOCAB_SIZE in shape and min(shape) > BLOCK]
 
 
 def _forward(

@@ -6,11 +6,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+import pytest
 
 from reader_edge_export.block_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration, matrix_key
-from reader_edge_export.quantize.sensitive import sensitive_matrices
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.pipeline import export_model
+from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Pass
 from tests.export.moments import moments_of
 
 Float32Array = npt.NDArray[np.float32]
@@ -19,15 +26,15 @@ Float32Array = npt.NDArray[np.float32]
 def test_a_matrix_whose_outputs_decide_gets_eight_bits() -> None:
     groups = [[_matrix(seed)] for seed in range(6)]
     calibration = _calibration(groups)
-    calibration.gradients_of(groups[2][0]).squares *= 9
-    assert sensitive_matrices(groups, calibration) == {matrix_key(groups[2][0])}
+    calibration.gradients_of(groups[2][0]).squares *= 14
+    assert _sensitive(groups, calibration) == {matrix_key(groups[2][0])}
 
 
 def test_matrices_of_the_same_rows_stay_together() -> None:
     groups = [[_matrix(0), _matrix(1)], *([_matrix(seed)] for seed in range(2, 9))]
     calibration = _calibration(groups)
     calibration.gradients_of(groups[0][1]).squares *= 30
-    assert sensitive_matrices(groups, calibration) == {matrix_key(part) for part in groups[0]}
+    assert _sensitive(groups, calibration) == {matrix_key(part) for part in groups[0]}
 
 
 def test_large_weights_and_large_rows_count() -> None:
@@ -35,37 +42,72 @@ def test_large_weights_and_large_rows_count() -> None:
     groups[1] = [4 * groups[1][0]]
     calibration = _calibration(groups)
     calibration.inputs_of(groups[4][0]).grams[0][:] *= 16
-    assert sensitive_matrices(groups, calibration) == {matrix_key(groups[index][0]) for index in (1, 4)}
+    assert _sensitive(groups, calibration) == {matrix_key(groups[index][0]) for index in (1, 4)}
 
 
 def test_the_longer_of_two_matrices_with_one_loss_stays_in_four_bits() -> None:
     groups = [[_matrix(0, num_outputs=20)], [_matrix(1, num_outputs=200)]]
     calibration = _calibration(groups)
     calibration.gradients_of(groups[0][0]).squares *= 10
-    assert sensitive_matrices(groups, calibration) == {matrix_key(groups[0][0])}
+    assert _sensitive(groups, calibration) == {matrix_key(groups[0][0])}
 
 
-def test_matrices_that_are_alike_get_eight_bits_within_a_quarter_of_all_bytes() -> None:
+def test_matrices_that_are_alike_get_eight_bits_within_three_eighths_of_all_bytes() -> None:
     groups = [[_matrix(seed)] for seed in range(40)]
-    assert len(sensitive_matrices(groups, _calibration(groups))) == int(40 * 0.25 * 4.25 / 3.75)
-
-
-def test_without_gradients_all_stay_in_four_bits() -> None:
-    assert sensitive_matrices([[_matrix(0)]], Calibration()) == frozenset()
+    assert len(_sensitive(groups, _calibration(groups))) == int(40 * 0.375 * 4.25 / 3.75)
 
 
 def test_matrices_that_never_are_in_four_bits_do_not_count() -> None:
-    wide = np.ones((MAX_INPUTS + 1, 1), np.float32)
+    wide = Candidate([np.ones((MAX_INPUTS + 1, 1), np.float32)], 1e9)
     groups = [[_matrix(seed)] for seed in range(6)]
-    calibration = _calibration(groups)  # which does not know the wide one
-    calibration.gradients_of(groups[0][0]).squares *= 9
-    assert sensitive_matrices([[wide], *groups], calibration) == {matrix_key(groups[0][0])}
+    calibration = _calibration(groups)
+    calibration.gradients_of(groups[0][0]).squares *= 14
+    others = [Candidate.products(group, calibration) for group in groups]
+    assert sensitive_matrices([wide, *others]) == {matrix_key(groups[0][0])}
+
+
+def test_lookups_count_where_embeddings_are_the_heads() -> None:
+    head = _matrix(0, num_outputs=200)
+    calibration = _calibration([[head], [head.T]])
+    alone, tied = (Candidate.vocabulary(head, is_tied, calibration) for is_tied in (False, True))
+    assert alone.loss == Candidate.products([head], calibration).loss
+    assert tied.loss > alone.loss
+    calibration.gradients_of(head.T).squares *= 3
+    assert Candidate.vocabulary(head, True, calibration).loss - alone.loss == pytest.approx(
+        3 * (tied.loss - alone.loss)
+    )
 
 
 def test_an_int4_package_has_products_of_both_kinds(exported: Callable[[str, str, str], Path]) -> None:
     kinds = [node.op_type for node in ir.load(exported("llama", "int4", "exact") / GRAPH_NAME).graph]
     assert kinds.count("SpreadBlockLinear") > 0
-    assert kinds.count("SpreadRowLinear") > 1  # one is the logit head
+    assert kinds.count("SpreadRowLinear") > 0
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "gpt2"])
+def test_a_vocabulary_in_four_bits_is_computed_with_and_looked_up_from(
+    model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_export.quantize.sensitive_matrices", lambda _: frozenset())
+    export_model(tiny_model(model_type), tmp_path / "out", ExportOptions("int4"))  # compares trees with decoding
+    package = ModelPackage.open(tmp_path / "out")
+    assert package.manifest.checks["top1_agreement"] > 0.7
+    graph = ir.load(package.path(GRAPH_NAME)).graph
+    stored = {value.name or "" for value in graph.initializers.values()}
+    assert any(name.startswith("vocabulary.int4") for name in stored)
+    assert not any(name.startswith("vocabulary.int8") for name in stored)
+    tree, rows = DraftTree.chain([5, 9, 2, 7]), [range(4)]
+    native, defined = (
+        target.forward(target.new_cache(1, 8), Pass(0, [tree], rows, wants_logits=True)).logits
+        for target in (HostTarget.open(package, 1, uses_native) for uses_native in (True, False))
+    )
+    assert native is not None
+    assert defined is not None
+    np.testing.assert_array_equal(native, defined)
+
+
+def _sensitive(groups: list[list[Float32Array]], calibration: Calibration) -> frozenset[bytes]:
+    return sensitive_matrices([Candidate.products(group, calibration) for group in groups])
 
 
 def _matrix(seed: int, num_outputs: int = 16) -> Float32Array:
@@ -74,10 +116,10 @@ def _matrix(seed: int, num_outputs: int = 16) -> Float32Array:
 
 def _calibration(groups: list[list[Float32Array]]) -> Calibration:
     """Of rows and gradients that are alike everywhere."""
-    rows = np.random.default_rng(9).standard_normal((300, 64), np.float32)
     calibration = Calibration()
     for group in groups:
         for part in group:
+            rows = np.random.default_rng(9).standard_normal((300, len(part)), np.float32)
             calibration._moments[matrix_key(part)] = moments_of(rows)
             gradients = calibration.gradients_for(part)
             gradients.squares[:] = 1

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -22,13 +23,11 @@ def load(tiny_model: Callable[[str], Path]) -> Callable[[str], PreTrainedModel]:
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
-def test_every_matrix_but_the_head_has_gradients(model_type: str, load: Callable[[str], PreTrainedModel]) -> None:
+def test_every_matrix_has_gradients(model_type: str, load: Callable[[str], PreTrainedModel]) -> None:
     model = load(model_type)
     calibration = Calibration()
     measure_sensitivity(model, SEQUENCES, calibration)
-    for matrix, module in matrices_of(model):
-        if module is model.get_output_embeddings():
-            continue
+    for matrix in [matrix for matrix, _ in matrices_of(model)] + [_embedding(model)]:
         gradients = calibration.gradients_of(matrix)
         assert gradients.num_rows == sum(map(len, SEQUENCES))
         assert gradients.mean_squares().shape == matrix.shape[1:]
@@ -53,6 +52,38 @@ def test_the_divergence_of_small_errors_is_foretold(load: Callable[[str], PreTra
         matrix = layer.weight.detach().numpy().T
         foretold = float(calibration.gradients_of(matrix).mean_squares().sum() * size**2 / 2)
         assert 0.6 < foretold / divergence < 1.6
+
+
+def test_gradients_of_the_head_are_those_of_a_softmax(load: Callable[[str], PreTrainedModel]) -> None:
+    model = load("llama")
+    calibration = Calibration()
+    measure_sensitivity(model, SEQUENCES, calibration)
+    found = calibration.gradients_of(model.lm_head.weight.detach().numpy().T).mean_squares().sum()
+    probabilities = _log_probabilities(model, torch.tensor(SEQUENCES)).exp()
+    expected = float((probabilities * (1 - probabilities)).sum(dim=-1).mean())
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_the_divergence_of_rounded_lookups_is_foretold(model_type: str, load: Callable[[str], PreTrainedModel]) -> None:
+    model = load(model_type)
+    calibration = Calibration()
+    measure_sensitivity(model, SEQUENCES, calibration)
+    embedding = _lookups(model)
+    gradients = calibration.gradients_of(_embedding(model)).mean_squares()
+    token_ids = torch.tensor(SEQUENCES)
+    expected = _log_probabilities(model, token_ids)
+    size = 0.02 * embedding.weight.std().item()
+    scale = getattr(embedding, "embed_scale", 1)
+    hook = embedding.register_forward_hook(
+        lambda _module, _inputs, rows: (
+            rows + scale * size * torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+        )
+    )
+    found = _log_probabilities(model, token_ids)
+    hook.remove()
+    divergence = float((expected.exp() * (expected - found)).sum(dim=-1).mean())
+    assert 0.6 < float(gradients.sum() * size**2 / 2) / divergence < 1.6
 
 
 def test_the_model_is_left_as_it_was(load: Callable[[str], PreTrainedModel]) -> None:
@@ -93,3 +124,14 @@ def _outputs(module: torch.nn.Module, model: PreTrainedModel, token_ids: torch.T
     _log_probabilities(model, token_ids)
     hook.remove()
     return rows[0]
+
+
+def _lookups(model: PreTrainedModel) -> torch.nn.Embedding:
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    return embedding
+
+
+def _embedding(model: PreTrainedModel) -> npt.NDArray[np.float32]:
+    weight: npt.NDArray[np.float32] = _lookups(model).weight.detach().numpy()
+    return weight

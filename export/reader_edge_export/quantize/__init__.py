@@ -1,6 +1,8 @@
 """How weights are stored: fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent: a
 node never changes its neighbours."""
 
+import onnx_ir as ir
+
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
@@ -9,8 +11,8 @@ from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import matrix_groups, replace_products
-from reader_edge_export.quantize.sensitive import sensitive_matrices
-from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32
+from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
@@ -20,20 +22,25 @@ def store_weights(
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised. kept: those that stay as they are, with precision "keep".
 
-    The vocabulary of an int4 model stays int8: it decides between close tokens, so its rounding shows most. So do the
-    matrices that lose most for the bytes they take.
+    The matrices of an int4 model that lose most for the bytes they take are int8.
     Raises ExportError where a matrix cannot stay.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
         keep = KeptProducts(editor, kept, int8)  # of none where weights are quantised here
-        layers: Int4Products | KeptProducts = keep
+        products: Int4Products | KeptProducts = keep
         if precision == "int4":
-            layers = Int4Products(editor, int8, sensitive_matrices(matrix_groups(editor.graph), calibration))
-        replace_products(editor, layers.multiply, calibration, keep.kind_of)
-        store_vocabulary(editor, keep, calibration)  # after them: it makes products of its own
+            products = Int4Products(editor, int8, sensitive_matrices(_candidates(editor.graph, calibration)))
+        replace_products(editor, products.multiply, calibration, keep.kind_of)
+        store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
         kept.check_all_found()
         return
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:
         convert_to_half(editor, precision)
+
+
+def _candidates(graph: ir.Graph, calibration: Calibration) -> list[Candidate]:
+    """What an int4 model may have in eight bits."""
+    layers = [Candidate.products(group, calibration) for group in matrix_groups(graph)]
+    return [*layers, Candidate.vocabulary(*vocabulary_head(graph), calibration)]

@@ -11,6 +11,7 @@ import torch
 from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.calibration import InputMoments, matrix_key
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
@@ -42,18 +43,22 @@ class Int4Products:
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
-        editor, name, weight = self._editor, product.name, product.weight
+        return self.multiply_stored(product)[0]
+
+    def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, BlockMatrix | Int8Matrix]:
+        """The product's output (..., J), and its matrix as it is stored."""
+        weight, inputs, name = product.weight, product.inputs, product.name
         if len(weight) > MAX_INPUTS or matrix_key(product.parts[0]) in self._finer:
-            return self._int8.multiply(product)
-        spread = Spread.fit(weight, product.inputs)
-        values, block_scales, scales = quantize_blocks(weight, spread, product.inputs)
+            return self._int8.multiply_stored(product)
+        spread = Spread.fit(weight, inputs)
+        values, block_scales, scales = quantize_blocks(weight, spread, inputs)
         matrix = BlockMatrix(
-            editor.constant(values, f"{name}.int4"),
-            editor.constant(block_scales, f"{name}.block_scale"),
-            editor.constant(scales, f"{name}.scale"),
+            self._editor.constant(values, f"{name}.int4"),
+            self._editor.constant(block_scales, f"{name}.block_scale"),
+            self._editor.constant(scales, f"{name}.scale"),
             *self._spreading.constants(spread, name),
         )
-        return spread_block_linear(editor, product.rows, matrix, product.bias)
+        return spread_block_linear(self._editor, product.rows, matrix, product.bias), matrix
 
 
 def quantize_blocks(

@@ -68,22 +68,19 @@ class Int8Products:
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
-        matrix = self.store(product.weight, product.inputs, product.name)
-        return self.multiply_stored(product.rows, matrix, product.bias)
+        return self.multiply_stored(product)[0]
 
-    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> Int8Matrix:
-        """A weight (K, J) as initializers.
+    def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:
+        """The product's output (..., J), and its matrix as it is stored.
 
-        It is stored as (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
+        That is (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
         """
+        weight, inputs, name = product.weight, product.inputs, product.name
         spread = Spread.fit(weight, inputs)
         integers, scales = quantize_spread(weight, spread, inputs)
         values = self._editor.constant(np.ascontiguousarray(integers.T), f"{name}.int8")
         scale = self._editor.constant(scales, f"{name}.scale")
-        return Int8Matrix(values, scale, *self._spreading.constants(spread, name))
-
-    def multiply_stored(self, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None) -> ir.Value:
-        """rows (..., K) times the transpose of a stored matrix (J, K), plus the bias (J,) -> (..., J)."""
+        matrix = Int8Matrix(values, scale, *self._spreading.constants(spread, name))
         if self._portable is not None:
-            return self._portable.multiply(rows, matrix, bias)
-        return spread_row_linear(self._editor, rows, matrix, bias, self._num_planes)
+            return self._portable.multiply(product.rows, matrix, product.bias), matrix
+        return spread_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix

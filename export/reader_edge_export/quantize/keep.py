@@ -5,7 +5,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.block_types import Blocks
-from reader_edge_export.calibration import Calibration
 from reader_edge_export.gguf_linear import StoredBlocks, gguf_linear, store_blocks
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.kept_weights import KeptWeights
@@ -31,25 +30,19 @@ class KeptProducts:
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
-        if self.kind_of(product.parts[0]) is None:
-            return self._int8.multiply(product)
-        blocks = Blocks.joined([self._kept.blocks_of(part) for part in product.parts])
-        return self.multiply_stored(product.rows, store_blocks(self._editor, blocks, product.name), product.bias)
+        return self.multiply_stored(product)[0]
 
-    def store(self, weight: Float32Array, calibration: Calibration, name: str) -> StoredBlocks | Int8Matrix:
-        """A matrix (K, J) as initializers, as it is or as int8."""
-        kept = self.store_kept(weight, name)
-        return kept if kept is not None else self._int8.store(weight, calibration.inputs_of(weight), name)
+    def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, StoredBlocks | Int8Matrix]:
+        """The product's output (..., J), and its matrix as it is stored: as it is, or as int8."""
+        if self.kind_of(product.parts[0]) is None:
+            return self._int8.multiply_stored(product)
+        blocks = Blocks.joined([self._kept.blocks_of(part) for part in product.parts])
+        matrix = store_blocks(self._editor, blocks, product.name)
+        output = gguf_linear(self._editor, product.rows, matrix)
+        return output if product.bias is None else self._editor.op("Add", [output, product.bias]), matrix
 
     def store_kept(self, weight: Float32Array, name: str) -> StoredBlocks | None:
         """A matrix (K, J) as initializers, None where it does not stay."""
         if self.kind_of(weight) is None:
             return None
         return store_blocks(self._editor, self._kept.blocks_of(weight), name)
-
-    def multiply_stored(self, rows: ir.Value, matrix: StoredBlocks | Int8Matrix, bias: ir.Value | None) -> ir.Value:
-        """rows (..., K) times the transpose of a stored matrix (J, K), plus the bias (J,) -> (..., J)."""
-        if isinstance(matrix, Int8Matrix):
-            return self._int8.multiply_stored(rows, matrix, bias)
-        output = gguf_linear(self._editor, rows, matrix)
-        return output if bias is None else self._editor.op("Add", [output, bias])

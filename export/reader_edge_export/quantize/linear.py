@@ -28,8 +28,8 @@ class MergedProduct:
 
     @property
     def weight(self) -> Float32Array:
-        """All parts (K, J), a copy."""
-        return np.concatenate(self.parts, axis=1)
+        """All parts (K, J)."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts, axis=1)
 
     @property
     def inputs(self) -> InputMoments:

@@ -1,51 +1,85 @@
 """Which matrices of an int4 model get eight bits: those that lose most in four, for the bytes that they take."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.block_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration, matrix_key
-from reader_edge_export.quantize.spread import least_stretch
+from reader_edge_export.quantize.spread import Spread
 
 Float32Array = npt.NDArray[np.float32]
 
-_TAKEN = 0.62  # of the foretold loss: what is left is as close as files of mixed types and the same size
-_MAX_GROWTH = 0.25  # of the bytes of all matrices: a pass of one node takes the time of reading them
+_TAKEN = 0.72  # of the foretold loss: what is left is as close as files of mixed types and the same size
+_MAX_GROWTH = 0.375  # of the bytes of all matrices: a pass of one node takes the time of reading them
 _GROWTH = (8 - 4.25) / 4.25  # of a matrix that gets eight bits
 
 
-def sensitive_matrices(groups: Sequence[Sequence[Float32Array]], calibration: Calibration) -> frozenset[bytes]:
-    """The keys of the matrices (K, J) to store in eight bits, groups of the same rows together.
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Matrices (K, J) that get eight bits together. loss: what four cost, but for a factor that all share."""
 
-    They are the fewest bytes that take away _TAKEN of the foretold loss, and at most _MAX_GROWTH. None where the
-    calibration knows no gradients. Matrices that are never stored in four bits do not count.
+    matrices: Sequence[Float32Array]
+    loss: float
+
+    @classmethod
+    def products(cls, matrices: Sequence[Float32Array], calibration: Calibration) -> "Candidate":
+        """Matrices of the same rows."""
+        return cls(matrices, _loss(matrices, calibration))
+
+    @classmethod
+    def vocabulary(cls, head: Float32Array, is_tied: bool, calibration: Calibration) -> "Candidate":
+        """The logit head (E, V), whose columns are looked up as embeddings too where they are tied."""
+        lookups = _loss_of_lookups(head, calibration) if is_tied else 0.0
+        return cls([head], _loss([head], calibration) + lookups)
+
+    @property
+    def size(self) -> int:
+        """Numbers in all."""
+        return sum(matrix.size for matrix in self.matrices)
+
+
+def sensitive_matrices(candidates: Sequence[Candidate]) -> frozenset[bytes]:
+    """The keys of the matrices to store in eight bits.
+
+    They are the fewest bytes that take away _TAKEN of the foretold loss, and at most _MAX_GROWTH. Matrices that are
+    never stored in four bits do not count.
     """
-    groups = [group for group in groups if len(group[0]) <= MAX_INPUTS]
-    if not groups or not calibration.knows_gradients:
-        return frozenset()
-    losses = np.array([_loss(group, calibration) for group in groups])
-    sizes = np.array([float(sum(part.size for part in group)) for group in groups])
-    wanted, room = _TAKEN * losses.sum(), _MAX_GROWTH / _GROWTH * sizes.sum()
+    candidates = [each for each in candidates if len(each.matrices[0]) <= MAX_INPUTS]
+    wanted = _TAKEN * sum(each.loss for each in candidates)
+    room = _MAX_GROWTH / _GROWTH * sum(each.size for each in candidates)
     chosen: list[bytes] = []
-    for index in np.argsort(-losses / sizes, kind="stable"):
-        if wanted > 0 and sizes[index] <= room:
-            wanted, room = wanted - losses[index], room - sizes[index]
-            chosen += map(matrix_key, groups[index])
+    for each in sorted(candidates, key=lambda each: -each.loss / each.size):
+        if wanted > 0 and each.size <= room:
+            wanted, room = wanted - each.loss, room - each.size
+            chosen += map(matrix_key, each.matrices)
     return frozenset(chosen)
 
 
 def _loss(group: Sequence[Float32Array], calibration: Calibration) -> float:
-    """What rounding matrices of the same rows costs, but for a factor that all groups share.
+    """What rounding matrices of the same rows costs.
 
     A block's steps are in proportion to its weights and spreading makes all rows alike, so that the error of an output
     is the length of its weights times that of the rows.
     """
     inputs = calibration.inputs_of(group[0])
-    weight = np.concatenate(group, axis=1)
-    stretch = least_stretch(weight, inputs)
-    errors = np.square(1 / stretch) @ np.square(weight)
+    weight = group[0] if len(group) == 1 else np.concatenate(group, axis=1)
+    stretch = Spread.fit(weight, inputs).stretch
     rows = np.square(stretch * inputs.root_mean_squares()).mean()
     gradients = np.concatenate([calibration.gradients_of(part).mean_squares() for part in group])
-    return float(errors @ gradients * rows)
+    return float(_squared_lengths(weight, stretch) @ gradients * rows)
+
+
+def _loss_of_lookups(head: Float32Array, calibration: Calibration) -> float:
+    """What it costs that embeddings, the head's columns (E, V), are rounded as the head is: spread, and turned back."""
+    stretch = Spread.fit(head, calibration.inputs_of(head)).stretch
+    gradients = calibration.gradients_of(head.T).mean_squares()
+    return float(_squared_lengths(head, stretch).mean() * (np.square(stretch) * gradients).mean())
+
+
+def _squared_lengths(weight: Float32Array, stretch: Float32Array) -> Float32Array:
+    """Of the columns of a weight (K, J) when it is spread, but for a factor: (J,)."""
+    lengths: Float32Array = np.einsum("k,kj,kj->j", np.square(1 / stretch), weight, weight)
+    return lengths

@@ -9,17 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.block_linear import BlockMatrix, block_rows
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.gguf_linear import StoredBlocks, looked_up
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
 from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.keep import KeptProducts
+from reader_edge_export.quantize.linear import MergedProduct
 
 Float32Array = npt.NDArray[np.float32]
 
+Stored = StoredBlocks | Int8Matrix | BlockMatrix
+
 _LOOKUP_BLOCK = 64  # numbers of an embedding with a scale of their own: 6 % more bytes than one for the whole row
+
+
+def vocabulary_head(graph: ir.Graph) -> tuple[Float32Array, bool]:
+    """The logit head (E, V) of a graph that has its marker, and whether embeddings are its columns."""
+    weight = logit_head_marker(graph).weight
+    return _matrix(weight).T, _embedding_lookup(graph).inputs[0] is weight
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -32,28 +43,39 @@ def store_vocabulary_fp32(editor: GraphEditor) -> None:
     editor.replace(marker.node, [logits])
 
 
-def store_vocabulary(editor: GraphEditor, products: KeptProducts, calibration: Calibration) -> None:
-    """Store embedding and logit head, as they are or as int8 with a scale per token; one matrix where they are tied."""
+def store_vocabulary(
+    editor: GraphEditor, products: KeptProducts | Int4Products, kept: KeptProducts, calibration: Calibration
+) -> None:
+    """Store embedding and logit head, one matrix where they are tied.
+
+    The head is stored as `products` stores it. An embedding of its own is among `kept`, or int8.
+    """
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
-    head = products.store(_matrix(marker.weight).T, calibration, "vocabulary")
-    hidden = _wanted_rows(editor, marker)
-    editor.replace(marker.node, [products.multiply_stored(hidden, head, marker.bias)])
-    if embedding.inputs[0] is marker.weight:
+    weight, is_tied = vocabulary_head(editor.graph)
+    product = MergedProduct(_wanted_rows(editor, marker), [weight], marker.bias, calibration, "vocabulary")
+    logits, head = products.multiply_stored(product)
+    editor.replace(marker.node, [logits])
+    if is_tied:
         editor.replace(embedding, [_rows_of(editor, head, embedding)])
         return
-    weight = _matrix(embedding.inputs[0])
-    kept = products.store_kept(weight.T, "embedding")
-    rows = _rounded_rows(editor, weight, embedding) if kept is None else _rows_of(editor, kept, embedding)
+    own = _matrix(embedding.inputs[0])
+    stays = kept.store_kept(own.T, "embedding")
+    rows = _rounded_rows(editor, own, embedding) if stays is None else _rows_of(editor, stays, embedding)
     editor.replace(embedding, [rows])
 
 
-def _rows_of(editor: GraphEditor, head: StoredBlocks | Int8Matrix, embedding: ir.Node) -> ir.Value:
+def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
     """Rows (B, N, E) of a stored matrix."""
+    indices = embedding.inputs[1]
+    assert indices is not None
     if isinstance(head, StoredBlocks):
-        assert embedding.inputs[1] is not None
-        return looked_up(editor, head, embedding.inputs[1])
-    return _scaled(editor, _spread_back(editor, _look_up(editor, head.values, embedding), head), head.scales, embedding)
+        return looked_up(editor, head, indices)
+    if isinstance(head, BlockMatrix):
+        integers = block_rows(editor, head, indices)
+    else:
+        integers = _look_up(editor, head.values, embedding)
+    return _scaled(editor, _spread_back(editor, integers, head), head.scales, embedding)
 
 
 def _rounded_rows(editor: GraphEditor, weight: Float32Array, embedding: ir.Node) -> ir.Value:
@@ -89,9 +111,9 @@ def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Va
     return editor.cast(rows, ir.DataType.FLOAT)
 
 
-def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix) -> ir.Value:
+def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
     """Integers (B, N, E) of the spread head, as the plain matrix has them: sums of a block are exact in fp32."""
-    width, block = matrix_shape(head.values)[1], matrix_shape(head.hadamard)[0]
+    width, block = _matrix(head.stretch).size, matrix_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
     joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
     return editor.op("Mul", [joined, head.stretch])
