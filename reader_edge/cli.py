@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import click
 
 from reader_edge import __version__
+from reader_edge.commands.batch import batch
 from reader_edge.commands.bench import bench
 from reader_edge.commands.datastore import datastore
 from reader_edge.commands.export import export
@@ -50,7 +51,7 @@ def main(ctx: click.Context) -> None:
     warnings.showwarning = _tell_warning
 
 
-for command in (run, serve, pull, list_models, rm, verify, info, export, datastore, forget, bench):
+for command in (run, serve, batch, pull, list_models, rm, verify, info, export, datastore, forget, bench):
     main.add_command(command)
 
 

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import fields
+from importlib import util
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import reader_edge
 T = TypeVar("T")
 
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
+_SERVE = ("prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -80,6 +82,15 @@ prompts = click.option(
     "set.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def check_server_installed() -> None:
+    """Raise InstallationError unless the extra "serve" is here."""
+    from reader_edge_runtime.errors import InstallationError
+
+    missing = [needed for needed in _SERVE if util.find_spec(needed) is None]
+    if missing:
+        raise InstallationError(f"This needs {missing[0]}, which is missing: pip install 'reader-edge[serve]'.")
 
 
 def node_budgets(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:

@@ -1,15 +1,12 @@
 """`reader-edge serve`: a model behind OpenAI's HTTP interface."""
 
 from dataclasses import dataclass
-from importlib import util
 from pathlib import Path
 
 import click
 
 import reader_edge
 from reader_edge.commands import options
-
-_NEEDED = ("prometheus_client", "starlette", "uvicorn")  # the extra "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,7 @@ def serve(
 
     MODEL is what `reader-edge run` takes. Answers are what they would be alone, whoever else is asking. Ctrl-C ends it.
     """
-    from reader_edge_runtime.errors import InstallationError
-
-    missing = [needed for needed in _NEEDED if util.find_spec(needed) is None]
-    if missing:
-        raise InstallationError(f"Serving needs {missing[0]}, which is missing: pip install 'reader-edge[serve]'.")
+    options.check_server_installed()
 
     from reader_edge.model_source import load_engine, model_name
     from reader_edge.server.app import make_app

@@ -13,12 +13,9 @@ from starlette.routing import Route
 
 from reader_edge.server.api_error import ApiError, error_response
 from reader_edge.server.body_budget import BodyBudget
-from reader_edge.server.chat_completions import ChatWording
-from reader_edge.server.completions import CompletionWording
-from reader_edge.server.endpoint import ChoicesEndpoint
+from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.responses import ResponsesEndpoint, ResponseWording
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
@@ -26,9 +23,7 @@ from reader_edge_runtime import AsyncEngine
 def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     """The application that serves an engine, and closes it when it is shut down."""
     metrics = Metrics(engine)
-    chat = ChoicesEndpoint(ChatWording(), engine, settings, metrics)
-    completions = ChoicesEndpoint(CompletionWording(), engine, settings, metrics)
-    responses = ResponsesEndpoint(ResponseWording(), engine, settings, metrics)
+    endpoints = make_endpoints(engine, settings, metrics)
     model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
 
     async def list_models(request: Request) -> Response:
@@ -56,9 +51,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         await engine.close(cancels=True)
 
     routes = [
-        Route("/v1/chat/completions", chat.__call__, methods=["POST"]),
-        Route("/v1/completions", completions.__call__, methods=["POST"]),
-        Route("/v1/responses", responses.__call__, methods=["POST"]),
+        *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/embeddings", refuse_embeddings, methods=["POST"]),
         Route("/v1/models", list_models),
         Route("/v1/models/{name:path}", tell_model),

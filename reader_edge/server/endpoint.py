@@ -9,8 +9,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from reader_edge.server.answers import Answers
-from reader_edge.server.api_error import api_error
+from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.event_stream import EventStream, LeftError, unless_left
+from reader_edge.server.fields import Fields
 from reader_edge.server.json_body import read_fields
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.question import Json, Question, QuestionWording, Wording
@@ -59,6 +60,14 @@ class Endpoint(ABC):
     @property
     def _call_form(self) -> CallForm:
         return self._engine.engine.tokenizer.call_form
+
+    async def answer_whole(self, fields: Fields) -> Json:
+        """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
+        question = Question.read(fields, self._reading, self._settings, self._call_form)
+        if question.is_streamed:
+            raise ApiError(400, "'stream' has no place here: leave it out.", "stream", "unsupported_parameter")
+        answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
+        return self._whole(question, answers, await answers.whole())
 
     @abstractmethod
     def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:

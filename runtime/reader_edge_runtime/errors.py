@@ -61,6 +61,10 @@ class HistoryError(ReaderEdgeError):
     """A history file cannot be used, or belongs to another tokenizer."""
 
 
+class BatchError(ReaderEdgeError):
+    """A batch's input is not sound, or its output cannot be gone on with."""
+
+
 class SessionError(ReaderEdgeError):
     """A session cannot be saved or loaded, or belongs to another package."""
 

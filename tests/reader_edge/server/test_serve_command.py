@@ -33,7 +33,7 @@ def test_what_is_not_installed_is_told_with_the_remedy(runner: CliRunner, monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
     refused = runner.invoke(main, ["serve"])
     assert refused.exit_code == 1
-    assert refused.stderr == "Error: Serving needs uvicorn, which is missing: pip install 'reader-edge[serve]'.\n"
+    assert refused.stderr == "Error: This needs uvicorn, which is missing: pip install 'reader-edge[serve]'.\n"
 
 
 def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

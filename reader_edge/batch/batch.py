@@ -1,0 +1,57 @@
+"""A batch: its input checked, its output gone on with, what is left answered."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reader_edge.batch.batch_input import count_requests, read_requests
+from reader_edge.batch.batch_job import BatchJob
+from reader_edge.batch.batch_output import BatchOutput
+from reader_edge.server.endpoints import PATHS, make_endpoints
+from reader_edge.server.metrics import Metrics
+from reader_edge.server.settings import MAX_CHOICES, ServerSettings
+from reader_edge_runtime import AsyncEngine, Engine, ServingConfig
+from reader_edge_runtime.errors import BatchError
+
+_PENDING_A_SLOT = 2  # requests at once: while one is answered another is read
+
+
+class Batch:
+    """num_requests: of the input. num_done: those that have their line."""
+
+    def __init__(self, input_file: Path, num_requests: int, output: BatchOutput) -> None:
+        self._input_file = input_file
+        self._output = output
+        self.num_requests = num_requests
+
+    @property
+    def num_done(self) -> int:
+        return len(self._output.done)
+
+    async def answer(
+        self, engine: Engine, name: str, max_tokens: int, on_progress: Callable[[int, int], object]
+    ) -> int:
+        """Answer what is left, and return how many of those requests were refused.
+
+        name: what requests call the model. max_tokens: as of `ServerSettings`. on_progress: told requests that are
+        done, and all of them. Raises BatchError.
+        """
+        max_pending = _PENDING_A_SLOT * engine.decoder.config.max_batch
+        settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf)
+        on_progress(self.num_done, self.num_requests)
+        async with AsyncEngine(engine, ServingConfig(max_waiting=max_pending * MAX_CHOICES)) as served:
+            endpoints = make_endpoints(served, settings, Metrics(served))
+            job = BatchJob(endpoints, self._output, max_pending, lambda: on_progress(self.num_done, self.num_requests))
+            await job.run(read_requests(self._input_file, PATHS))
+            return job.num_refused
+
+
+@contextmanager
+def open_batch(input_file: Path, output_file: Path) -> Iterator[Batch]:
+    """A batch whose files are sound, and this process's alone. Raises BatchError, and OSError for the input."""
+    if output_file.exists() and output_file.samefile(input_file):
+        raise BatchError(f"'{output_file}' is the input too: name another file for the output.")
+    ids = count_requests(input_file, PATHS)
+    with BatchOutput(output_file, ids) as output:
+        yield Batch(input_file, len(ids), output)

@@ -1,0 +1,104 @@
+"""The output of a batch: a line for each request that was answered, written at once, so that a kill loses none.
+
+A line that a kill cut short is the last one, and has no end; it is taken away, and its request answered again.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from reader_edge_runtime.errors import BatchError
+
+_BEGINNING = b'{"id": "batch_req_'
+_MAX_LINE_BYTES = 1 << 28
+
+
+class BatchOutput:
+    """done: what the input calls the requests that have their line.
+
+    Opening it makes the file, or goes on with it: one process at a time. Raises BatchError for a file of another
+    input, and for what is no output; then nothing in it has changed.
+    """
+
+    def __init__(self, path: Path, ids: Mapping[str, str]) -> None:
+        """ids: of the input's requests, by what the input calls them."""
+        self._path = path
+        self._lock = FileLock(f"{path}.lock")
+        self.done: set[str] = set()
+        try:
+            if path.exists() and not path.is_file():
+                raise BatchError(f"'{path}' is no file that can be gone on with: name another one.")
+            self._file: BinaryIO = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise self._failure(error) from error
+        try:
+            self._lock.acquire(timeout=0)
+            self._go_on(ids)
+        except Timeout:
+            self.close()
+            raise BatchError(f"Another process writes '{path}': wait for its end.") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, custom_id: str, line: Mapping[str, object]) -> None:
+        """Write the line of a request. Raises BatchError; what was written of it is then taken away if that can be."""
+        data = json.dumps(line).encode() + b"\n"
+        begin = self._file.seek(0, os.SEEK_END)
+        try:
+            while data:  # as on a disk that is nearly full
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(begin)
+            raise self._failure(error) from error
+        self.done.add(custom_id)
+
+    def close(self) -> None:
+        """What was written survives a loss of power from now on."""
+        with suppress(OSError):
+            os.fsync(self._file.fileno())
+        self._file.close()
+        self._lock.release()
+
+    def __enter__(self) -> "BatchOutput":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _go_on(self, ids: Mapping[str, str]) -> None:
+        """Take in what is done, and cut a line without an end."""
+        end = 0
+        with self._path.open("rb") as file:
+            while (line := file.readline(_MAX_LINE_BYTES)).endswith(b"\n"):
+                self._take(line, ids)
+                end += len(line)
+        if not _BEGINNING.startswith(line[: len(_BEGINNING)]):
+            raise BatchError(f"'{self._path}' is no output of a batch: name another file.")
+        if line:
+            self._file.truncate(end)
+
+    def _take(self, line: bytes, ids: Mapping[str, str]) -> None:
+        try:
+            fields = json.loads(line)
+            custom_id, made_of = fields["custom_id"], fields["id"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise BatchError(f"'{self._path}' is no output of a batch: name another file.") from None
+        if not isinstance(custom_id, str) or ids.get(custom_id) != made_of:
+            sentence = f"'{self._path}' answers a request {custom_id!r:.80} that the input has not, or not any more"
+            raise BatchError(f"{sentence}: name another file.")
+        if custom_id in self.done:
+            raise BatchError(f"'{self._path}' answers {custom_id!r:.80} twice: name another file.")
+        self.done.add(custom_id)
+
+    def _failure(self, error: OSError) -> BatchError:
+        return BatchError(f"'{self._path}' cannot be written ({error.strerror or error}): the same command goes on.")

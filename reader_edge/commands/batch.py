@@ -1,0 +1,54 @@
+"""`reader-edge batch`: a file of requests in, a file of answers out."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+
+
+@click.command()
+@click.argument("input_file", metavar="INPUT", type=options.FILE)
+@click.argument("output_file", metavar="OUTPUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("model", required=False)
+@click.option("--name", help="What the requests call the model. Default: as MODEL is called.")
+@click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
+@click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
+@click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
+@options.engine
+@options.guard
+@options.no_calibrate
+@options.datastores
+@options.grouped(engine_config="EngineConfig")
+def batch(
+    input_file: Path,
+    output_file: Path,
+    model: str | None,
+    name: str | None,
+    max_tokens: int,
+    engine_config: "reader_edge.EngineConfig",
+    datastores: tuple[str, ...],
+) -> None:
+    """Answer a file of requests in OpenAI's batch format.
+
+    INPUT has a JSON object a line, with custom_id, method, url and body, which means what it does to `serve`. Each
+    answer becomes a line of OUTPUT as it is ready. After an interruption, a kill too, the same command goes on where it
+    was. MODEL is what `reader-edge run` takes.
+    """
+    options.check_server_installed()
+
+    from reader_edge.batch.batch import open_batch
+    from reader_edge.model_source import load_engine, model_name
+    from reader_edge.terminal.console import count_progress
+
+    with open_batch(input_file, output_file) as opened:
+        if opened.num_done == opened.num_requests:
+            return
+        engine = load_engine(model, engine_config, datastores=datastores)
+        with count_progress("Requests") as on_progress:
+            num_refused = asyncio.run(opened.answer(engine, name or model_name(model), max_tokens, on_progress))
+    if num_refused:
+        requests = "1 request was" if num_refused == 1 else f"{num_refused} requests were"
+        click.echo(f"{requests} refused: '{output_file}' tells why.", err=True)

@@ -1,0 +1,255 @@
+"""`reader-edge batch`: a file of requests in, one line for each out, whatever comes between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from filelock import FileLock
+
+from reader_edge.cli import main
+from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
+from tests.conftest import ROOT
+from tests.reader_edge.package_copy import PackageCopy
+
+
+class Files:
+    """An input, and where its answers go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.given, self.out = folder / "given.jsonl", folder / "out.jsonl"
+
+    def write(self, *lines: object) -> None:
+        self.given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    def run(self, *options: str) -> Result:
+        arguments = [str(self.given), str(self.out), *options, "--no-calibrate"]
+        return CliRunner().invoke(main, ["batch", *arguments, "--name", "demo"])
+
+    def answers(self) -> dict[str, Any]:
+        """What was answered, by custom_id; each once."""
+        lines = [json.loads(line) for line in self.out.read_text().splitlines()]
+        assert max(Counter(line["custom_id"] for line in lines).values(), default=1) == 1
+        return {line["custom_id"]: line["response"] for line in lines}
+
+    def texts(self) -> dict[str, str]:
+        return {name: response["body"]["choices"][0]["text"] for name, response in self.answers().items()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def request(number: int, url: str = "/v1/completions", **body: object) -> dict[str, object]:
+    fields = {"model": "demo", "prompt": f"# tar {number}", "temperature": 0, "max_tokens": 10 + number} | body
+    return {"custom_id": f"request {number}", "method": "POST", "url": url, "body": fields}
+
+
+REQUESTS = [request(number) for number in range(12)]
+
+
+def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(files: Files, engine: Engine) -> None:
+    files.write(*REQUESTS)
+    result = files.run()
+    assert (result.exit_code, result.output) == (0, ""), result.output
+    for number in range(12):
+        expected = engine.generate(f"# tar {number}", GenerationConfig(max_tokens=10 + number))
+        assert files.texts()[f"request {number}"] == expected.text
+    line = json.loads(files.out.read_text().splitlines()[0])
+    assert line.keys() == {"id", "custom_id", "response", "error"}
+    assert line["response"].keys() == {"status_code", "request_id", "body"}
+    assert (line["error"], line["response"]["status_code"]) == (None, 200)
+    assert line["response"]["body"]["usage"]["completion_tokens"] == 10 + int(line["custom_id"].split()[1])
+
+
+def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: PackageCopy) -> None:
+    messages = [{"role": "user", "content": "What is tar?"}]
+    chat = {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions"}
+    asked = {"model": "demo", "temperature": 0, "max_tokens": 5}
+    response = {"model": "demo", "temperature": 0, "max_output_tokens": 5, "input": "What is tar?"}
+    files.write(
+        {**chat, "body": asked | {"messages": messages, "n": 2}},
+        {"custom_id": "response", "method": "POST", "url": "/v1/responses", "body": response},
+        request(1, temperature=-1),
+        request(2, made_up=1),
+        request(3, stream=True),
+        request(4, model="gpt-4"),
+        request(5, max_tokens=101),
+    )
+    result = files.run(str(chat_package.folder), "-n", "100")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"5 requests were refused: '{files.out}' tells why.\n"
+    answers = files.answers()
+    assert len(answers["chat"]["body"]["choices"]) == 2
+    text = answers["chat"]["body"]["choices"][0]["message"]["content"]
+    assert answers["response"]["body"]["output"][0]["content"][0]["text"] == text
+    refused = {name: answers[f"request {name}"] for name in range(1, 6)}
+    assert [each["status_code"] for each in refused.values()] == [400, 400, 400, 404, 400]
+    assert [each["body"]["error"]["message"] for each in refused.values()] == [
+        "temperature is -1.0, but must be from 0 to 100.",
+        "There is no field 'made_up': leave it out.",
+        "'stream' has no place here: leave it out.",
+        "There is no model 'gpt-4' here: ask for 'demo'.",
+        "An answer may have 1 to 100 tokens here.",
+    ]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])
+def test_it_goes_on_where_an_output_was_cut(files: Files, num_bytes: int) -> None:
+    files.write(*REQUESTS)
+    files.run()
+    whole, texts = files.out.read_bytes(), files.texts()
+    cut = whole[:num_bytes]
+    files.out.write_bytes(cut)
+    assert files.run().exit_code == 0
+    assert files.texts() == texts
+    kept = cut[: cut.rfind(b"\n") + 1]
+    assert files.out.read_bytes()[: len(kept)] == kept
+
+
+def test_what_is_done_needs_no_model(files: Files) -> None:
+    files.write(*REQUESTS[:2])
+    files.run()
+    before = files.out.read_bytes()
+    assert files.run("no/such/model").exit_code == 0
+    assert files.out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "Line 2 of '{given}' is not JSON"),
+        ("[" * 100_000, "Line 2 of '{given}' is not JSON"),
+        ("\udcff", "Line 2 of '{given}' is not JSON"),
+        ("[]", "Line 2 of '{given}' must be an object"),
+        ({"custom_id": "a"}, "Line 2 of '{given}' must be an object with body, custom_id, method, url"),
+        (request(9) | {"custom_id": 5}, "Line 2 of '{given}' must have a custom_id"),
+        (request(9) | {"custom_id": ""}, "Line 2 of '{given}' must have a custom_id"),
+        (request(9) | {"method": "GET"}, "Line 2 of '{given}' has the method 'GET'"),
+        (request(9, url="/v1/embeddings"), "Line 2 of '{given}' has the url '/v1/embeddings'"),
+        (request(9) | {"url": ["/v1/completions"]}, "Line 2 of '{given}' has the url"),
+        (request(9) | {"body": None}, "Line 2 of '{given}' must have an object as its body"),
+        (request(0), "'{given}' has the custom_id 'request 0' twice"),
+        (" " * (4 << 20) + "{}", "Line 2 of '{given}' has more than the 4194304 bytes"),
+    ],
+)
+def test_an_input_that_is_not_sound_is_refused_before_anything_is_answered(
+    files: Files, line: object, words: str
+) -> None:
+    files.write(REQUESTS[0])
+    text = line if isinstance(line, str) else json.dumps(line)
+    with files.given.open("a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text + "\n")
+    assert_refused(files.run("no/such/model"), words.format(given=files.given))
+    assert not files.out.exists()
+
+
+def assert_refused(result: Result, words: str) -> None:
+    """One sentence, with these words."""
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {words}"), result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_empty_lines_and_a_mark_of_utf_8_are_let_be(files: Files) -> None:
+    files.given.write_bytes(b"\xef\xbb\xbf" + json.dumps(REQUESTS[0]).encode() + b"\r\n\n  \n")
+    assert files.run().exit_code == 0
+    assert list(files.answers()) == ["request 0"]
+    files.given.write_bytes(b"\n\n")
+    assert_refused(files.run(), f"'{files.given}' holds no requests")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"my diary", b"my diary\n", b"{}\n", b'{"id": 1, "custom_id": [1]}\n', b"[" * 100_000 + b"\n", b"\xff\n", b"x"],
+)
+def test_a_file_that_is_no_output_is_left_as_it_is(files: Files, content: bytes) -> None:
+    files.write(*REQUESTS[:1])
+    files.out.write_bytes(content)
+    assert_refused(files.run(), f"'{files.out}' ")
+    assert files.out.read_bytes() == content
+
+
+def test_an_output_of_another_input_is_refused_and_left_as_it_is(files: Files) -> None:
+    files.write(*REQUESTS[:2])
+    files.run()
+    before = files.out.read_bytes()
+    for other in ([REQUESTS[0]], [REQUESTS[0], request(1, prompt="# git")], REQUESTS[5:]):
+        files.write(*other)
+        assert_refused(files.run(), f"'{files.out}' answers a request")
+    files.write(*REQUESTS[:2])
+    files.out.write_bytes(before + before)
+    assert_refused(files.run(), f"'{files.out}' answers 'request")
+    assert files.out.read_bytes() == before + before
+
+
+def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(files: Files, tmp_path: Path) -> None:
+    files.write(*REQUESTS[:1])
+    given = files.given.read_bytes()
+    result = CliRunner().invoke(main, ["batch", str(files.given), str(files.given)])
+    assert_refused(result, f"'{files.given}' is the input too")
+    assert files.given.read_bytes() == given
+    with FileLock(f"{files.out}.lock"):
+        assert_refused(files.run(), f"Another process writes '{files.out}'")
+    files.out = tmp_path / "no" / "folder"
+    assert_refused(files.run(), f"'{files.out}' cannot be written")
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file of this process grows beyond two thousand bytes."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, request: pytest.FixtureRequest) -> None:
+    files.write(*REQUESTS)
+    request.getfixturevalue("small_disk")
+    assert_refused(files.run(), f"'{files.out}' cannot be written (File too large): the same command goes on.")
+    assert 0 < len(files.answers()) < len(REQUESTS)
+    resource = pytest.importorskip("resource")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    assert files.run().exit_code == 0
+    assert len(files.answers()) == len(REQUESTS)
+
+
+def test_an_interruption_is_told_and_gone_on_from(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write(*REQUESTS)
+    step, num_steps = Decoder.step, 0
+
+    def interrupted_step(self: Decoder) -> object:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "step", interrupted_step)
+        result = files.run("--max-batch", "2")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+    assert len(files.answers()) < len(REQUESTS)
+    assert files.run().exit_code == 0
+    assert len(files.answers()) == len(REQUESTS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")
+def test_kills_lose_and_repeat_nothing() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "kill_batches"), "--kills", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("10 kills")
