@@ -14,8 +14,9 @@ TITLES = {
     "passes-real": "A real model",
     "passes-0.5b": "Qwen2.5-0.5B shape",
     "passes-3b": "Qwen2.5-3B shape",
+    "sets": "Instruction sets, Qwen2.5-0.5B shape",
 }
-COMPARED = ("4", "8", "16")
+COMPARED = ("4", "8", "16", "64")
 
 _HEAD = """# Passes
 

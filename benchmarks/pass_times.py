@@ -21,6 +21,7 @@ class Effort(NamedTuple):
     num_answers: int
     num_passes: int
     left_out: str = ""
+    widths: Sequence[int] = WIDTHS
 
 
 def measure_passes(contenders: Sequence[Contender], effort: Effort) -> dict[str, Record]:
@@ -41,7 +42,7 @@ def measure_passes(contenders: Sequence[Contender], effort: Effort) -> dict[str,
             say(f"  answers behind {past}")
         for past in sorted(effort.pasts, reverse=True):
             for turn in range(effort.num_passes):
-                workers.passes(prompt[:past], 1, turn, WIDTHS)
+                workers.passes(prompt[:past], 1, turn, effort.widths)
             for name, record in workers.take().items():
                 pasts[name][str(past)]["pass_s"] = record["pass_s"]
             say(f"  passes behind {past}")

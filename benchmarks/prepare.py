@@ -2,6 +2,7 @@
 
     python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--passes] [--shapes SHAPE,...]
     python -m benchmarks.prepare CACHE [--only RUNTIME,...] [--passes] --real SOURCE [--gguf FILE]
+    python -m benchmarks.prepare CACHE [--only RUNTIME,...] --sets
 
 What is there already is kept, so a second run goes on where the first one ended. What fails is noted in
 CACHE/failures.json with its reason, and appears in the results; the other runtimes go on. With --real, a real model is
@@ -18,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.instruction_sets import SHAPE, converted_contenders, set_contenders
 from benchmarks.pass_contenders import pass_contenders
 from benchmarks.real_source import place_source, real_contenders, shape_of
 from benchmarks.runtimes import DEEP_SHAPES, ROOT, RUNTIMES, SHAPES, Command, Contender, contenders
@@ -33,12 +35,16 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(runtime.name for runtime in RUNTIMES))
     parser.add_argument("--shapes", default=",".join((*SHAPES, "demo")), help="of scripts/random_model, and demo")
     parser.add_argument("--passes", action="store_true", help="for the parts of passes")
+    parser.add_argument("--sets", action="store_true", help="for part sets: llama.cpp by instruction set, 0.5B shape")
     parser.add_argument("--real", type=Path, metavar="SOURCE", help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp, ready made")
     options = parser.parse_args()
     cache = options.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
-    if options.real is None:
+    if options.sets:
+        shapes, wanted = [SHAPE], [*converted_contenders(cache), *set_contenders(cache)]
+        write_source(SHAPE, cache)
+    elif options.real is None:
         shapes, wanted = options.shapes.split(","), contenders(cache)
         for shape in shapes:
             write_source(shape, cache)
@@ -93,7 +99,7 @@ def install(contender: Contender) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     run([sys.executable, "-m", "venv", folder], contender.cache, {})
     pip: Command = [contender.python, "-m", "pip"]
-    run([*pip, "install", *runtime.requirements], contender.cache, {})
+    run([*pip, "install", *runtime.requirements], contender.cache, contender.build_environment)
     if runtime.unwanted:
         run([*pip, "uninstall", "-y", *runtime.unwanted], contender.cache, {})
     (folder / "installed").touch()

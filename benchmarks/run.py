@@ -7,7 +7,7 @@
 Each part is one interleaved run of a few minutes and replaces its own figures only, so that parts can be run again.
 Part "real" asks a real model, which `benchmarks.prepare --real SOURCE` converted, the prompts of a file. Part
 "modelled" models drafting on recorded answers from the measured pass times; it needs the recordings. Parts of passes
-need what `benchmarks.prepare --passes` made, and write PASSES.md.
+need what `benchmarks.prepare --passes` made, part "sets" what `--sets` made, and write PASSES.md.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.instruction_sets import SHAPE, set_contenders
 from benchmarks.measuring import Record, measure_answers, measure_decoding, measure_long_prompt, say
 from benchmarks.pass_contenders import pass_contenders
 from benchmarks.pass_report import write_pass_report
@@ -38,6 +39,7 @@ PASSES = {
     "passes-0.5b": Effort(QWEN, pasts=(64, 512, 2048, 4096), num_answers=2, num_passes=5),
     "passes-3b": Effort("qwen2.5-3b", pasts=(64, 512), num_answers=1, num_passes=3, left_out="int8-kv-fp32"),
 }
+SETS = Effort(SHAPE, pasts=(64,), num_answers=3, num_passes=12, widths=(1, 2, 4, 8, 16, 32, 64))
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -68,6 +70,8 @@ def main() -> None:
             figures = _model(options, results)
         elif part == "real":
             figures = _ask_real_model(options, only)
+        elif part == "sets":
+            figures = _measure_sets(options, only)
         elif part in PASSES:
             figures = _measure_passes(options, PASSES[part], only)
         else:
@@ -109,11 +113,21 @@ def _measure_passes(options: argparse.Namespace, effort: Effort, only: list[str]
             say("  left out: it needs --real")
             return None
         effort = effort._replace(shape=shape_of(options.real))
-    if options.rounds is not None:
-        effort = effort._replace(num_answers=min(options.rounds, effort.num_answers), num_passes=options.rounds)
+    effort = _in_rounds(effort, options.rounds)
     found = pass_contenders(options.cache.resolve(), effort.shape)
     wanted = [each for each in found if each.runtime.name in only and each.precision != effort.left_out]
     return measure_passes(wanted, effort)
+
+
+def _measure_sets(options: argparse.Namespace, only: list[str]) -> dict[str, Record]:
+    wanted = [each for each in set_contenders(options.cache.resolve()) if each.runtime.name in only]
+    return measure_passes(wanted, _in_rounds(SETS, options.rounds))
+
+
+def _in_rounds(effort: Effort, rounds: int | None) -> Effort:
+    if rounds is None:
+        return effort
+    return effort._replace(num_answers=min(rounds, effort.num_answers), num_passes=rounds)
 
 
 def _decoding(shape: str, bits: tuple[int, ...], rounds: int, num_tokens: int) -> Callable[[list[Contender]], Any]:
@@ -141,7 +155,7 @@ PARTS: dict[str, Callable[[list[Contender]], Any]] = {
     "135m-prompt": _long_prompt(SMOL, (8, 4, 32, 16), rounds=2),
     "demo": _answers,
 }
-KNOWN = (*PARTS, *OTHERS, *PASSES)
+KNOWN = (*PARTS, *OTHERS, *PASSES, "sets")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,11 @@ class Contender:
             variables["PYTHONPATH"] = OUR_PATH
         return variables
 
+    @property
+    def build_environment(self) -> dict[str, str]:
+        """Variables for pip, where it compiles the runtime."""
+        return {}
+
     def source(self, shape: str) -> Path:
         """The Hugging Face checkpoint that its conversion of a shape starts from, or the file whose weights stay."""
         if self.precision == KEPT:

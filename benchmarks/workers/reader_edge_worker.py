@@ -11,7 +11,7 @@ from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationCon
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
-from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
 from reader_edge_runtime.target import Pass
 
 
@@ -28,7 +28,7 @@ class ReaderEdgeWorker:
         wheel, wheel_version = INSTALLED_WHEEL.split()
         versions = {"reader-edge": reader_edge.__version__, wheel: wheel_version}
         if uses_native and native_library() is not None:
-            versions["reader-edge-native"] = version("reader-edge-native")
+            versions["reader-edge-native"] = f"{version('reader-edge-native')}, {native_instructions()}"
         return {"versions": versions}
 
     def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
