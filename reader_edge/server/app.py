@@ -16,6 +16,7 @@ from reader_edge.server.body_budget import BodyBudget
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.openapi import openapi_document
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
@@ -24,6 +25,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     """The application that serves an engine, and closes it when it is shut down."""
     metrics = Metrics(engine)
     endpoints = make_endpoints(engine, settings, metrics)
+    document = openapi_document(settings, engine.engine.package.manifest)
     model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
 
     async def list_models(request: Request) -> Response:
@@ -38,6 +40,9 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     async def refuse_embeddings(request: Request) -> Response:
         sentence = "The model here answers in text and makes no embeddings: ask one that is made for them."
         return ApiError(400, sentence, code="unsupported_endpoint").response()
+
+    async def tell_openapi(request: Request) -> Response:
+        return JSONResponse(document)
 
     async def tell_health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -55,6 +60,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         Route("/v1/embeddings", refuse_embeddings, methods=["POST"]),
         Route("/v1/models", list_models),
         Route("/v1/models/{name:path}", tell_model),
+        Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),
         Route("/metrics", tell_metrics),
     ]

@@ -29,7 +29,8 @@ class ChatWording:
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         old = fields.integer("max_tokens", most)
-        return fields.integer("max_completion_tokens", old)
+        new = fields.integer("max_completion_tokens", old)
+        return new if 1 <= old <= most else old  # which is refused, though it says nothing
 
     def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
         is_wanted, num_top = fields.flag("logprobs"), fields.integer("top_logprobs", 0)
@@ -41,7 +42,7 @@ class ChatWording:
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
         said = [Said(result.text)] if calls is None else calls.push(result.text, is_last=True)
         text = "".join(each.text for each in said if each.call < 0)
-        message: Json = {"role": "assistant", "content": text, "refusal": None}
+        message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         if calls is not None and calls.num_calls:
             message |= {"content": text or None, "tool_calls": _whole_calls(said)}
         return {"index": index, "message": message, "logprobs": chat_logprobs(result, tokenizer)}

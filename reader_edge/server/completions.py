@@ -37,10 +37,11 @@ class CompletionWording:
         return fields.integer("max_tokens", min(_MAX_TOKENS, most))
 
     def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
-        num_top = fields.integer("logprobs", -1)
-        if not -1 <= num_top <= _MAX_LOGPROBS:
+        is_wanted = fields.has("logprobs")
+        num_top = fields.integer("logprobs", 0)
+        if not 0 <= num_top <= _MAX_LOGPROBS:
             raise ApiError(400, f"'logprobs' must be from 0 to {_MAX_LOGPROBS}.", "logprobs")
-        return num_top >= 0, max(0, num_top)
+        return is_wanted, num_top
 
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
         return {"index": index, "text": result.text, "logprobs": completion_logprobs(result, tokenizer)}

@@ -11,7 +11,7 @@ Kind = TypeVar("Kind")
 _MAX_FLOAT = int(sys.float_info.max)  # a whole number beyond it is no number to count with
 
 # Told for other systems' sake, and without effect on an answer.
-_IGNORED = frozenset(
+IGNORED = frozenset(
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"),
         *("prompt_cache_key", "prompt_cache_retention"),
@@ -43,6 +43,9 @@ class Fields:
     def __init__(self, values: Mapping[str, object]) -> None:
         self._left = {name: value for name, value in values.items() if value is not None}
 
+    def has(self, name: str) -> bool:
+        return name in self._left
+
     def take(self, name: str) -> object:
         """A field's value as it is, None where there is none."""
         return self._left.pop(name, None)
@@ -71,7 +74,7 @@ class Fields:
     def refuse_rest(self) -> None:
         """Raise ApiError for what was not taken and would change an answer."""
         for name, value in self._left.items():
-            if name in _IGNORED or value in _NEUTRAL.get(name, ()):
+            if name in IGNORED or value in _NEUTRAL.get(name, ()):
                 continue
             if name in _NEUTRAL:
                 raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")

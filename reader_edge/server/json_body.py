@@ -9,6 +9,8 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
 from reader_edge.server.settings import ServerSettings
 
+_MAX_EXACT = 2**53  # beyond it floats are whole by accident
+
 
 async def read_fields(request: Request, settings: ServerSettings) -> Fields:
     """Raises ApiError for what is no JSON object, or larger or slower than allowed."""
@@ -21,12 +23,18 @@ async def read_fields(request: Request, settings: ServerSettings) -> Fields:
     except TimeoutError:
         raise ApiError(408, f"The body took longer than {settings.max_body_s:g} seconds to come.") from None
     try:
-        values = json.loads(body)
+        values = json.loads(body, parse_float=_number)
     except (ValueError, RecursionError):
         raise ApiError(400, "The body is not JSON.", code="invalid_json") from None
     if not isinstance(values, dict):
         raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
     return Fields(values)
+
+
+def _number(text: str) -> int | float:
+    """2.0 is a whole number, which some languages write so."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < _MAX_EXACT else value
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -23,6 +23,8 @@ def _message(value: object, place: str) -> Message:
     role = value.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise ApiError(400, f"'{place}.role' must be one of {', '.join(_ROLES)}.", "messages")
+    if not isinstance(value.get("name"), str | None):
+        raise ApiError(400, f"'{place}.name' must be a text.", "messages")
     extra = sorted(name for name in value if name not in _KNOWN and value[name])
     if extra:
         raise ApiError(400, f"'{place}.{extra[0]:.60}' is not supported here: leave it out.", "messages")

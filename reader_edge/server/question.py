@@ -94,6 +94,8 @@ class Question:
 
 def _check_model(fields: Fields, settings: ServerSettings) -> None:
     name = fields.get("model", str, "", "the name of a model")
+    if not name:
+        raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
     if name != settings.model_name:
         sentence = f"There is no model {name!r:.100} here: ask for {settings.model_name!r}."
         raise ApiError(404, sentence, "model", "model_not_found")

@@ -17,7 +17,7 @@ from reader_edge_runtime.engine import Encodable
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PARTS = ("input_text", "output_text")
 # What is not supported, with the values that ask for nothing.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
+NEUTRAL: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "conversation": (),
     "include": ([],),
@@ -43,7 +43,7 @@ class ResponseWording:
         return ToolUse()  # which `read_prompts` refuses
 
     def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
-        for name, values in _NEUTRAL.items():
+        for name, values in NEUTRAL.items():
             value = fields.take(name)
             if value is not None and value not in values:
                 raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")

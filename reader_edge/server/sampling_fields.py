@@ -12,11 +12,12 @@ _MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
 
 def read_config(fields: Fields, max_tokens: int, wants_logprobs: bool, num_top_logprobs: int) -> GenerationConfig:
     """max_tokens: where the request names no number. Raises ApiError and ConfigError."""
+    top_k = fields.integer("top_k", 0)
     sampling = SamplingConfig(
         repetition_penalty=fields.number("repetition_penalty", 1.0),
         logit_bias=_read_bias(fields),
         temperature=fields.number("temperature", 1.0),
-        top_k=max(0, fields.integer("top_k", 0)),  # -1 is "off" elsewhere
+        top_k=0 if top_k == -1 else top_k,  # as others write "off"
         top_p=fields.number("top_p", 1.0),
         min_p=fields.number("min_p", 0.0),
         seed=fields.integer("seed", secrets.randbits(63)) % 2**64,

@@ -31,7 +31,7 @@ def test_a_chat_is_answered_as_the_engine_answers_it(served: Served, chat_engine
     (choice,) = answer["choices"]
     assert choice == {
         "index": 0,
-        "message": {"role": "assistant", "content": expected.text, "refusal": None},
+        "message": {"role": "assistant", "content": expected.text, "refusal": None, "annotations": []},
         "logprobs": None,
         "finish_reason": expected.finish_reason,
     }
