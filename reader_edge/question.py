@@ -8,8 +8,8 @@ from reader_edge.chat.answer import build_prompt
 from reader_edge.prompt_file import FilePrompt
 from reader_edge_runtime import Engine, GenerationConfig, Message
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.text.conversation import Prompt
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from reader_edge.question import Question, by_category
 from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.stats import STEP_PARTS
+from reader_edge_runtime.text.conversation import Prompt
 
 ROUNDS = 3
 

@@ -17,7 +17,7 @@ from reader_edge.chat.answer_report import num_threads, stats_fields, stats_tabl
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine, GenerationConfig
-from reader_edge_runtime.engine import Prompt
+from reader_edge_runtime.text.conversation import Prompt
 
 _EXCERPT = 40
 

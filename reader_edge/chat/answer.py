@@ -11,8 +11,8 @@ from reader_edge.chat.answer_report import stats_fields, stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message
-from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.text.conversation import Prompt
 
 
 def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) -> Prompt:

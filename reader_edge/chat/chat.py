@@ -11,7 +11,7 @@ from reader_edge.chat.answer_report import stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
-from reader_edge_runtime.engine import Prompt
+from reader_edge_runtime.text.conversation import Prompt
 
 HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this."
 _MARK = "> "

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from reader_edge.chat.answer import system_messages
 from reader_edge_runtime import Engine, Message
-from reader_edge_runtime.engine import Prompt
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.text.conversation import Prompt
 
 
 class KeptSession:

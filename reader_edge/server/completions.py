@@ -9,7 +9,7 @@ from reader_edge.server.question import Json
 from reader_edge.server.tool_calls import CallReader
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationResult
-from reader_edge_runtime.engine import Encodable
+from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _MAX_TOKENS = 16  # what OpenAI gives who asks for no number

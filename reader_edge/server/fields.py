@@ -26,7 +26,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "prediction": (),
     "presence_penalty": (0,),
     "reasoning_effort": (),
     "suffix": ("",),

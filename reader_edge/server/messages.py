@@ -33,7 +33,7 @@ def _message(value: object, place: str) -> Message:
         raise ApiError(400, f"'{place}.tool_calls' are for the role 'assistant' alone.", "messages")
     content = value.get("content")
     message: dict[str, Any] = {"role": _ROLES[role]}
-    message["content"] = "" if content is None and calls else _text(content, f"{place}.content")
+    message["content"] = "" if content is None and calls else text_of(content, f"{place}.content")
     if calls:
         message["tool_calls"] = calls
     if role == "tool":
@@ -72,11 +72,11 @@ def _call(value: object, place: str) -> dict[str, Any]:
     }
 
 
-def _text(content: object, place: str) -> str:
+def text_of(content: object, place: str, param: str = "messages") -> str:
     """A content's text: it may come in parts."""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or not all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     ):
-        raise ApiError(400, f"'{place}' must be a text, or a list of parts of type 'text'.", "messages")
+        raise ApiError(400, f"'{place}' must be a text, or a list of parts of type 'text'.", param)
     return "".join(cast(str, part["text"]) for part in parts)

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
+from reader_edge.server.prediction import read_prediction
 from reader_edge.server.sampling_fields import read_config, with_next_seed
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.structured_outputs import read_form
 from reader_edge.server.tool_calls import CallReader
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
-from reader_edge_runtime.engine import Encodable
-from reader_edge_runtime.text.conversation import CallForm
+from reader_edge_runtime.text.conversation import CallForm, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, object]
@@ -81,7 +81,8 @@ class Question:
         if not 1 <= max_tokens <= settings.max_tokens:
             raise ApiError(400, f"An answer may have 1 to {settings.max_tokens} tokens here.", "max_tokens")
         config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
-        config = replace(config, grammar=use.grammar(form, read_form(fields).grammar))
+        grammar = use.grammar(form, read_form(fields).grammar)
+        config = replace(config, grammar=grammar, prediction=read_prediction(fields))
         configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
         is_streamed = fields.flag("stream")
         options = Fields(fields.get("stream_options", dict, {}, "an object"))

@@ -12,7 +12,7 @@ from reader_edge.server.fields import Fields
 from reader_edge.server.question import Json, Question
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationResult, Message
-from reader_edge_runtime.engine import Encodable
+from reader_edge_runtime.text.conversation import Encodable
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PARTS = ("input_text", "output_text")

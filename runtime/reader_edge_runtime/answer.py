@@ -70,8 +70,9 @@ class Answer:
         manifest: Manifest,
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
+        guesses: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint)
+        self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop)
         self._num_taken = 0
 

@@ -151,6 +151,7 @@ class GenerationConfig:
     stop: strings that end the answer; the text ends before the first of them.
     stop_token_ids: token ids that end the answer besides the model's own end tokens.
     grammar: what the answer must be; None for anything.
+    prediction: what the answer may say, or a part of it, to draft from; "" for no guess.
     ignores_eos: go on past the model's end tokens (for measuring).
     is_drafted: False decodes plainly: every draft tree has one node.
     wants_logprobs: keep the log-probability of each token, as the target gives it at temperature 1, and those of the
@@ -163,6 +164,7 @@ class GenerationConfig:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    prediction: str = ""
     ignores_eos: bool = False
     is_drafted: bool = True
     wants_logprobs: bool = False
@@ -173,6 +175,7 @@ class GenerationConfig:
         _check(self)
         _require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
         _require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
+        _require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         stop, ids = self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)

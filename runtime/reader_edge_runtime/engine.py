@@ -17,17 +17,16 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.guesses import guessed_answers
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.conversation import Conversation, Message
+from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
-Prompt = str | Sequence[Message]
-Encodable = Prompt | Conversation | Sequence[int]
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
 _BATCH_MEASURED = 4
@@ -144,8 +143,10 @@ class Engine:
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = _given(config, GenerationConfig, "config")
+        token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
+        guesses = guessed_answers(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
-        return Answer(self.encode_prompt(prompt), config, self.package.manifest, self.tokenizer, constraint)
+        return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)
 
     @cached_property
     def _grammars(self) -> "Grammars":

@@ -79,7 +79,7 @@ class Decoder:
         self.check(request)
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.is_drafting:
-            request.drafter = self.drafter.begin(request.token_ids)
+            request.begin_drafting(self.drafter)
         self.roster.enqueue(request)
 
     def check(self, request: Request) -> None:

@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
-from reader_edge_runtime.drafting.drafter import RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, GuidedDrafter, RequestDrafter
 from reader_edge_runtime.errors import PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
@@ -43,8 +43,10 @@ class Request:
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
+        guesses: Sequence[Sequence[int]] = (),
     ) -> None:
         """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
+        guesses: of what the answer says, to draft from.
 
         Raises PromptError or ConfigError.
         """
@@ -60,6 +62,7 @@ class Request:
         self.trust = Trust()
         self.priority = 0
         self.drafter: RequestDrafter | None = None
+        self._guesses = guesses
         self.has_drafted = self.is_closed = False
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
@@ -131,6 +134,14 @@ class Request:
             self.finish_reason, self.error = "error", error
         else:
             self.finish_reason = self.finish_reason or "cancelled"
+
+    def begin_drafting(self, drafter: Drafter) -> None:
+        """Have a drafter draft for this request, of whose guesses other requests say nothing."""
+        if self._guesses and isinstance(drafter, GuidedDrafter):
+            self.trust = Trust()
+            self.drafter = drafter.begin_guided(self.token_ids, self._guesses)
+        else:
+            self.drafter = drafter.begin(self.token_ids)
 
     def close(self) -> None:
         """Give back what only a running request needs."""

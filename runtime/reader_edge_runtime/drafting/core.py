@@ -54,8 +54,9 @@ class DraftingCore:
         self.work: Int32Array = np.zeros(layout.WORK, np.int32)
         self.scratch: Float32Array = np.zeros(SCRATCH, np.float32)
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> "RequestCore":
-        return RequestCore(self, prompt_token_ids)
+    def begin(self, prompt_token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()) -> "RequestCore":
+        """A request. guesses: texts as if they came before the prompt."""
+        return RequestCore(self, prompt_token_ids, guesses)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that was learned from past requests, as named arrays."""
@@ -98,9 +99,11 @@ def _are_sound(parameters: Float32Array) -> bool:
 class RequestCore:
     """One request: the counts of its context, and its state in all sources."""
 
-    def __init__(self, core: DraftingCore, prompt_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, core: DraftingCore, prompt_token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()
+    ) -> None:
         self.core = core
-        self._context = CountStore(len(prompt_token_ids))
+        self._context = CountStore(len(prompt_token_ids) + sum(map(len, guesses)))
         self._state: Int32Array = np.full(layout.STATE, -1, np.int32)
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
@@ -111,6 +114,8 @@ class RequestCore:
         self._evidences: Int32Table = np.zeros((_MAX_NODES, layout.EVIDENCE), np.int32)
         self._num_nodes = 0
         self._answer_begin = 1
+        for guess in guesses:
+            self.extend(guess)
         self.extend(prompt_token_ids)
 
     @property

@@ -54,6 +54,14 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
+class GuidedDrafter(Drafter, Protocol):
+    """One that drafts also from what somebody expects an answer to say."""
+
+    def begin_guided(self, token_ids: Sequence[int], guesses: Sequence[Sequence[int]]) -> RequestDrafter:
+        """As `begin`. guesses: texts of known tokens, drafted from as if they came before the prompt."""
+
+
+@runtime_checkable
 class LastingDrafter(Drafter, Protocol):
     """One whose knowledge can outlive it."""
 

@@ -68,6 +68,9 @@ class RetrievalDrafter:
     def begin(self, token_ids: Sequence[int]) -> "RetrievalRequest":
         return RetrievalRequest(self, token_ids)
 
+    def begin_guided(self, token_ids: Sequence[int], guesses: Sequence[Sequence[int]]) -> "RetrievalRequest":
+        return RetrievalRequest(self, token_ids, guesses)
+
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         core = self.core()
         requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
@@ -150,14 +153,17 @@ class RetrievalDrafter:
 class RetrievalRequest:
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
-    token_ids: the request's own list. sources: what the further sources hold of it.
+    token_ids: the request's own list. guesses: of what the answer says. sources: what the further sources hold of it.
     """
 
-    def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()
+    ) -> None:
         self.token_ids = token_ids
         self.sources = drafter.sources.begin(token_ids)
         self._drafter = drafter
         self._num_prompt_tokens = len(token_ids)
+        self._guesses = guesses
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
@@ -169,7 +175,7 @@ class RetrievalRequest:
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made anew if `core` has changed."""
         if self._state is None or self._state.core is not core:
-            self._state = core.begin(self.token_ids[: self._num_prompt_tokens])
+            self._state = core.begin(self.token_ids[: self._num_prompt_tokens], self._guesses)
             self._num_learned = self._num_prompt_tokens
         if len(self.token_ids) > self._num_learned:
             self._state.observe(self.token_ids[self._num_learned :])

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from reader_edge_runtime.answer import Answer
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.engine import Encodable, Engine
+from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError
+from reader_edge_runtime.text.conversation import Encodable
 
 
 class Preparation:

@@ -198,3 +198,16 @@ async def _leave_after(served: Served, num_messages: int, is_streamed: bool = Tr
     while served.engine.num_running or served.engine.num_waiting:
         await asyncio.sleep(0.01)
     return sent
+
+
+def test_a_prediction_saves_passes_and_changes_nothing(served: Served, chat_engine: Engine) -> None:
+    expected = served.post("/v1/chat/completions", CHAT).json()
+    chat_engine.forget()
+    said = expected["choices"][0]["message"]["content"]
+    for content in (said, [{"type": "text", "text": said[:20]}, {"type": "text", "text": said[20:]}]):
+        fields = {"prediction": {"type": "content", "content": content}}
+        answer = served.post("/v1/chat/completions", CHAT | fields).json()
+        assert answer["choices"] == expected["choices"]
+        usage = answer["usage"]["completion_tokens_details"]
+        assert usage["accepted_prediction_tokens"] > 30
+        chat_engine.forget()
