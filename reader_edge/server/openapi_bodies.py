@@ -50,6 +50,7 @@ _FUNCTION: Schema = {
 _CALL = object_of(type={"const": "function"}, function=object_of(name=TEXT, arguments=TEXT))
 _CALLS: Schema = {"tool_calls": maybe("array", items=_CALL), "tool_call_id": maybe("string"), "refusal": {}}
 # A schema, a grammar or an expression is in a language of its own: that it is right is not told here.
+_GUESS = object_of(type={"const": "content"}, content=_content("text")) | {"additionalProperties": False}
 _FORMS: Schema = {
     "response_format": maybe(
         "object", properties={"type": {"enum": ["text", "json_object", "json_schema"]}}, required=["type"]
@@ -91,6 +92,7 @@ class RequestBodies:
                 additionalProperties={"type": "number"},
             ),
             "stream": maybe("boolean"),
+            "prediction": {"anyOf": [{"type": "null"}, _GUESS]},
             **_FORMS,
             **{name: {} for name in sorted(IGNORED)},
         }
@@ -127,6 +129,5 @@ class RequestBodies:
             "input": {"anyOf": [TEXT, messages]},
             "instructions": maybe("string"),
             "max_output_tokens": self._num_tokens,
-            "store": {"enum": [False, None]},
         }
         return _body(self._common | own, ["model", "input"])

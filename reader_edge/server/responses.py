@@ -34,6 +34,13 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
+# Fields of every response that nothing here changes.
+_WITHOUT_EFFECT: Json = {
+    **dict.fromkeys(("max_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier")),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), 0),
+    "background": False,
+    "service_tier": "default",
+}
 
 
 class ResponseWording:
@@ -107,6 +114,7 @@ class ResponsesEndpoint(Endpoint):
             "id": f"resp_{secrets.token_hex(24)}",
             "object": "response",
             "created_at": int(time.time()),
+            "completed_at": None,
             "status": "in_progress",
             "model": self._settings.model_name,
             "output": [],
@@ -125,6 +133,7 @@ class ResponsesEndpoint(Endpoint):
             "top_p": sampling.top_p,
             "truncation": "disabled",
             "usage": None,
+            **_WITHOUT_EFFECT,
         }
 
 
@@ -135,6 +144,7 @@ def _end(item: Json, text: str, reason: str, answers: Answers) -> Json:
     usage = answers.usage()
     return {
         "status": status,
+        "completed_at": int(time.time()) if is_whole else None,
         "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
         "output": [item | {"status": status, "content": [_part(text)]}],
         "usage": {
