@@ -17,6 +17,7 @@ from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.openapi import openapi_document
+from reader_edge.server.page import Page
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
@@ -62,6 +63,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         Route("/v1/models/{name:path}", tell_model),
         Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),
+        Route("/", Page(engine.engine.tokenizer.has_chat_template).tell),
         Route("/metrics", tell_metrics),
     ]
     return Starlette(

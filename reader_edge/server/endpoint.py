@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.draft_spans import DraftSpans
 from reader_edge.server.event_stream import EventStream, LeftError, unless_left
 from reader_edge.server.fields import Fields
 from reader_edge.server.json_body import read_fields
@@ -93,11 +94,13 @@ class ChoicesEndpoint(Endpoint):
         head = self._head(self._wording.piece_object)
         begun: set[int] = set()
         readers = [self._reader(question) for _ in question.prompts]
+        spans = [DraftSpans(self._engine.engine.tokenizer) for _ in question.prompts]
         async for number, chunk in answers.pieces():
             is_first = number not in begun
+            sources = {"draft_sources": spans[number].push(chunk)} if question.includes_sources else {}
             begun.add(number)
             if is_first or chunk.text or chunk.logprobs or chunk.finish_reason is not None:
-                event = head | {"choices": [self._piece(number, chunk, is_first, readers[number])]}
+                event = head | {"choices": [self._piece(number, chunk, is_first, readers[number]) | sources]}
                 yield event | {"usage": None} if question.includes_usage else event
         if question.includes_usage:
             yield head | {"choices": [], "usage": answers.usage()}

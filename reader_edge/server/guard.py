@@ -13,7 +13,7 @@ from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError
 
 MAX_HEADER_BYTES = 16 << 10
-_OPEN_PATHS = ("/health",)
+_OPEN_PATHS = ("/health", "/")  # the page asks for a key itself
 _MIN_KEY_BYTES, _MAX_FILE_BYTES = 16, 1 << 20
 
 

@@ -29,10 +29,10 @@ def completion_logprobs(answered: Answered, tokenizer: Tokenizer) -> dict[str, o
     tokens, offsets, logprobs, tops = [], [], [], []
     offset = 0
     for token_id, each in _shown(answered, tokenizer):
-        tokens.append(_text(token_id, tokenizer))
+        tokens.append(token_text(token_id, tokenizer))
         offsets.append(offset)
         logprobs.append(each.logprob)
-        tops.append({_text(other, tokenizer): logprob for other, logprob in each.top})
+        tops.append({token_text(other, tokenizer): logprob for other, logprob in each.top})
         offset += len(tokens[-1])
     return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets}
 
@@ -45,12 +45,12 @@ def _shown(answered: Answered, tokenizer: Tokenizer) -> Iterator[tuple[int, Toke
 
 
 def _fields(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, object]:
-    text = _text(token_id, tokenizer)
+    text = token_text(token_id, tokenizer)
     is_whole = _REPLACEMENT not in text  # else a part of a character, whose bytes are not known here
     return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if is_whole else None}
 
 
-def _text(token_id: int, tokenizer: Tokenizer) -> str:
+def token_text(token_id: int, tokenizer: Tokenizer) -> str:
     spelled = tokenizer.token(token_id)
     text = tokenizer.decode([token_id])
     has_lost_space = spelled is not None and spelled.startswith(_WORD_START) and not text.startswith(" ")

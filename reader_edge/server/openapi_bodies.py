@@ -99,7 +99,9 @@ class RequestBodies:
         self._choices: Schema = {
             "max_tokens": self._num_tokens,
             "n": maybe("integer", minimum=1, maximum=settings.max_choices),
-            "stream_options": maybe("object", properties={"include_usage": maybe("boolean")}),
+            "stream_options": maybe(
+                "object", properties={"include_usage": maybe("boolean"), "include_sources": maybe("boolean")}
+            ),
         }
 
     def chat(self) -> Schema:

@@ -57,7 +57,7 @@ class Wording(QuestionWording, Protocol):
 class Question:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
-    priority: as of a request.
+    priority: as of a request. includes_sources: whether a stream tells what drafted its text, as no other server does.
     """
 
     prompts: list[Encodable]
@@ -66,6 +66,7 @@ class Question:
     use: ToolUse
     is_streamed: bool
     includes_usage: bool
+    includes_sources: bool
     priority: int
 
     @classmethod
@@ -86,11 +87,11 @@ class Question:
         configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
         is_streamed = fields.flag("stream")
         options = Fields(fields.get("stream_options", dict, {}, "an object"))
-        includes_usage = options.flag("include_usage")
+        includes_usage, includes_sources = options.flag("include_usage"), options.flag("include_sources")
         priority = fields.integer("priority", 0)
         fields.refuse_rest()
         every = [prompt for prompt in prompts for _ in range(num_choices)]
-        return cls(every, configs, num_choices, use, is_streamed, includes_usage, priority)
+        return cls(every, configs, num_choices, use, is_streamed, includes_usage, includes_sources, priority)
 
 
 def _check_model(fields: Fields, settings: ServerSettings) -> None:

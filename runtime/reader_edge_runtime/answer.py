@@ -18,7 +18,8 @@ class GenerationChunk:
     """A piece of an answer: text that is certain, and the tokens emitted since the last chunk.
 
     finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
-    logprobs: one for each of token_ids where the config asked for them, else empty.
+    logprobs: one for each of token_ids where the config asked for them, else empty. sources: what drafted each of
+    token_ids, "" where nothing did.
     """
 
     text: str
@@ -27,6 +28,7 @@ class GenerationChunk:
     stats: GenerationStats | None = None
     error: Exception | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,16 @@ class Answer:
         request, first = self.request, self._num_taken
         token_ids = tuple(request.output_token_ids[first:])
         logprobs = tuple(request.logprobs[first : first + len(token_ids)])
+        drafted = tuple(request.sources[first : first + len(token_ids)])
+        sources = drafted + ("",) * (len(token_ids) - len(drafted))
         self._num_taken += len(token_ids)
         if not request.is_running:
             self._stream.finish()
             end = request.finish_reason, request.stats, request.error
-            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs)
-        return GenerationChunk(self._stream.take(), token_ids, logprobs=logprobs) if token_ids else None
+            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs, sources)
+        if not token_ids:
+            return None
+        return GenerationChunk(self._stream.take(), token_ids, logprobs=logprobs, sources=sources)
 
     def _push(self, token_id: int) -> bool:
         return self._stream.push(token_id)

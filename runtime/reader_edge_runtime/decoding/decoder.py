@@ -237,7 +237,7 @@ class Decoder:
         for b, (request, tree, verification) in enumerate(zip(self.running, plan.trees, verifications, strict=True)):
             if verification is None:
                 continue
-            request.stats.count_tree(tree, verification.path)
+            request.count_tree(tree, verification.path)
             if b in plan.drafts and request.drafter is not None:
                 with request:
                     root = len(request.token_ids) - len(verification.token_ids) - 1

@@ -11,6 +11,7 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, GuidedDrafter, RequestDrafter
 from reader_edge_runtime.errors import PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
@@ -27,7 +28,8 @@ class Request:
     the request's one text: drafters and tools hold it, and positions in it.
     max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
-    logprobs: of each token of the answer, where the config wants them.
+    logprobs: of each token of the answer, where the config wants them. sources: what drafted each token of the answer,
+        "" where nothing did; it may end before the answer does.
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
@@ -58,6 +60,7 @@ class Request:
         self.takes_best = self.sampler.takes_best
         self.needs_logits = constraint is not None or not self.takes_best or config.wants_logprobs
         self.logprobs: list[TokenLogprob] = []
+        self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.trust = Trust()
         self.priority = 0
@@ -127,6 +130,12 @@ class Request:
             is_full = self.num_output_tokens < self.config.max_tokens
             self.finish_reason = "context" if is_full else "length"
         return self.finish_reason is not None
+
+    def count_tree(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Count a step's tree, and the walked nodes of it, whose tokens and one more were the last to be emitted."""
+        self.stats.count_tree(tree, path)
+        self.sources += [""] * (self.num_output_tokens - len(path) - len(self.sources))
+        self.sources += [tree.sources[node] for node in path[1:]]
 
     def fail(self, error: BaseException) -> None:
         """End with an error; an interrupt is none, but cancels what has not ended."""

@@ -132,7 +132,7 @@ def test_unknown_models_and_places_are_refused(served: Served) -> None:
     assert_refused(served.get("/v1/models/gpt-4"), 404)
     assert_refused(served.post("/v1/audio/speech", {}), 404, "There is no POST /v1/audio/speech here")
     assert_refused(served.get("/v1/completions"), 405)
-    for path in ("/", "/../etc/passwd", "/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd"):
+    for path in ("/index.html", "/../etc/passwd", "/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd"):
         assert_refused(served.get(path), 404)
 
 
