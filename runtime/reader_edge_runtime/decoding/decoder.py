@@ -176,6 +176,9 @@ class Decoder:
 
     @recorded
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
+        for each in self.running:
+            with each as request:
+                request.prepare()
         return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running)
 
     def _pass(

@@ -62,7 +62,7 @@ class Request:
         self.logprobs: list[TokenLogprob] = []
         self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
-        self.trust = Trust()
+        self.trust, self.forced_trust = Trust(), Trust()
         self.priority = 0
         self.drafter: RequestDrafter | None = None
         self._guesses = guesses
@@ -144,6 +144,11 @@ class Request:
         else:
             self.finish_reason = self.finish_reason or "cancelled"
 
+    @property
+    def forced(self) -> Sequence[int]:
+        """Tokens to draft because a constraint lets no others come next."""
+        return self.constraint.forced if self.constraint is not None and self.drafter is not None else ()
+
     def begin_drafting(self, drafter: Drafter) -> None:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
         if self._guesses and isinstance(drafter, GuidedDrafter):
@@ -151,6 +156,11 @@ class Request:
             self.drafter = drafter.begin_guided(self.token_ids, self._guesses)
         else:
             self.drafter = drafter.begin(self.token_ids)
+
+    def prepare(self) -> None:
+        """Have made meanwhile what the choice after a pass takes."""
+        if self.constraint is not None:
+            self.constraint.prepare()
 
     def close(self) -> None:
         """Give back what only a running request needs."""

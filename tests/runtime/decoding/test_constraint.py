@@ -30,6 +30,13 @@ class Cycle:
             return {4}
         return {5} if (before, last) == (3, 4) else {(last + 1) % VOCAB, (last + 2) % VOCAB}
 
+    @property
+    def forced(self) -> list[int]:
+        return CycleMatcher(self._last).compute_ff_tokens()
+
+    def prepare(self) -> None:
+        pass
+
     def mask(self) -> npt.NDArray[np.bool_]:
         mask = np.zeros(VOCAB, np.bool_)
         mask[list(self._next(self._last, -1))] = True

@@ -72,6 +72,19 @@ def test_what_a_schema_forces_is_drafted_for_nothing(engine: Engine) -> None:
     assert stats.accepted_by_source["constraint"] > 5
 
 
+def test_what_is_forced_is_drafted_while_all_else_rests(engine: Engine) -> None:
+    config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=1.0), grammar=GRAMMARS["schema"])
+    request = engine.answer("# tar", config).request
+    with engine.working() as decoder:
+        decoder.enqueue(request)
+        request.trust.rest_left = 1000
+        decoder.finish(request)
+    assert set(request.stats.accepted_by_source) == {"constraint"}
+    assert request.stats.num_steps < request.stats.num_tokens
+    assert request.trust.rest_left < 1000
+    assert request.output_token_ids == list(engine.generate("# tar", config).token_ids)
+
+
 def test_requests_with_and_without_grammars_share_a_batch(engine: Engine) -> None:
     configs = [GenerationConfig(max_tokens=30, grammar=grammar) for grammar in (None, *GRAMMARS.values(), None)]
     together = engine.generate_batch(["# tar"] * len(configs), configs)

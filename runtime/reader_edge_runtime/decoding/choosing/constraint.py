@@ -4,6 +4,7 @@ A constraint masks tokens before one is chosen, in plain and in drafted decoding
 forbids is cut from a draft before the pass; what it forces is drafted for nothing.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,13 @@ class Constraint(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether nothing may come next but an end."""
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """Tokens that come next, as the vocabulary's longest would spell what must be said."""
+
+    def prepare(self) -> None:
+        """Begin to find out what `mask` will be asked for; never waits."""
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """(V,): the tokens that may come next; at least one."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from reader_edge_runtime.config import Grammar
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, OVER
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, MASK, OVER
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
@@ -46,7 +46,7 @@ class Grammars:
 class GrammarConstraint:
     """A `Constraint` of one request. Raises ConfigError where following the grammar takes more than it may.
 
-    is_over: whether the grammar allows nothing more.
+    is_over: whether the grammar allows nothing more. forced: tokens that come next.
     """
 
     def __init__(self, process: GrammarProcess, grammar: Grammar, vocab_size: int) -> None:
@@ -54,7 +54,8 @@ class GrammarConstraint:
         self._channel = process.channel
         self._kind = grammar.kind
         self._vocab_size = vocab_size
-        self._mask: npt.NDArray[np.bool_] | None = None  # None while the process still makes it
+        self._mask: npt.NDArray[np.bool_] | None = None
+        self._is_awaited = False  # whether the process was asked for it
         self.is_over = False
         with self:
             self._channel.write_text(json.dumps({"kind": grammar.kind, "text": grammar.text}).encode())
@@ -65,28 +66,36 @@ class GrammarConstraint:
                 raise ConfigError(
                     f"The grammar of kind {self._kind!r} cannot be followed ({reason}): change or simplify it."
                 )
-            self.mask()
+            self.forced = self._channel.read_numbers()
+        self.mask()
+
+    def prepare(self) -> None:
+        if self._mask is None and not self._is_awaited:
+            with self:
+                self._ask(MASK)
+            self._is_awaited = True
 
     def mask(self) -> npt.NDArray[np.bool_]:
+        self.prepare()
         if self._mask is None:
             with self:
                 bits = np.frombuffer(self._channel.read_text(), np.uint8)
             self._mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
+            self._is_awaited = False
         return self._mask
 
     def advance(self, token_id: int) -> None:
-        self.mask()  # which comes first
+        self._take_awaited()
         with self:
-            self._channel.write_numbers([ADVANCE, token_id])
-            self._channel.flush()
-            self.is_over = self._channel.read(1)[0] == OVER
+            self._ask(ADVANCE, token_id)
+            state, *self.forced = self._channel.read_numbers()
+        self.is_over = state == OVER
         self._mask = None
 
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
-        self.mask()
+        self._take_awaited()
         with self:
-            self._channel.write_numbers([CUT, max_nodes - 1, *tree.token_ids, *tree.parents])
-            self._channel.flush()
+            self._ask(CUT, max_nodes - 1, *tree.token_ids, *tree.parents)
             numbers = self._channel.read_numbers()
         num_nodes = len(numbers) // 3
         token_ids, parents, origins = (numbers[i * num_nodes : (i + 1) * num_nodes] for i in range(3))
@@ -98,6 +107,15 @@ class GrammarConstraint:
 
     def close(self) -> None:
         self._process.close()
+
+    def _ask(self, *numbers: int) -> None:
+        self._channel.write_numbers(numbers)
+        self._channel.flush()
+
+    def _take_awaited(self) -> None:
+        """Replies come in the order of what was asked."""
+        if self._is_awaited:
+            self.mask()
 
     def __enter__(self) -> None:
         """A conversation with the process, whose end is the end of what may be said."""

@@ -5,9 +5,8 @@ none waits for a tokenizer of its own, and the end of one is no other's. A gramm
 a regular expression can ask for more states than there is memory, and nothing stops it inside a process.
 
 Messages are lists of int32, or texts, a length before each. To the process of a grammar: its source as JSON, then
-messages whose first number says what they ask. From it: what is wrong with the grammar (empty for nothing) and a mask;
-for each ADVANCE one number and, where the answer goes on, a mask; for each CUT the tree that is left. A mask has a bit
-for each token. It is made while the model's pass runs, and read when it is wanted.
+messages whose first number says what they ask. From it: what is wrong with the grammar (empty for nothing) and the
+tokens that it forces; then a reply to each message.
 """
 
 import contextlib
@@ -23,8 +22,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Protocol
 
-ADVANCE, CUT = 1, 2  # ADVANCE: a token. CUT: how many tokens to force, then a tree's tokens, then their parents
-GOES_ON, OVER = 0, 1  # replies to ADVANCE
+ADVANCE = 1  # by a token: GOES_ON or OVER, then the tokens that are forced next
+CUT = 2  # how many tokens to force, a tree's tokens, their parents: the same of the tree that is left
+MASK = 3  # the tokens that may come next, a bit each, as a text
+GOES_ON, OVER = 0, 1
 FORCED = -1  # in place of a node's number in the tree before
 
 _MAX_MEMORY_BYTES = 128 << 20  # beside what the tokenizer takes
@@ -121,47 +122,37 @@ def _follow(channel: Channel, tokenizer: Any) -> None:
     if error:
         channel.flush()
         return
-    channel.write_text(_mask(matcher))
+    channel.write_numbers(matcher.compute_ff_tokens())
     channel.flush()
     left_s = _MAX_STEP_S
     with contextlib.suppress(EOFError):
         while True:
             kind, *numbers = channel.read_numbers()
             _start_clock(left_s)
-            if kind == CUT:
-                _cut(channel, matcher, numbers)
-            else:
-                _advance(channel, matcher, numbers[0])
+            _REPLIES[kind](channel, matcher, numbers)
+            if matcher.is_error():  # the grammar became too large for the library: the other end sees that this ends
+                return
             channel.flush()
             left_s = min(_stop_clock(left_s) + (_REFILL_S if kind == ADVANCE else 0), _MAX_STEP_S)
 
 
-def _advance(channel: Channel, matcher: Any, token_id: int) -> None:
-    matcher.consume_token(token_id)
-    _check(matcher)
-    channel.write(bytes([OVER if matcher.is_stopped() else GOES_ON]))
-    channel.flush()
-    if not matcher.is_stopped():
-        channel.write_text(_mask(matcher))
+def _advance(channel: Channel, matcher: Any, numbers: list[int]) -> None:
+    matcher.consume_token(numbers[0])
+    is_over = matcher.is_stopped()
+    channel.write_numbers([OVER] if is_over else [GOES_ON, *matcher.compute_ff_tokens()])
 
 
 def _cut(channel: Channel, matcher: Any, numbers: list[int]) -> None:
     num_nodes = len(numbers) // 2
     tree = cut(matcher, numbers[1 : num_nodes + 1], numbers[num_nodes + 1 :], numbers[0])
-    _check(matcher)
     channel.write_numbers([number for each in tree for number in each])
 
 
-def _mask(matcher: Any) -> bytes:
-    mask: bytes = matcher.compute_bitmask()
-    _check(matcher)
-    return mask
+def _mask(channel: Channel, matcher: Any, numbers: list[int]) -> None:
+    channel.write_text(matcher.compute_bitmask())
 
 
-def _check(matcher: Any) -> None:
-    """End where the library gave up on a grammar that became too large for it; the other end sees that."""
-    if matcher.is_error():
-        sys.exit()
+_REPLIES = {ADVANCE: _advance, CUT: _cut, MASK: _mask}
 
 
 def cut(

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from reader_edge_runtime.decoding.acceptance import Verification
+from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.planning.step_times import Overheads, PassTimes
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.decoding.request import Request
@@ -34,14 +35,16 @@ class StepPlan(NamedTuple):
     """One step of the running requests, which are named by their numbers.
 
     past: committed rows of the longest request. resting: those that could draft but rest. trees: what the pass
-    verifies, of each request. drafts: whole drafts of those that drafted. pays: of each request, whether its draft is
-    worth its time; empty where nothing was drafted. longest_rest: steps. width: nodes of the widest tree.
+    verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come. pays: of
+    each request, whether its draft is worth its time; empty where nothing was drafted. longest_rest: steps. width:
+    nodes of the widest tree.
     """
 
     past: int
     resting: list[int]
     trees: list[DraftTree]
     drafts: dict[int, DraftTree]
+    forced: dict[int, DraftTree]
     pays: list[bool]
     longest_rest: int
     width: int
@@ -101,13 +104,20 @@ class Planner:
             else:
                 wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1)
         trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
-        if not wishes or not (drafts := draft(wishes)):
-            return StepPlan(past, resting, trees, {}, [], 0, 1)
-        width, pays = self.choose(requests, [drafts.get(b) for b in range(len(requests))], past)
-        for b, each in drafts.items():
+        forced = {
+            b: _forced_chain(request, most)
+            for b, request in enumerate(requests)
+            if b not in wishes and most > 1 and request.forced and request.num_remaining_tokens > 1
+        }
+        drafts = draft(wishes) if wishes else {}
+        made = forced | drafts
+        if not made:
+            return StepPlan(past, resting, trees, {}, {}, [], 0, 1)
+        width, pays = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
+        for b, each in made.items():
             trees[b] = each.best(width)
         longest_rest = int(self._draft_s(len(drafts)) / (_VAIN_SHARE * self._step_s(len(requests), past)))
-        return StepPlan(past, resting, trees, drafts, pays, longest_rest, max(map(len, trees)))
+        return StepPlan(past, resting, trees, drafts, forced, pays, longest_rest, max(map(len, trees)))
 
     @property
     def is_plain_due(self) -> bool:
@@ -121,7 +131,7 @@ class Planner:
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
-        gains = [_gains(each.trust, made) for each, made in zip(requests, drafts, strict=True)]
+        gains = [_gains(each, made) for each, made in zip(requests, drafts, strict=True)]
         times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
@@ -139,6 +149,9 @@ class Planner:
         self.times.learn(len(requests), plan.width, plan.past, times.forward_s)
         self.overheads.learn_step(times.beside_s, len(requests), len(plan.drafts), num_first)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
+        for b, made in (plan.drafts | plan.forced).items():
+            if (verification := accepted[b]) is not None:
+                requests[b].forced_trust.learn(made, plan.trees[b], verification, FORCED_SOURCE)
         for b in plan.resting:
             requests[b].trust.rest_left -= 1
             requests[b].stats.num_rested_steps += 1
@@ -190,9 +203,18 @@ def _best_width(gains: Sequence[Sequence[float]], times: Sequence[float], beside
     return chosen, best
 
 
-def _gains(trust: Trust, draft: DraftTree | None) -> list[float]:
+def _gains(request: Request, draft: DraftTree | None) -> list[float]:
     """Expected tokens that each node below a draft's root adds, best first."""
     if draft is None:
         return []
-    factor = trust.factor
-    return [factor * value for value in sorted(draft.values[1:], reverse=True)]
+    factor, forced = request.trust.factor, request.forced_trust.factor
+    below = zip(draft.values[1:], draft.sources[1:], strict=True)
+    return sorted((value * (forced if source == FORCED_SOURCE else factor) for value, source in below), reverse=True)
+
+
+def _forced_chain(request: Request, max_nodes: int) -> DraftTree:
+    """What must come, of a request whose drafter is not asked."""
+    tree = DraftTree.root(request.token_ids[-1])
+    for node, token_id in enumerate(request.forced[: max_nodes - 1]):
+        tree.add(token_id, node, FORCED_SOURCE)
+    return tree

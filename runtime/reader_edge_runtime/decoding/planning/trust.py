@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from reader_edge_runtime.decoding.acceptance import Verification
+from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.draft_tree import DraftTree
 
 _PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a drafter
@@ -45,15 +46,23 @@ class Trust:
         self.rest_left = min(1 << self.num_vain, longest)
         self.num_vain = min(self.num_vain + 1, _MOST_DOUBLINGS)
 
-    def learn(self, draft: DraftTree, tree: DraftTree, verification: Verification) -> None:
+    def learn(self, draft: DraftTree, tree: DraftTree, verification: Verification, source: str | None = None) -> None:
         """Learn how a draft fared of which `tree` was verified.
 
         A draft that was not verified teaches too: the next token shows whether one of the root's children was right.
+        source: of the nodes this is about; None for all but those that a constraint forced.
         """
+
+        def counts(name: str) -> bool:
+            return name == source if source is not None else name != FORCED_SOURCE
+
         if len(tree) > 1:
-            predicted, accepted = sum(tree.values) - 1, verification.num_accepted_tokens
+            predicted = sum(v for v, name in zip(tree.values[1:], tree.sources[1:], strict=True) if counts(name))
+            accepted = sum(counts(tree.sources[node]) for node in verification.path[1:])
         else:
-            predicted = sum(v for v, parent in zip(draft.values, draft.parents, strict=True) if parent == 0)
-            accepted = int(draft.child(0, verification.token_ids[0]) >= 0)
+            children = [node for node in range(1, len(draft)) if draft.parents[node] == 0]
+            predicted = sum(draft.values[node] for node in children if counts(draft.sources[node]))
+            child = draft.child(0, verification.token_ids[0])
+            accepted = int(child >= 0 and counts(draft.sources[child]))
         self.predicted = _MEMORY * self.predicted + predicted
         self.accepted = _MEMORY * self.accepted + accepted
