@@ -53,7 +53,7 @@ class Decoder:
         self.cache = target.new_cache(1, FIRST_CAPACITY)
         self.slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
-        self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, widest, max_context)
+        self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, config.max_batch, widest, max_context)
         self.roster = Roster(self.slots, self.kv_budget)
         self.running, self.waiting = self.roster.running, self.roster.waiting
         self.is_drafting = True

@@ -13,14 +13,15 @@ class KvBudget:
     """Rows of a cache, over all its slots, which are equally long.
 
     max_bytes: of the cache; 0 for any number. While it moves to another size, the rows in use are there twice.
-    widest: nodes of a draft tree, whose rows come on top of the text's.
+    max_slots: requests that run together at most. widest: nodes of a draft tree, whose rows come on top of the text's.
     """
 
-    def __init__(self, cache: Cache, max_bytes: int, widest: int, max_context: int) -> None:
+    def __init__(self, cache: Cache, max_bytes: int, max_slots: int, widest: int, max_context: int) -> None:
         self._cache = cache
         self._max_bytes = max_bytes
         self._row_bytes = cache.row_bytes
         self._max_rows = int(max_bytes / self._row_bytes)
+        self._max_slots = max_slots
         self._widest = widest
         self._max_context = max_context
 
@@ -47,10 +48,12 @@ class KvBudget:
         if not self._max_bytes:
             # Once for the whole prompt and some of the answer: growing copies.
             num_rows = requests[-1].num_prompt_tokens + FIRST_CAPACITY
-            cache.reserve(len(requests), min(num_rows, self._max_context))
+            cache.reserve(self._num_slots(len(requests)), min(num_rows, self._max_context))
             return
         num_rows = max(map(self._num_rows, requests))
-        num_slots, capacity = max(cache.num_slots, len(requests)), max(cache.capacity, num_rows)
+        capacity = max(cache.capacity, num_rows)
+        wished = min(self._num_slots(len(requests)), self._max_rows // capacity)
+        num_slots = max(cache.num_slots, len(requests), wished)
         if num_slots * capacity > self._max_rows:
             num_slots, capacity = min(num_slots, self._max_rows // num_rows), num_rows
         cache.resize(num_slots, capacity)
@@ -65,6 +68,11 @@ class KvBudget:
         else:
             needed = num_slots * capacity * self._row_bytes / 1e6
             raise CapacityError(f"it needs {needed:.3g} MB of KV cache: raise max_kv_bytes.")
+
+    def _num_slots(self, num_requests: int) -> int:
+        """Those there are, or twice as many: a cache that grew slot by slot would copy each text as often."""
+        num_slots = self._cache.num_slots
+        return num_slots if num_requests <= num_slots else max(num_requests, min(2 * num_slots, self._max_slots))
 
     def _num_rows(self, request: Request) -> int:
         return min(request.max_length + self._widest, self._max_context)

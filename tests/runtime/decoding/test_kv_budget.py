@@ -9,6 +9,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
@@ -69,6 +70,37 @@ def test_requests_wait_until_they_fit_and_run_together_where_they_do() -> None:
     decoder.finish(*pair)
     for request in (*short, long, later, *pair):
         assert request.output_token_ids == expected(request)
+
+
+@pytest.mark.parametrize("max_rows", [0, 12 * (20 + 200 + MAX_WIDTH)])
+def test_a_batch_that_grows_one_by_one_does_not_copy_all_texts_for_each_that_joins(
+    max_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = bounded_decoder(max_rows, max_batch=11)
+    decoder.prompt_budget = 1
+    num_slots: set[int] = set()
+    resize = HostCache._resize
+
+    def noted(cache: HostCache, slots: int, capacity: int) -> None:
+        num_slots.add(slots)
+        resize(cache, slots, capacity)
+
+    monkeypatch.setattr(HostCache, "_resize", noted)
+    requests = [decoder.submit([number % 6] * 20, GenerationConfig(max_tokens=200)) for number in range(11)]
+    while len(decoder.running) < 11:
+        decoder.step()
+    assert num_slots - {1} == {2, 4, 8, 11}
+    for request in requests:
+        assert request.output_token_ids == expected(request)[: request.num_output_tokens]
+
+
+def test_slots_for_those_to_come_do_not_shorten_those_that_there_are() -> None:
+    capacity = 200 + MAX_WIDTH
+    decoder = bounded_decoder(3 * capacity)
+    decoder.cache.resize(2, capacity)
+    short = [decoder.submit([number] * 10, GenerationConfig(max_tokens=10)) for number in range(3)]
+    decoder.kv_budget.make_room(short)
+    assert (decoder.cache.num_slots, decoder.cache.capacity) == (3, capacity)
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once_in_one_sentence() -> None:

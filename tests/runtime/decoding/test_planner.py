@@ -107,6 +107,30 @@ def test_in_a_batch_strong_evidence_sets_the_width_and_weak_evidence_does_not_pa
     assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == 1
 
 
+def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything() -> None:
+    def seconds(num_rows: int) -> float:
+        return max(10e-3, num_rows * 0.5e-3)  # reading weights, until twenty rows take as long
+
+    values = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2]
+    batches = (1, 2, 4, 8, 16, 32)
+    rows = {b: np.array([seconds(b * width) for width in WIDTHS]) for b in batches}
+    costs = [VerifyCost(b, PASTS, WIDTHS, np.stack([row, row])) for b, row in rows.items()]
+    planner = planner_of(*costs, overheads=replace(NOTHING, draft_s=0.1e-3))
+    chosen = [choose(planner, *[values] * batch_size) for batch_size in batches]
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == len(values)
+    assert chosen[-1] == 1
+    for batch_size, width in zip(batches, chosen, strict=True):
+        gained = sum(values[:width]) / (seconds(batch_size * width) + batch_size * 0.1e-3)
+        assert width == 1 or gained > 1 / seconds(batch_size)
+    full = [a_request() for _ in range(32)]
+    made = plan(planner, full, values)
+    assert made.width == 1
+    settle(planner, made, full)
+    assert all(request.trust.rest_left > 0 for request in full)
+    assert not plan(planner, full, values).drafts
+
+
 def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_rest() -> None:
     planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
     requests = [a_request()]
