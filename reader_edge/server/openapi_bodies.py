@@ -91,6 +91,7 @@ class RequestBodies:
                 propertyNames={"enum": [str(each) for each in range(min(100, manifest.vocab_size))]},
                 additionalProperties={"type": "number"},
             ),
+            "ignore_eos": maybe("boolean"),
             "stream": maybe("boolean"),
             "prediction": {"anyOf": [{"type": "null"}, _GUESS]},
             **_FORMS,

@@ -26,6 +26,7 @@ def read_config(fields: Fields, max_tokens: int, wants_logprobs: bool, num_top_l
         max_tokens=max_tokens,
         sampling=sampling,
         stop=_read_stop(fields),
+        ignores_eos=fields.flag("ignore_eos"),
         wants_logprobs=wants_logprobs,
         num_top_logprobs=num_top_logprobs,
     )
