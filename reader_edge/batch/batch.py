@@ -1,7 +1,7 @@
 """A batch: its input checked, its output gone on with, what is left answered."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,12 @@ _PENDING_A_SLOT = 2  # requests at once: while one is answered another is read
 class Batch:
     """num_requests: of the input. num_done: those that have their line."""
 
-    def __init__(self, input_file: Path, num_requests: int, output: BatchOutput) -> None:
+    def __init__(self, input_file: Path, ids: Mapping[str, str], output: BatchOutput) -> None:
+        """ids: of the input's requests, by what it calls them."""
         self._input_file = input_file
+        self._ids = ids
         self._output = output
-        self.num_requests = num_requests
+        self.num_requests = len(ids)
 
     @property
     def num_done(self) -> int:
@@ -39,10 +41,16 @@ class Batch:
         """
         max_pending = _PENDING_A_SLOT * engine.decoder.config.max_batch
         settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf)
-        on_progress(self.num_done, self.num_requests)
+
+        def tell() -> None:
+            on_progress(self.num_done, self.num_requests)
+
+        tell()
         async with AsyncEngine(engine, ServingConfig(max_waiting=max_pending * MAX_CHOICES)) as served:
             endpoints = make_endpoints(served, settings, Metrics(served))
-            job = BatchJob(endpoints, self._output, max_pending, lambda: on_progress(self.num_done, self.num_requests))
+            job = BatchJob(endpoints, self._ids, self._output, max_pending, tell)
+                endpoints, self._ids, self._output, max_pending, lambda: on_progress(self.num_done, self.num_requests)
+            )
             await job.run(read_requests(self._input_file, PATHS))
             return job.num_refused
 
@@ -50,8 +58,10 @@ class Batch:
 @contextmanager
 def open_batch(input_file: Path, output_file: Path) -> Iterator[Batch]:
     """A batch whose files are sound, and this process's alone. Raises BatchError, and OSError for the input."""
+    if not input_file.is_file():
+        raise BatchError(f"'{input_file}' is no file, which is read twice: write the requests to one.")
     if output_file.exists() and output_file.samefile(input_file):
         raise BatchError(f"'{output_file}' is the input too: name another file for the output.")
     ids = count_requests(input_file, PATHS)
     with BatchOutput(output_file, ids) as output:
-        yield Batch(input_file, len(ids), output)
+        yield Batch(input_file, ids, output)

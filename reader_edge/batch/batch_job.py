@@ -15,37 +15,51 @@ _BUSY_S = 0.05  # between two tries of a request for which there is no room yet
 
 
 class BatchJob:
-    """endpoints: by their paths. max_pending: requests that are asked at once. on_done: told after each."""
+    """endpoints: by their paths. ids: of all requests, by what the input calls them. max_pending: asked at once.
+
+    on_done: told after each. num_refused: those whose answer is a refusal.
+    """
 
     def __init__(
         self,
         endpoints: Mapping[str, Endpoint],
+        ids: Mapping[str, str],
         output: BatchOutput,
         max_pending: int,
         on_done: Callable[[], object],
     ) -> None:
         self._endpoints = endpoints
         self._output = output
+        self._left = {name: made_of for name, made_of in ids.items() if name not in output.done}
         self._max_pending = max_pending
         self._on_done = on_done
         self.num_refused = 0
 
     async def run(self, requests: Iterable[BatchRequest]) -> None:
-        """Answer all requests that have no line yet. Raises BatchError where a line cannot be written."""
+        """Answer all requests that have no line yet.
+
+        Raises BatchError where a line cannot be written, and where some of the requests are not there any more.
+        """
         pending: set[asyncio.Task[None]] = set()
         try:
             for request in requests:
-                if request.custom_id in self._output.done:
+                if not self._takes(request):
                     continue
                 if len(pending) >= self._max_pending:
                     pending = await _some_done(pending)
                 pending.add(asyncio.ensure_future(self._answer(request)))
             while pending:
                 pending = await _some_done(pending)
+            if self._left:
+                raise BatchError("The input has changed amid the work: run the same command again.")
         finally:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+
+    def _takes(self, request: BatchRequest) -> bool:
+        """Whether to ask it: not where it has its line, and as it was when the input was checked."""
+        return self._left.pop(request.custom_id, None) == request.id
 
     async def _answer(self, request: BatchRequest) -> None:
         status, body = await self._ask(request)

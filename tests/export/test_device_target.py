@@ -205,6 +205,19 @@ def test_slots_change_places_whole(exported: Exported) -> None:
     np.testing.assert_array_equal(cache.memory.read(), contents[:, [2, 1, 0]])
 
 
+def test_a_slot_is_read_and_written_alone(exported: Exported) -> None:
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    cache = target.new_cache(3, 64)
+    assert isinstance(cache, DeviceCache)
+    contents = _random(cache.memory.shape)
+    cache.memory.write(contents)
+    rows = cache.read_slot(2, 7).copy()
+    cache.write_slot(0, rows)
+    contents[:, 0, :, :7] = contents[:, 2, :, :7]
+    np.testing.assert_array_equal(cache.memory.read(), contents)
+    assert cache.lengths == [7, 0, 0]
+
+
 def test_growing_keeps_what_was_there(exported: Exported) -> None:
     target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
     cache = target.new_cache(1, 64)

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,6 +248,22 @@ def test_a_session_too_large_for_an_engine_is_refused_with_what_to_raise(
     engine = Engine.load(demo_folder, replace(config, is_calibrated=False, is_probed=False))
     with pytest.raises(SessionError, match="max_batch" if config.max_batch == 1 else "max_kv_bytes"):
         engine.load_session(kept)
+
+
+@pytest.mark.parametrize(
+    "messages", [["a"], [{"role": "user"}], [{"role": "user", "content": b"a"}], [{"role": 1, "content": "a"}], [1]]
+)
+def test_messages_that_could_not_be_loaded_are_not_saved(engine: Engine, messages: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match="The messages"):
+        engine.save_session(tmp_path / "kept", messages)
+    assert not os.listdir(tmp_path)
+
+
+def test_calls_of_tools_are_kept(engine: Engine, tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    engine.save_session(tmp_path / "kept", messages)
+    assert engine.load_session(tmp_path / "kept") == messages
 
 
 def test_places_where_nothing_can_be_are_told_in_one_sentence(engine: Engine, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
-from reader_edge_runtime.text.conversation import Message
+from reader_edge_runtime.text.conversation import Message, is_message
 
 FORMAT = ArrayFormat(
     magic=b"\x89redgss\n",
@@ -33,7 +33,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
     Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it.
     """
     texts = decoder.roster.texts()
-    said = json.dumps([dict(message) for message in messages]).encode()
+    said = _said(messages)
     arrays: dict[str, Array] = {
         "messages": np.frombuffer(said, np.uint8),
         "lengths": np.array([len(text) for text in texts], np.int32),
@@ -76,19 +76,25 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     return messages
 
 
+def _said(messages: Sequence[Message]) -> bytes:
+    """Messages as they are written. Raises SessionError for what could not be loaded again."""
+    try:
+        said = json.dumps([dict(message) for message in messages]).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SessionError(f"The messages cannot be saved ({error}): give those of a conversation.") from None
+    if len(said) > _MAX_MESSAGE_BYTES or not all(map(is_message, messages)):
+        sentence = f"The messages must have a 'role' and a 'content' each, and {_MAX_MESSAGE_BYTES >> 20} MiB in all"
+        raise SessionError(f"{sentence}: leave others out.")
+    return said
+
+
 def _messages(said: Array) -> list[Message]:
     if said.dtype != np.uint8 or said.nbytes > _MAX_MESSAGE_BYTES:
         raise ValueError("its messages are none")
     messages = json.loads(said.tobytes())
-    if not isinstance(messages, list) or not all(map(_is_message, messages)):
+    if not isinstance(messages, list) or not all(map(is_message, messages)):
         raise ValueError("its messages are none")
     return messages
-
-
-def _is_message(value: object) -> bool:
-    if not isinstance(value, dict) or not {"role", "content"} <= value.keys():
-        return False
-    return all(isinstance(each, str) for each in value.values())
 
 
 def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:

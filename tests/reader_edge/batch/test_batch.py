@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 from filelock import FileLock
 
+from reader_edge.batch import batch, batch_input
 from reader_edge.cli import main
+from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from tests.conftest import ROOT
@@ -158,6 +160,33 @@ def assert_refused(result: Result, words: str) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {words}"), result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows knows no such file")
+def test_a_pipe_is_no_input(files: Files) -> None:
+    os.mkfifo(files.given)
+    assert_refused(files.run(), f"'{files.given}' is no file")
+
+
+def test_an_input_that_changes_amid_the_work_has_none_answered_twice_and_says_so(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(*REQUESTS[:3])
+    opened = batch.open_batch
+
+    def change(given: Path, out: Path) -> Any:
+        made = opened(given, out)
+        files.write(REQUESTS[0], REQUESTS[0], request(1, prompt="# git"), REQUESTS[5], REQUESTS[2])
+        return made
+
+    monkeypatch.setattr(batch, "count_requests", lambda *_: {r["custom_id"]: batch_id(r) for r in REQUESTS[:3]})
+    monkeypatch.setattr(batch, "open_batch", change)
+    assert_refused(files.run(), "The input has changed amid the work")
+    assert sorted(files.answers()) == ["request 0", "request 2"]
+
+
+def batch_id(request: dict[str, object]) -> str:
+    return batch_input._request(json.dumps(request).encode(), PATHS, "").id
 
 
 def test_empty_lines_and_a_mark_of_utf_8_are_let_be(files: Files) -> None:

@@ -66,6 +66,18 @@ def test_cache_keeps_the_committed_path_through_growth_swap_and_truncation(targe
     np.testing.assert_allclose(logits, expected, atol=tolerance(expected))
 
 
+def test_rows_that_were_read_go_on_in_another_slot_of_another_cache(target: Target) -> None:
+    cache, other = target.new_cache(2, 16), target.new_cache(3, 64)
+    run_chain(target, cache, 1, PROMPT)
+    rows = cache.read_slot(1, len(PROMPT))
+    run_chain(target, other, 0, [20, 21])
+    other.write_slot(2, rows)
+    assert other.lengths == [2, 0, len(PROMPT)]
+    np.testing.assert_array_equal(other.read_slot(2, len(PROMPT)), cache.read_slot(1, len(PROMPT)))
+    np.testing.assert_array_equal(run_chain(target, other, 2, [22]), run_chain(target, cache, 1, [22]))
+    np.testing.assert_array_equal(run_chain(target, other, 0, [22])[-1], chain_logits(target, [20, 21, 22])[-1])
+
+
 def tree() -> DraftTree:
     result = DraftTree.root(TOKEN_IDS[0])
     for token_id, parent in zip(TOKEN_IDS[1:], PARENTS[1:], strict=True):
