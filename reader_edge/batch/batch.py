@@ -49,8 +49,6 @@ class Batch:
         async with AsyncEngine(engine, ServingConfig(max_waiting=max_pending * MAX_CHOICES)) as served:
             endpoints = make_endpoints(served, settings, Metrics(served))
             job = BatchJob(endpoints, self._ids, self._output, max_pending, tell)
-                endpoints, self._ids, self._output, max_pending, lambda: on_progress(self.num_done, self.num_requests)
-            )
             await job.run(read_requests(self._input_file, PATHS))
             return job.num_refused
 
