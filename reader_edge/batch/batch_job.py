@@ -59,7 +59,10 @@ class BatchJob:
 
     def _takes(self, request: BatchRequest) -> bool:
         """Whether to ask it: not where it has its line, and as it was when the input was checked."""
-        return self._left.pop(request.custom_id, None) == request.id
+        if self._left.get(request.custom_id) != request.id:
+            return False
+        del self._left[request.custom_id]
+        return True
 
     async def _answer(self, request: BatchRequest) -> None:
         status, body = await self._ask(request)
