@@ -1,5 +1,6 @@
 """Who is compared by what each instruction set is worth: reader-edge and llama.cpp, both held to the same one."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,8 +38,10 @@ class SetContender(Contender):
 
     @property
     def environment(self) -> dict[str, str]:
-        usual = Contender(self.runtime, self.precision, self.cache).environment
-        return usual | {"READER_EDGE_INSTRUCTIONS": self.instructions}
+        variables = Contender(self.runtime, self.precision, self.cache).environment
+        if "PYTHONPATH" in variables:  # where this environment may have its kernels from
+            variables["PYTHONPATH"] = os.pathsep.join([variables["PYTHONPATH"], os.environ.get("PYTHONPATH", "")])
+        return variables | {"READER_EDGE_INSTRUCTIONS": self.instructions}
 
     @property
     def build_environment(self) -> dict[str, str]:
