@@ -90,6 +90,8 @@ class Engine:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if isinstance(prompt, Conversation):
+            if not isinstance(prompt.messages, list | tuple) or not isinstance(prompt.tools, list | tuple):
+                raise PromptError("A Conversation has a list of messages and a list of tools.")
             return self.tokenizer.encode_chat(prompt.messages, prompt.tools)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {prompt!r:.80}.")

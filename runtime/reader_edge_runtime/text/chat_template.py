@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.text.conversation import CallForm, Message, Tool, as_texts, is_message, knows_tools
+from reader_edge_runtime.text.conversation import (
+    CallForm,
+    Message,
+    Tool,
+    as_texts,
+    is_message,
+    knows_system,
+    knows_tools,
+)
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -54,7 +62,7 @@ class ChatTemplate:
                 raise PromptError(f"A message needs a text 'role' and a text 'content', got {message!r:.100}.")
         is_known = knows_tools(self._source)
         try:
-            shown = messages if is_known else as_texts(messages, tools)
+            shown = messages if is_known else as_texts(messages, tools, knows_system(self._source))
             variables = {
                 "messages": [{**message, "content": message.get("content") or ""} for message in shown],
                 "tools": [dict(tool) for tool in tools] if is_known and tools else None,  # which some ask for

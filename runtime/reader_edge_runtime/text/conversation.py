@@ -63,7 +63,7 @@ def call_skeletons(tools: Sequence[Tool], form: CallForm) -> list[str]:
     """A call of each tool with its parameters in order, whose values stand for others, to draft from."""
     skeletons = []
     for tool in tools:
-        function = tool.get("function")
+        function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping):
             continue
         schema = function.get("parameters")
@@ -101,19 +101,28 @@ def _is_call(value: object) -> bool:
     return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
 
 
+def knows_system(source: str) -> bool:
+    """Whether a chat template takes messages of the system, which Gemma's refuses."""
+    return "System role not supported" not in source
+
+
 def knows_tools(source: str) -> bool:
     """Whether a chat template asks which tools there are."""
     return re.search(r"\btools\b", source) is not None
 
 
-def as_texts(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The same conversation for a template that knows neither tools nor calls: as its roles and texts alone."""
+def as_texts(messages: Sequence[Message], tools: Sequence[Tool], has_system: bool = True) -> list[Message]:
+    """The same conversation for a template that knows neither tools nor calls: as its roles and texts alone.
+
+    has_system: whether it knows the system's role; else tools are told in the first message.
+    """
     shown: list[Message] = [_as_text(message) for message in messages]
     if not tools:
         return shown
     text = _INTRODUCTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    if shown and shown[0]["role"] == "system":
-        return [{"role": "system", "content": f"{shown[0]['content']}\n\n{text}"}, *shown[1:]]
+    if shown and (shown[0]["role"] == "system" or not has_system):
+        parts = [shown[0]["content"], text] if shown[0]["role"] == "system" else [text, shown[0]["content"]]
+        return [{"role": shown[0]["role"], "content": "\n\n".join(parts)}, *shown[1:]]
     return [{"role": "system", "content": text}, *shown]
 
 

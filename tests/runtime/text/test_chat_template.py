@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,3 +192,69 @@ def test_a_program_without_a_python_to_render_with_is_told_so(monkeypatch: pytes
     monkeypatch.setattr("sys.executable", python)
     with pytest.raises(PromptError, match="no process to render it can be started"):
         ChatTemplate("{{ messages }}", {}).render([{"role": "user", "content": "Hello"}])
+
+
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"word": "ü"}}}
+TALK: list[Message] = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "What is ü?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "1", "content": "A letter."},
+]
+
+
+def test_tools_and_calls_go_to_a_template_that_knows_them_as_they_are() -> None:
+    source = "{{ tools | tojson }}{% for m in messages %}|{{ m.role }} {{ m.content }} {{ m.tool_calls }}{% endfor %}"
+    text = ChatTemplate(source, {}).render(TALK, TOOLS)
+    assert text.startswith('[{"type": "function", "function": {"name": "look_up"')
+    assert "|assistant  [{'type': 'function'" in text
+    assert "|tool A letter. " in text
+    assert ChatTemplate("{{ tools is none }}", {}).render(TALK) == "True"
+
+
+def test_a_template_that_knows_no_tools_gets_them_as_texts() -> None:
+    source = "{% for m in messages %}|{{ m.role }} {{ m.content }}{% endfor %}"
+    text = ChatTemplate(source, {}).render(TALK, TOOLS)
+    assert text.startswith("|system Be kind.\n\n# Tools\n")
+    assert '<tools>\n{"type": "function", "function": {"name": "look_up"' in text
+    assert (
+        '|assistant <tool_call>\n{"name": "look_up", "arguments": {"word": "ü"}}\n</tool_call>|user <tool_resp' in text
+    )
+    assert ChatTemplate(source, {}).render(TALK[1:2], TOOLS).startswith("|system # Tools\n")
+    without_system = source + "{% if false %}{{ raise_exception('System role not supported') }}{% endif %}"
+    text = ChatTemplate(without_system, {}).render(TALK[1:2], TOOLS)
+    assert text.startswith("|user # Tools\n")
+    assert text.endswith("What is ü?")
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("{{ messages }}", ("<tool_call>\n", "arguments")),
+        ("{{ tools }} <tool_call>", ("<tool_call>\n", "arguments")),
+        ("{{ tools }} [TOOL_CALLS]", ("", "arguments")),
+        ("""{{ tools }} {"name": function name, "parameters": dictionary}""", ("", "parameters")),
+    ],
+)
+def test_a_template_tells_how_calls_are_written(source: str, form: tuple[str, str]) -> None:
+    found = ChatTemplate(source, {}).call_form
+    assert (found.begin, found.arguments) == form
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        ([{"role": "assistant", "content": None, "tool_calls": [{}]}], []),
+        ([{"role": "assistant", "content": None, "tool_calls": 5}], []),
+        ([{"role": "assistant", "tool_calls": []}], []),
+        (TALK, [{"name": {1}}]),
+        (TALK, [5]),
+    ],
+)
+@pytest.mark.parametrize("source", ["{{ messages }}", "{{ tools }}"])
+def test_malformed_calls_and_tools_are_refused_or_told(messages: list[Message], tools: list[Any], source: str) -> None:
+    try:
+        assert "5" in ChatTemplate(source, {}).render(messages, tools)
+    except PromptError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - which of them can be told depends on the template

@@ -67,8 +67,12 @@ class _Forker:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        with theirs:
-            self.process = _popen(theirs.fileno())
+        try:
+            with theirs:
+                self.process = _popen(theirs.fileno())
+        except OSError:
+            self._socket.close()
+            raise
         stream = self._socket.makefile("rwb")
         self.channel = Channel(stream, stream)
         weakref.finalize(self, _close, stream, self._socket, self.process)

@@ -118,7 +118,7 @@ def _follow(channel: Channel, tokenizer: Any) -> None:
     _limit_memory()
     _start_clock(_MAX_START_S)
     matcher, error = _matcher(json.loads(channel.read_text()), tokenizer)
-    channel.write_text(" ".join(error.split())[:_MAX_ERROR_CHARACTERS].rstrip(".").encode())
+    channel.write_text(" ".join(error.split())[:_MAX_ERROR_CHARACTERS].rstrip(".").encode(errors="replace"))
     if error:
         channel.flush()
         return
@@ -218,15 +218,15 @@ def _matcher(grammar: dict[str, str], tokenizer: Any) -> tuple[Any, str]:
 
     try:
         source = _source(grammar["kind"], grammar["text"])
+        for precomputes in (True, False):  # without it more can be followed, more slowly
+            limits = LLParserLimits(
+                max_lexer_states=_MAX_LEXER_STATES, precompute_large_lexemes=precomputes, verbose_errors=False
+            )
+            matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
+            if "precompute" not in matcher.get_error():
+                break
     except (ValueError, RecursionError) as error:
         return None, str(error) or type(error).__name__
-    for precomputes in (True, False):  # without it more can be followed, more slowly
-        limits = LLParserLimits(
-            max_lexer_states=_MAX_LEXER_STATES, precompute_large_lexemes=precomputes, verbose_errors=False
-        )
-        matcher = LLMatcher(tokenizer, source, log_level=0, limits=limits)
-        if "precompute" not in matcher.get_error():
-            break
     return matcher, matcher.get_error()
 
 
