@@ -1,20 +1,14 @@
 """A batch: its input checked, its output gone on with, what is left answered."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from reader_edge.batch.batch_input import count_requests, read_requests
-from reader_edge.batch.batch_job import BatchJob
+from reader_edge.batch.batch_job import Answering, BatchJob
 from reader_edge.batch.batch_output import BatchOutput
-from reader_edge.server.endpoints import PATHS, make_endpoints
-from reader_edge.server.metrics import Metrics
-from reader_edge.server.settings import MAX_CHOICES, ServerSettings
-from reader_edge_runtime import AsyncEngine, Engine, ServingConfig
+from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime.errors import BatchError
-
-_PENDING_A_SLOT = 2  # requests at once: while one is answered another is read
 
 
 class Batch:
@@ -31,26 +25,20 @@ class Batch:
     def num_done(self) -> int:
         return len(self._output.done)
 
-    async def answer(
-        self, engine: Engine, name: str, max_tokens: int, on_progress: Callable[[int, int], object]
-    ) -> int:
+    async def answer(self, answering: Answering, on_progress: Callable[[int, int], object]) -> int:
         """Answer what is left, and return how many of those requests were refused.
 
-        name: what requests call the model. max_tokens: as of `ServerSettings`. on_progress: told requests that are
-        done, and all of them. Raises BatchError.
+        on_progress: told requests that are done, and all. Raises BatchError.
         """
-        max_pending = _PENDING_A_SLOT * engine.decoder.config.max_batch
-        settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf)
 
         def tell() -> None:
             on_progress(self.num_done, self.num_requests)
 
         tell()
-        async with AsyncEngine(engine, ServingConfig(max_waiting=max_pending * MAX_CHOICES)) as served:
-            endpoints = make_endpoints(served, settings, Metrics(served))
-            job = BatchJob(endpoints, self._ids, self._output, max_pending, tell)
+        async with answering:
+            job = BatchJob(answering, self._ids, self._output, tell)
             await job.run(read_requests(self._input_file, PATHS))
-            return job.num_refused
+        return job.num_refused
 
 
 @contextmanager

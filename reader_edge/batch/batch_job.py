@@ -3,35 +3,39 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 from reader_edge.batch.batch_input import BatchRequest
 from reader_edge.batch.batch_output import BatchOutput
-from reader_edge.server.api_error import api_error
-from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.fields import Fields
-from reader_edge_runtime.errors import BatchError, BusyError, ClosedError
+from reader_edge_runtime.errors import BatchError
 
-_BUSY_S = 0.05  # between two tries of a request for which there is no room yet
+
+class Answering(AbstractAsyncContextManager[object], Protocol):
+    """What answers requests until it is left. max_pending: requests that are worth asking at once."""
+
+    max_pending: int
+
+    async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
+        """HTTP status and body of the answer to a body for one of the endpoints. Raises BatchError."""
 
 
 class BatchJob:
-    """endpoints: by their paths. ids: of all requests, by what the input calls them. max_pending: asked at once.
+    """ids: of all requests, by what the input calls them. on_done: told after each.
 
-    on_done: told after each. num_refused: those whose answer is a refusal.
+    num_refused: those whose answer is a refusal.
     """
 
     def __init__(
         self,
-        endpoints: Mapping[str, Endpoint],
+        answering: Answering,
         ids: Mapping[str, str],
         output: BatchOutput,
-        max_pending: int,
         on_done: Callable[[], object],
     ) -> None:
-        self._endpoints = endpoints
+        self._answering = answering
         self._output = output
         self._left = {name: made_of for name, made_of in ids.items() if name not in output.done}
-        self._max_pending = max_pending
         self._on_done = on_done
         self.num_refused = 0
 
@@ -45,7 +49,7 @@ class BatchJob:
             for request in requests:
                 if not self._takes(request):
                     continue
-                if len(pending) >= self._max_pending:
+                if len(pending) >= self._answering.max_pending:
                     pending = await _some_done(pending)
                 pending.add(asyncio.ensure_future(self._answer(request)))
             while pending:
@@ -65,24 +69,12 @@ class BatchJob:
         return True
 
     async def _answer(self, request: BatchRequest) -> None:
-        status, body = await self._ask(request)
+        status, body = await self._answering.ask(request.url, request.body)
         self.num_refused += status != 200
         response = {"status_code": status, "request_id": f"req_{secrets.token_hex(16)}", "body": body}
         line = {"id": request.id, "custom_id": request.custom_id, "response": response, "error": None}
         self._output.append(request.custom_id, line)
         self._on_done()
-
-    async def _ask(self, request: BatchRequest) -> tuple[int, Mapping[str, object]]:
-        while True:
-            try:
-                return 200, await self._endpoints[request.url].answer_whole(Fields(request.body))
-            except BusyError:
-                await asyncio.sleep(_BUSY_S)
-            except ClosedError:
-                raise BatchError("The engine was closed: the same command goes on.") from None
-            except Exception as error:
-                refusal = api_error(error)
-                return refusal.status, refusal.fields
 
 
 async def _some_done(pending: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:

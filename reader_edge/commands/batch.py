@@ -1,12 +1,19 @@
 """`reader-edge batch`: a file of requests in, a file of answers out."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
+from importlib import util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import reader_edge
 from reader_edge.commands import options
+
+if TYPE_CHECKING:
+    from reader_edge.batch.batch_job import Answering
 
 
 @click.command()
@@ -21,6 +28,7 @@ from reader_edge.commands import options
 @options.guard
 @options.no_calibrate
 @options.datastores
+@click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, by an engine on each node.")
 @options.grouped(engine_config="EngineConfig")
 def batch(
     input_file: Path,
@@ -30,6 +38,7 @@ def batch(
     max_tokens: int,
     engine_config: "reader_edge.EngineConfig",
     datastores: tuple[str, ...],
+    ray_address: str | None,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format.
 
@@ -37,18 +46,36 @@ def batch(
     answer becomes a line of OUTPUT as it is ready. After an interruption, a kill too, the same command goes on where it
     was. MODEL is what `reader-edge run` takes.
     """
+    from reader_edge_runtime.errors import InstallationError
+
     options.check_server_installed()
+    if ray_address is not None and util.find_spec("ray") is None:
+        raise InstallationError("A Ray cluster needs ray, which is missing: pip install 'reader-edge[ray]'.")
 
     from reader_edge.batch.batch import open_batch
     from reader_edge.model_source import load_engine, model_name
     from reader_edge.terminal.console import count_progress
 
+    load = partial(load_engine, model, engine_config, datastores=datastores)
     with open_batch(input_file, output_file) as opened:
         if opened.num_done == opened.num_requests:
             return
-        engine = load_engine(model, engine_config, datastores=datastores)
+        answering = _answering(ray_address, load, name or model_name(model), max_tokens)
         with count_progress("Requests") as on_progress:
-            num_refused = asyncio.run(opened.answer(engine, name or model_name(model), max_tokens, on_progress))
+            num_refused = asyncio.run(opened.answer(answering, on_progress))
     if num_refused:
         requests = "1 request was" if num_refused == 1 else f"{num_refused} requests were"
         click.echo(f"{requests} refused: '{output_file}' tells why.", err=True)
+
+
+def _answering(
+    ray_address: str | None, load: "Callable[[], reader_edge.Engine]", name: str, max_tokens: int
+) -> "Answering":
+    """An engine here, or those of a cluster."""
+    if ray_address is not None:
+        from reader_edge.batch.ray_answerer import RayAnswerer
+
+        return RayAnswerer(ray_address, load, name, max_tokens)
+    from reader_edge.batch.answerer import Answerer
+
+    return Answerer(load(), name, max_tokens)

@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +20,13 @@ from reader_edge.server.endpoints import PATHS
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from tests.conftest import ROOT
+from tests.reader_edge.batch.batch_files import Files, request
 from tests.reader_edge.package_copy import PackageCopy
-
-
-class Files:
-    """An input, and where its answers go."""
-
-    def __init__(self, folder: Path) -> None:
-        self.given, self.out = folder / "given.jsonl", folder / "out.jsonl"
-
-    def write(self, *lines: object) -> None:
-        self.given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-
-    def run(self, *options: str) -> Result:
-        arguments = [str(self.given), str(self.out), *options, "--no-calibrate"]
-        return CliRunner().invoke(main, ["batch", *arguments, "--name", "demo"])
-
-    def answers(self) -> dict[str, Any]:
-        """What was answered, by custom_id; each once."""
-        lines = [json.loads(line) for line in self.out.read_text().splitlines()]
-        assert max(Counter(line["custom_id"] for line in lines).values(), default=1) == 1
-        return {line["custom_id"]: line["response"] for line in lines}
-
-    def texts(self) -> dict[str, str]:
-        return {name: response["body"]["choices"][0]["text"] for name, response in self.answers().items()}
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
-
-
-def request(number: int, url: str = "/v1/completions", **body: object) -> dict[str, object]:
-    fields = {"model": "demo", "prompt": f"# tar {number}", "temperature": 0, "max_tokens": 10 + number} | body
-    return {"custom_id": f"request {number}", "method": "POST", "url": url, "body": fields}
 
 
 REQUESTS = [request(number) for number in range(12)]
@@ -274,6 +247,13 @@ def test_an_interruption_is_told_and_gone_on_from(files: Files, monkeypatch: pyt
     assert len(files.answers()) < len(REQUESTS)
     assert files.run().exit_code == 0
     assert len(files.answers()) == len(REQUESTS)
+
+
+def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "ray" else found(name))
+    files.write(*REQUESTS[:1])
+    assert_refused(files.run("--ray", "127.0.0.1:6379"), "A Ray cluster needs ray, which is missing: pip install")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")

@@ -1,0 +1,97 @@
+"""A batch's requests on a Ray cluster: one engine on each of its nodes. Needs the extra "ray"."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from reader_edge.batch.answerer import Answerer
+from reader_edge_runtime import Engine
+from reader_edge_runtime.errors import BatchError
+
+_CONNECT_S = 5.0
+_MAX_CONCURRENCY = 1000  # requests of a worker, which has a line of its own
+_MAX_TRIES = 3  # of a request whose worker was lost: one that kills each worker must end
+
+
+class Worker:
+    """An engine on a node."""
+
+    def __init__(self, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
+        self._answerer = Answerer(load(), name, max_tokens)
+
+    async def num_pending(self) -> int:
+        """Requests that are worth asking it at once."""
+        return self._answerer.max_pending
+
+    async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
+        return await self._answerer.ask(url, body)
+
+
+class RayAnswerer:
+    """Answers as `Answerer` does, by the workers of a cluster; where one is lost, by another.
+
+    load: makes an engine, on a node. max_pending: requests that are worth asking at once.
+    """
+
+    def __init__(self, address: str, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
+        """Connect, and have an engine on every node. Raises BatchError."""
+        try:
+            _check_listening(address)
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+            nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+            places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+            actor = ray.remote(num_cpus=0, max_concurrency=_MAX_CONCURRENCY)(Worker)
+            made = [actor.options(scheduling_strategy=place).remote(load, name, max_tokens) for place in places]
+            self.max_pending = sum(ray.get([worker.num_pending.remote() for worker in made]))
+        except (OSError, ValueError, RuntimeError) as error:
+            ray.shutdown()
+            sentence = f"The Ray cluster at {address!r:.100} cannot be used ({_words(error)}): give its HOST:PORT"
+            raise BatchError(f"{sentence}.") from error
+        except RayError as error:
+            ray.shutdown()
+            raise BatchError(f"A node of the Ray cluster has no engine ({_words(error)}): install it there.") from error
+        self._num_asked: dict[Any, int] = dict.fromkeys(made, 0)
+
+    async def ask(self, url: str, body: dict[str, object]) -> tuple[int, Mapping[str, object]]:
+        """See `Answerer.ask`. Raises BatchError where no worker is left, or none survives this request."""
+        for _ in range(_MAX_TRIES):
+            if not self._num_asked:
+                break
+            worker = min(self._num_asked, key=self._num_asked.__getitem__)
+            self._num_asked[worker] += 1
+            try:
+                answered: tuple[int, Mapping[str, object]] = await worker.ask.remote(url, body)
+                return answered
+            except RayActorError:
+                self._num_asked.pop(worker, None)
+            except RayError as error:
+                raise BatchError(f"A worker failed ({_words(error)}): the same command goes on.") from error
+            finally:
+                if worker in self._num_asked:
+                    self._num_asked[worker] -= 1
+        raise BatchError("No worker is left to answer: the same command goes on, once there are some.")
+
+    async def __aenter__(self) -> "RayAnswerer":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(ray.shutdown)
+
+
+def _check_listening(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray would try for minutes. address: HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), _CONNECT_S).close()
+
+
+def _words(error: Exception) -> str:
+    """The last line of an error, which is what Ray's say."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")

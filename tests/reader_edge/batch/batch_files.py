@@ -1,0 +1,38 @@
+"""A batch's files, and requests to fill them with."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from reader_edge.cli import main
+
+
+class Files:
+    """An input, and where its answers go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.given, self.out = folder / "given.jsonl", folder / "out.jsonl"
+
+    def write(self, *lines: object) -> None:
+        self.given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    def run(self, *options: str) -> Result:
+        arguments = [str(self.given), str(self.out), *options, "--no-calibrate"]
+        return CliRunner().invoke(main, ["batch", *arguments, "--name", "demo"])
+
+    def answers(self) -> dict[str, Any]:
+        """What was answered, by custom_id; each once."""
+        lines = [json.loads(line) for line in self.out.read_text().splitlines()]
+        assert max(Counter(line["custom_id"] for line in lines).values(), default=1) == 1
+        return {line["custom_id"]: line["response"] for line in lines}
+
+    def texts(self) -> dict[str, str]:
+        return {name: response["body"]["choices"][0]["text"] for name, response in self.answers().items()}
+
+
+def request(number: int, url: str = "/v1/completions", **body: object) -> dict[str, object]:
+    fields = {"model": "demo", "prompt": f"# tar {number}", "temperature": 0, "max_tokens": 10 + number} | body
+    return {"custom_id": f"request {number}", "method": "POST", "url": url, "body": fields}
