@@ -14,9 +14,8 @@ void multiply_rows(const BlockRows& rows, std::size_t row, const Slice& slice, c
   Ints sums[kRows][kPanelVectors];
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) {
-    const bool is_begun = slice.first_block > 0;
-    sums[m][0] = is_begun ? totals[m * kPanelVectors] : all(rows.totals[row + m]);
-    sums[m][1] = is_begun ? totals[m * kPanelVectors + 1] : sums[m][0];
+    sums[m][0] = totals[m * kPanelVectors];
+    sums[m][1] = totals[m * kPanelVectors + 1];
   }
   RowPointers<kRows> values(rows.values + row * rows.stride + slice.first_block * kBlockInputs, rows.stride);
   const std::int8_t* w = slice.unpacked;
@@ -50,6 +49,7 @@ void multiply_rows(const BlockRows& rows, std::size_t row, const Slice& slice, c
 }  // namespace
 
 void multiply_slice(const BlockRows& rows, const Slice& slice, const PanelOutputs& outputs) {
+  begin_totals(rows, slice);
   for_tiles<kUnpackedTile>(rows.count, [&](std::size_t row, auto height) {
     multiply_rows<height>(rows, row, slice, outputs);
   });

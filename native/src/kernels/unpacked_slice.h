@@ -19,6 +19,14 @@ struct Slice {
   Ints* totals;
 };
 
+// What rows' totals begin with, before a panel's first slice is added: in memory, for tiles, and because GCC 12 keeps sums
+// in memory, too, which begin there at times only.
+inline void begin_totals(const BlockRows& rows, const Slice& slice) {
+  for (std::size_t row = 0; row < rows.count && slice.first_block == 0; ++row) {
+    for (std::size_t i = 0; i < kPanelVectors; ++i) slice.totals[row * kPanelVectors + i] = all(rows.totals[row]);
+  }
+}
+
 // Adds all rows times a slice to their totals, or to output where it is the last.
 void multiply_slice(const BlockRows& rows, const Slice& slice, const PanelOutputs& outputs);
 

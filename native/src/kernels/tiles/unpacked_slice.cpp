@@ -36,9 +36,7 @@ void add_slice(const BlockRows& rows, std::size_t row, std::size_t height, const
 
 void multiply_slice(const BlockRows& rows, const Slice& slice, const PanelOutputs& outputs) {
   constexpr std::size_t kLines = kStepBytes / 2 / kVector;  // packed, of a step
-  for (std::size_t row = 0; row < rows.count && slice.first_block == 0; ++row) {
-    for (std::size_t i = 0; i < kPanelVectors; ++i) slice.totals[row * kPanelVectors + i] = all(rows.totals[row]);
-  }
+  begin_totals(rows, slice);
   for (std::size_t row = 0; row < rows.count; row += 2 * kTileRows) {
     const std::size_t height = std::min(2 * kTileRows, rows.count - row), first = std::min(height, kTileRows);
     const Tiles tiles(first, height - first);
