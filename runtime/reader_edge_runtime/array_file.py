@@ -50,15 +50,22 @@ class ArrayFormat:
     owner: str
     remedy: str
 
-    def write(self, path: Path, fingerprint: bytes, arrays: Mapping[str, Array], is_durable: bool = False) -> None:
+    def write(
+        self,
+        path: Path,
+        fingerprint: bytes,
+        arrays: Mapping[str, Array],
+        mode: int = 0o666,
+        is_durable: bool = False,
+    ) -> None:
         """Write arrays in place of a file, or make it; views are copied one at a time. Raises `error`.
 
-        is_durable: it survives a loss of power.
+        mode, is_durable: see `new_file`.
         """
         table = json.dumps({name: [array.dtype.str, array.shape] for name, array in arrays.items()}).encode()
         digest = hashlib.sha256(table)
         try:
-            with new_file(path, is_durable=is_durable) as file:
+            with new_file(path, mode, is_durable) as file:
                 file.write(bytes(_HEADER.size))
                 file.write(table)
                 for array in arrays.values():

@@ -259,6 +259,11 @@ def test_messages_that_could_not_be_loaded_are_not_saved(engine: Engine, message
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_what_was_said_is_its_owner_s_alone(kept: Path) -> None:
+    assert kept.stat().st_mode & 0o077 == 0
+
+
 def test_calls_of_tools_are_kept(engine: Engine, tmp_path: Path) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]

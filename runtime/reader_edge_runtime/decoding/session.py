@@ -44,7 +44,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
             arrays[f"rows/{slot}"] = decoder.cache.read_slot(slot, len(text))
     if isinstance(decoder.drafter, LastingDrafter):
         arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
-    FORMAT.write(path, fingerprint, arrays, is_durable=True)
+    FORMAT.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
 
 
 def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Message]:
