@@ -14,6 +14,7 @@ namespace reader_edge {
 namespace {
 
 constexpr std::int64_t kVectorFloats = 16;
+constexpr std::int64_t kRowsBehind = 16;  // that kernels may read behind the last query row, whatever they hold
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
@@ -81,7 +82,7 @@ class Tasks {
     const std::int64_t rows = call.rows_of_task(), num_parts = num_tasks * num_runs_;
     const std::int64_t num_scores = rows * call.score_stride(), row_sums = sum_size(call.shape.head_size);
     float* const scores = kept_scores.take<float>(num_tasks * num_scores);
-    std::int8_t* const planes = kept_planes.take<std::int8_t>(num_tasks * rows * 2 * row_sums);
+    std::int8_t* const planes = kept_planes.take<std::int8_t>((num_tasks * rows + kRowsBehind) * 2 * row_sums);
     double* const sums = kept_sums.take<double>(num_parts * rows * row_sums);
     std::fill_n(sums, num_parts * rows * row_sums, 0.0);
     kept_tasks.resize(std::max(kept_tasks.size(), static_cast<std::size_t>(num_tasks)));

@@ -5,36 +5,15 @@
 #include <utility>
 
 #include "int8_rows.h"
-#include "kernels/cache_magnitudes.h"
+#include "kernels/turned_rows.h"
 
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
-
-constexpr int kGroups = 2;  // of 16 keys, whose sums are in registers together
-constexpr std::int64_t kTileKeys = kGroups * kKeys;
 
 struct Tile {
   alignas(kVector) std::int8_t keys[kGroups][kMostHeadSize / 4][kVector];
   Floats magnitudes[kGroups];
 };
-
-// Keys [begin, begin + 16), those from `end` on as zeros, turned, and as products take them.
-void turn_keys(const CacheHead& keys, std::int64_t begin, std::int64_t end, std::int8_t (*turned)[kVector]) {
-  for (std::int64_t d = 0; d < keys.head_size; d += kVectorBytes) {
-    const std::int64_t left = std::min(keys.head_size - d, kVectorBytes);
-    Bytes rows[kKeys];
-#pragma GCC unroll 16
-    for (int k = 0; k < kKeys; ++k) {
-      fetch(keys.row(begin + k + kTileKeys) + d);
-      rows[k] = load_bytes(keys.row(begin + k) + d, begin + k < end ? static_cast<std::size_t>(left) : 0);
-    }
-    transpose(rows);
-#pragma GCC unroll 16
-    for (int i = 0; i < kKeys; ++i) {
-      if (4 * i < left) store_bytes(turned[d / 4 + i], raised(rows[i]));
-    }
-  }
-}
 
 // A plane's bytes of a query times keys. Keys may hold any bytes, the first plane of a query no -128.
 inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
@@ -87,22 +66,13 @@ ScoreBlock score_block_of(std::size_t num_rows, std::index_sequence<kBefore...>)
   return kBlocks[num_rows - 1];
 }
 
-// Adds the mask to 16 scores from key `begin` on; those from `end` on become -infinity.
-inline Floats masked(const Mask& mask, std::int64_t row, std::int64_t begin, std::int64_t end, Floats scores) {
-  const Lanes lanes = lanes_left(end - begin);
-  if (begin + kKeys > mask.first) {
-    scores = scores + load(mask.rows + row % mask.nodes * mask.stride + begin, lanes);
-  }
-  return where(lanes, scores, all(-std::numeric_limits<float>::infinity()));
-}
-
 void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops) {
   static thread_local Tile tile;
   Floats largest[kMostQueryRows];
   std::fill_n(largest, rows.count, all(-std::numeric_limits<float>::infinity()));
   for (std::int64_t j = run.begin; j < run.end; j += kTileKeys) {
     for (int g = 0; g < kGroups; ++g) {
-      turn_keys(keys, j + g * kKeys, run.end, tile.keys[g]);
+      turn_keys(keys, j + g * kKeys, run.end, tile.keys[g][0], kVector);
       tile.magnitudes[g] = magnitudes(keys, j + g * kKeys, run.end);
     }
     for (std::int64_t row = 0; row < rows.count; row += kScoreTile) {

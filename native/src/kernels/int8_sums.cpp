@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "int8_rows.h"
-#include "kernels/cache_magnitudes.h"
+#include "kernels/turned_rows.h"
 #include "kernels/widened_sums.h"
 #include "lanes/exponential.h"
 #include "scratch.h"
@@ -13,45 +13,13 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-constexpr std::int64_t kTileRows = 256;  // of the cache: what is made of them stays in a core's own cache
-constexpr std::int64_t kQuads = kTileRows / 4;
 constexpr std::int64_t kTotalRun = 256 * kKeys;  // weights that are summed before they are widened
-constexpr std::int64_t kVectors = 4;             // of 16 components each, that lie in 64 bytes of a row
 constexpr float kTotalSteps = 4194304.0f;        // of a weight of one in the divisor
 constexpr double kTotalUnit = 1.0 / 4194304.0;
 constexpr double kUnit = 1.0 / (double{kByteWeightSteps} * kRowSteps);
-static_assert(kTileRows * kSteps * kByteWeightSteps <= INT32_MAX, "a tile's sums fit into 32 bits");
 static_assert(kTotalRun / kKeys * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
 
-// Values [begin, begin + 256), from `end` on zero, to (kQuads, stride / 64, kVectors) vectors. Vector v of a block has
-// the components 16 l + 4 v + (0, 1, 2, 3) in its quarter l.
-void turn_values(const CacheHead& values, std::int64_t begin, std::int64_t end, std::int8_t* turned) {
-  for (std::int64_t j = begin; j < std::min(begin + kTileRows, end); j += 4) {
-    for (std::int64_t d = 0; d < values.head_size; d += kVectorBytes) {
-      const auto left = static_cast<std::size_t>(std::min(values.head_size - d, kVectorBytes));
-      Bytes rows[4];
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        fetch(values.row(j + k + 64) + d);
-        rows[k] = load_bytes(values.row(j + k) + d, j + k < end ? left : 0);
-      }
-      interleave(rows);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v, turned += kVector) store_bytes(turned, rows[v]);
-    }
-  }
-}
-
-// Weights (count,), a multiple of 16, to bytes: the upper ones, and the lower ones as products take them.
-void split_weights(const float* weights, std::int64_t count, Floats factor, std::int8_t* high, std::int8_t* low) {
-  for (std::int64_t j = 0; j < count; j += kKeys) {
-    const Ints steps = rounded(load(weights + j) * factor);
-    store_low_bytes(high + j, shifted_right<8>(steps));
-    store_low_bytes(low + j, steps - all(128 - kRaised));
-  }
-}
-
-// kRows rows of weights (kRows, 2, kTileRows) times num_quads quads of kValueTile vectors, `step` bytes apart.
+// kRows rows of weights (kRows, 2, kValueRows) times num_quads quads of kValueTile vectors, `step` bytes apart.
 template <int kRows>
 void sum_vectors(const std::int8_t* weights, const std::int8_t* values, std::int64_t num_quads, std::int64_t step,
                  double* sums, std::int64_t stride) {
@@ -69,10 +37,10 @@ void sum_vectors(const std::int8_t* weights, const std::int8_t* values, std::int
     for (int v = 0; v < kValueTile; ++v) value[v] = load_bytes(values + v * kVector);
 #pragma GCC unroll 3
     for (int r = 0; r < kRows; ++r) {
-      const Bytes high = in_all_lanes(weights + r * 2 * kTileRows);
+      const Bytes high = in_all_lanes(weights + r * 2 * kValueRows);
 #pragma GCC unroll 4
       for (int v = 0; v < kValueTile; ++v) add_products(sum[r][0][v], high, value[v]);
-      const Bytes low = in_all_lanes(weights + (r * 2 + 1) * kTileRows);
+      const Bytes low = in_all_lanes(weights + (r * 2 + 1) * kValueRows);
 #pragma GCC unroll 4
       for (int v = 0; v < kValueTile; ++v) add_all_products(sum[r][1][v], low, value[v]);
     }
@@ -138,16 +106,16 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
   static thread_local Scratch kept_weights;
   const std::int64_t stride = sum_size(values.head_size), step = 4 * stride;
   std::int8_t* const turned = kept_values.take<std::int8_t>(kQuads * step);
-  std::int8_t* const weights = kept_weights.take<std::int8_t>(kWeightTile * 2 * kTileRows);
-  for (std::int64_t j = run.begin; j < run.end; j += kTileRows) {
+  std::int8_t* const weights = kept_weights.take<std::int8_t>(kWeightTile * 2 * kValueRows);
+  for (std::int64_t j = run.begin; j < run.end; j += kValueRows) {
     turn_values(values, j, run.end, turned);
-    const std::int64_t num_quads = (std::min(kTileRows, run.end - j) + 3) / 4;
+    const std::int64_t num_quads = (std::min(kValueRows, run.end - j) + 3) / 4;
     for (std::int64_t row = 0; row < rows.count; row += kWeightTile) {
       const std::int64_t count = std::min<std::int64_t>(rows.count - row, kWeightTile);
       for (std::int64_t r = 0; r < count; ++r) {
         const Floats factor = all(float{kByteWeightSteps}) / all(weight_tops[row + r]);
-        std::int8_t* const high = weights + r * 2 * kTileRows;
-        split_weights(rows.scores + (row + r) * rows.stride + j, 4 * num_quads, factor, high, high + kTileRows);
+        std::int8_t* const high = weights + r * 2 * kValueRows;
+        split_weights(rows.scores + (row + r) * rows.stride + j, 4 * num_quads, factor, high, high + kValueRows);
       }
       const auto sum = sum_block_of(static_cast<std::size_t>(count), std::make_index_sequence<kWeightTile>());
       for (std::int64_t d = 0; d < stride; d += kVectorBytes)

@@ -1,5 +1,5 @@
-// All kernels of AMX in one table: those of AVX-512 with VNNI but for products of many rows with int8 weights and with
-// weights of four bits.
+// All kernels of AMX in one table: those of AVX-512 with VNNI but for products of many rows with int8 weights, with weights
+// of four bits, and with an int8 KV cache.
 #include "kernels.h"
 
 namespace reader_edge {
@@ -13,8 +13,6 @@ extern const SwiGluKernels swiglu_kernels;
 extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
-extern const ByteScoreKernels byte_score_kernels;
-extern const ByteSumKernels byte_sum_kernels;
 }  // namespace avx512_vnni
 
 namespace amx {
@@ -23,6 +21,8 @@ using namespace avx512_vnni;
 
 extern const RowKernels row_kernels;
 extern const BlockKernels block_kernels;
+extern const ByteScoreKernels byte_score_kernels;
+extern const ByteSumKernels byte_sum_kernels;
 
 extern const Kernels kernels_of_set{row_rounding,      row_kernels,        block_kernels,     gguf_kernels,
                                     spread_kernels,    rotary_kernels,     swiglu_kernels,    attention_kernels,
