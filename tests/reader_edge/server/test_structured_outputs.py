@@ -1,5 +1,6 @@
 """Answers in a form that the request names: every one has it, and what cannot be followed is refused."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar
-from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.conftest import LIMIT_S, Served
 from tests.reader_edge.server.test_answers import events
 from tests.reader_edge.server.test_refusals import assert_refused
 
@@ -119,3 +120,28 @@ def test_a_deeply_nested_schema_is_followed_or_refused(served: Served, depth: in
     headers = {"Content-Type": "application/json"}
     response = served.request("POST", "/v1/chat/completions", content=body, headers=headers)
     assert response.status_code in (200, 400), response.text
+
+
+def test_beside_hostile_grammars_others_get_their_answers(served: Served) -> None:
+    hostile: dict[str, Any] = {"guided_regex": "|".join(f".{{{i}}}x" for i in range(1, 6000)), "temperature": 1}
+    plain: dict[str, Any] = {"temperature": 0, "max_tokens": 30}
+
+    async def ask_all() -> list[Any]:
+        async with served.client() as client:
+            asked: list[dict[str, Any]] = [
+                plain,
+                hostile,
+                hostile,
+                plain,
+                {"response_format": FORMAT, "temperature": 0},
+                hostile,
+            ]
+            posts = [client.post("/v1/chat/completions", json=CHAT | fields) for fields in asked]
+            return await asyncio.gather(*posts)
+
+    answers = asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))
+    assert [answer.status_code for answer in answers] == [200, 400, 400, 200, 200, 400]
+    alone = served.post("/v1/chat/completions", CHAT | plain).json()["choices"]
+    assert answers[0].json()["choices"] == answers[3].json()["choices"] == alone
+    assert is_tool(answers[4].json()["choices"][0]["message"]["content"])
+    assert_refused(answers[1], 400, "takes more time or memory than it may")
