@@ -188,6 +188,15 @@ def _run_node(
     operator: str, inputs: Sequence[Input | None], output_types: Sequence[int], attributes: dict[str, Any]
 ) -> None:
     """A graph of one node, made and run once."""
+    session = node_session(operator, inputs, output_types, attributes)
+    fed = {f"input_{i}": each.array for i, each in enumerate(inputs) if each is not None and not each.is_constant}
+    session.run(None, fed)
+
+
+def node_session(
+    operator: str, inputs: Sequence[Input | None], output_types: Sequence[int], attributes: dict[str, Any]
+) -> ort.InferenceSession:
+    """Of a graph of one node: inputs input_0 and so on, those that are constant in it."""
     given = {f"input_{i}": each for i, each in enumerate(inputs) if each is not None}
     names = [f"input_{i}" if each is not None else "" for i, each in enumerate(inputs)]
     constants = {name: array for name, (array, is_constant) in given.items() if is_constant}
@@ -206,8 +215,7 @@ def _run_node(
     options.log_severity_level = 4
     options.intra_op_num_threads = 2
     options.register_custom_ops_library(str(native_library()))
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    session.run(None, fed)
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _inputs(types: list[int], draw: random.Random) -> list[Input | None]:
