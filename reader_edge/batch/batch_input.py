@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from reader_edge.server.json_body import load_json
 from reader_edge_runtime.errors import BatchError
 
 _MAX_LINE_BYTES = 4 << 20  # as many as a body may have that comes over HTTP
@@ -51,7 +52,7 @@ def count_requests(path: Path, urls: Container[str]) -> dict[str, str]:
 
 def _request(line: bytes, urls: Container[str], place: str) -> BatchRequest:
     try:
-        fields = json.loads(line)
+        fields = load_json(line)
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     except (ValueError, RecursionError):
         raise BatchError(f"{place} is not JSON: write one object a line.") from None

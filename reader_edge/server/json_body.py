@@ -23,12 +23,17 @@ async def read_fields(request: Request, settings: ServerSettings) -> Fields:
     except TimeoutError:
         raise ApiError(408, f"The body took longer than {settings.max_body_s:g} seconds to come.") from None
     try:
-        values = json.loads(body, parse_float=_number)
+        values = load_json(body)
     except (ValueError, RecursionError):
         raise ApiError(400, "The body is not JSON.", code="invalid_json") from None
     if not isinstance(values, dict):
         raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
     return Fields(values)
+
+
+def load_json(data: bytes) -> object:
+    """What requests are read by. Raises ValueError and RecursionError."""
+    return json.loads(data, parse_float=_number)
 
 
 def _number(text: str) -> int | float:

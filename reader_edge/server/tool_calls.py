@@ -45,6 +45,7 @@ class CallReader:
         self._form = form
         self._held = ""
         self._is_behind_call = False
+        self._num_searched = 0  # characters behind a tag whose ends of calls were amid a string
         self._read = self._followed if use.is_required else self._unknown
 
     def push(self, text: str, is_last: bool) -> list[Said]:
@@ -95,15 +96,16 @@ class CallReader:
     def _tagged(self, is_last: bool) -> Iterator[Said]:
         """From a tag to the end of its call."""
         inner = self._held.removeprefix(_BEGIN)
-        end = inner.find(_END)
+        end = inner.find(_END, self._num_searched)
         while end >= 0:
             calls = self._calls(inner[:end])
             if calls or not _is_open(inner[:end]):
                 yield from calls or [Said(_BEGIN + inner[: end + len(_END)])]
                 self._is_behind_call = bool(calls)
-                self._held, self._read = inner[end + len(_END) :], self._text
+                self._held, self._read, self._num_searched = inner[end + len(_END) :], self._text, 0
                 return
-            end = inner.find(_END, end + 1)  # that one was amid a string
+            self._num_searched = end + 1
+            end = inner.find(_END, self._num_searched)
         if is_last:
             yield from self._calls(inner) or [Said(self._held)]
             self._held = ""

@@ -42,7 +42,7 @@ class ToolUse:
         names = tuple(cast(str, tool["function"]["name"]) for tool in tools)
         if len(set(names)) < len(names):
             raise ApiError(400, "'tools' must have names that differ.", "tools")
-        choice = fields.take("tool_choice") or ("auto" if tools else "none")
+        choice = fields.take("tool_choice") if fields.has("tool_choice") else "auto" if tools else "none"
         is_parallel = fields.get("parallel_tool_calls", bool, True, "true or false")
         if choice == "none":
             return cls()
@@ -92,10 +92,15 @@ def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
 
 
 def _compact(text: str) -> str:
-    """A schema that llguidance is to follow without free spaces, as `Grammar` has it."""
-    schema = json.loads(text)
-    options = schema.get("x-guidance")
-    return json.dumps(schema | {"x-guidance": (options or {}) | {"whitespace_flexible": False}})
+    """A schema that llguidance is to follow without free spaces, as `Grammar` has it. Raises ApiError."""
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError):
+        schema = None
+    options = (schema.get("x-guidance") or {}) if isinstance(schema, dict) else None
+    if not isinstance(options, dict):
+        raise ApiError(400, "Beside 'tools' the schema of the answer must be a sound JSON object: change it.", "tools")
+    return json.dumps(schema | {"x-guidance": options | {"whitespace_flexible": False}})
 
 
 def _arguments_schema(function: Json) -> Json:

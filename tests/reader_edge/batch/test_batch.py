@@ -46,6 +46,12 @@ def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(files: File
     assert line["response"]["body"]["usage"]["completion_tokens"] == 10 + int(line["custom_id"].split()[1])
 
 
+def test_numbers_are_read_as_the_server_reads_them(files: Files) -> None:
+    files.write(request(0, max_tokens=3.0, seed=5.0))
+    assert files.run().exit_code == 0
+    assert files.answers()["request 0"]["body"]["usage"]["completion_tokens"] == 3
+
+
 def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: PackageCopy) -> None:
     messages = [{"role": "user", "content": "What is tar?"}]
     chat = {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions"}

@@ -87,3 +87,18 @@ def test_held_arguments_come_before_the_call_has_ended() -> None:
     assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
     assert said[0].fields["id"].startswith("call_")
     assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
+
+
+def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    loads = json.loads
+
+    def count(text: str) -> object:
+        lengths.append(len(text))
+        return loads(text)
+
+    monkeypatch.setattr("reader_edge.server.tool_calls.json.loads", count)
+    text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
+    said, calls = read(text, 6)
+    assert (said, calls) == (text, [])
+    assert len(lengths) < 300
