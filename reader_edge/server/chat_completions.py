@@ -5,6 +5,7 @@ from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import chat_logprobs
 from reader_edge.server.messages import read_messages
 from reader_edge.server.question import Json
+from reader_edge.server.structured_outputs import AnswerForm, read_form
 from reader_edge.server.tool_calls import CallReader, Said
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
@@ -26,6 +27,9 @@ class ChatWording:
 
     def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         return [Conversation(read_messages(fields.get("messages", list, [], "a list of messages")), use.tools)]
+
+    def read_form(self, fields: Fields) -> AnswerForm:
+        return read_form(fields)
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         old = fields.integer("max_tokens", most)

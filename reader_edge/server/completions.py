@@ -6,6 +6,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import completion_logprobs
 from reader_edge.server.question import Json
+from reader_edge.server.structured_outputs import AnswerForm, read_form
 from reader_edge.server.tool_calls import CallReader
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationResult
@@ -32,6 +33,9 @@ class CompletionWording:
         if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
             raise ApiError(400, "'prompt' must be a text, a list of token ids, or a list of such.", "prompt")
         return cast(list[Encodable], prompts)
+
+    def read_form(self, fields: Fields) -> AnswerForm:
+        return read_form(fields)
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         return fields.integer("max_tokens", min(_MAX_TOKENS, most))

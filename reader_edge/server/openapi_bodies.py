@@ -51,10 +51,8 @@ _CALL = object_of(type={"const": "function"}, function=object_of(name=TEXT, argu
 _CALLS: Schema = {"tool_calls": maybe("array", items=_CALL), "tool_call_id": maybe("string"), "refusal": {}}
 # A schema, a grammar or an expression is in a language of its own: that it is right is not told here.
 _GUESS = object_of(type={"const": "content"}, content=_content("text")) | {"additionalProperties": False}
+_FORMAT = maybe("object", properties={"type": {"enum": ["text", "json_object", "json_schema"]}}, required=["type"])
 _FORMS: Schema = {
-    "response_format": maybe(
-        "object", properties={"type": {"enum": ["text", "json_object", "json_schema"]}}, required=["type"]
-    ),
     "structured_outputs": maybe(
         "object", properties={"json": {}, "regex": {}, "choice": {}, "grammar": {}}, additionalProperties=False
     ),
@@ -109,6 +107,7 @@ class RequestBodies:
         said = {"role": {"enum": [*_ROLES, "tool"]}, "content": _content("text"), **_CALLS, "name": maybe("string")}
         message = {"type": "object", "properties": said, "required": ["role"], "additionalProperties": False}
         own = _TOOLS | {
+            "response_format": _FORMAT,
             "messages": {"type": "array", "items": message, "minItems": 1},
             "max_completion_tokens": self._num_tokens,
             "logprobs": maybe("boolean"),
@@ -121,6 +120,7 @@ class RequestBodies:
         prompts = {"type": "array", "items": prompt, "minItems": 1, "maxItems": 16}
         own = {
             "prompt": {"anyOf": [*prompt["anyOf"], prompts]},
+            "response_format": _FORMAT,
             "logprobs": maybe("integer", minimum=0, maximum=5),
         }
         return _body(self._common | self._choices | own, ["model", "prompt"])
@@ -132,5 +132,6 @@ class RequestBodies:
             "input": {"anyOf": [TEXT, messages]},
             "instructions": maybe("string"),
             "max_output_tokens": self._num_tokens,
+            "text": maybe("object", properties={"format": _FORMAT}, additionalProperties=False),
         }
         return _body(self._common | own, ["model", "input"])

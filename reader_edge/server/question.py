@@ -8,7 +8,7 @@ from reader_edge.server.fields import Fields
 from reader_edge.server.prediction import read_prediction
 from reader_edge.server.sampling_fields import read_config, with_next_seed
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.structured_outputs import read_form
+from reader_edge.server.structured_outputs import AnswerForm
 from reader_edge.server.tool_calls import CallReader
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
@@ -26,6 +26,9 @@ class QuestionWording(Protocol):
 
     def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
+
+    def read_form(self, fields: Fields) -> AnswerForm:
+        """What form the answers are to have. Raises ApiError and ConfigError."""
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         """Tokens of an answer at most. most: where the request names no number."""
@@ -57,13 +60,15 @@ class Wording(QuestionWording, Protocol):
 class Question:
     """prompts, configs: of each choice. num_choices: to each prompt, one after the other. use: of tools.
 
-    priority: as of a request. includes_sources: whether a stream tells what drafted its text, as no other server does.
+    form: of all answers. priority: as of a request. includes_sources: whether a stream tells what drafted its text, as
+    no other server does.
     """
 
     prompts: list[Encodable]
     configs: list[GenerationConfig]
     num_choices: int
     use: ToolUse
+    form: AnswerForm
     is_streamed: bool
     includes_usage: bool
     includes_sources: bool
@@ -82,7 +87,8 @@ class Question:
         if not 1 <= max_tokens <= settings.max_tokens:
             raise ApiError(400, f"An answer may have 1 to {settings.max_tokens} tokens here.", "max_tokens")
         config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
-        grammar = use.grammar(form, read_form(fields).grammar)
+        wanted = wording.read_form(fields)
+        grammar = use.grammar(form, wanted.grammar)
         config = replace(config, grammar=grammar, prediction=read_prediction(fields))
         configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
         is_streamed = fields.flag("stream")
@@ -91,7 +97,7 @@ class Question:
         priority = fields.integer("priority", 0)
         fields.refuse_rest()
         every = [prompt for prompt in prompts for _ in range(num_choices)]
-        return cls(every, configs, num_choices, use, is_streamed, includes_usage, includes_sources, priority)
+        return cls(every, configs, num_choices, use, wanted, is_streamed, includes_usage, includes_sources, priority)
 
 
 def _check_model(fields: Fields, settings: ServerSettings) -> None:

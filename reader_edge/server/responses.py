@@ -10,6 +10,7 @@ from reader_edge.server.api_error import ApiError
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.fields import Fields
 from reader_edge.server.question import Json, Question
+from reader_edge.server.structured_outputs import AnswerForm, read_response_form
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
@@ -28,7 +29,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "reasoning": ({},),
     "store": (False,),
     "stream_options": ({}, {"include_obfuscation": False}),
-    "text": ({}, {"format": {"type": "text"}}),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
     "top_logprobs": (0,),
@@ -61,6 +61,9 @@ class ResponseWording:
             raise ApiError(400, "'input' must be a text or a list of messages.", "input")
         first: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
         return [first + [_message(each, f"input[{number}]") for number, each in enumerate(items)]]
+
+    def read_form(self, fields: Fields) -> AnswerForm:
+        return read_response_form(fields)
 
     def read_max_tokens(self, fields: Fields, most: int) -> int:
         return fields.integer("max_output_tokens", most)
@@ -127,7 +130,7 @@ class ResponsesEndpoint(Endpoint):
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": dict(question.form.told)},
             "tool_choice": "none",
             "tools": [],
             "top_p": sampling.top_p,

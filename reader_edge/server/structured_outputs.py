@@ -1,6 +1,8 @@
 """What form a request wants its answer in: OpenAI's `response_format`, and vLLM's words for what that cannot say."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from reader_edge.server.api_error import ApiError
@@ -13,15 +15,29 @@ _OLD_NAMES = {f"guided_{name}": name for name in _KINDS}
 
 
 class AnswerForm(NamedTuple):
-    """grammar: None for any text. param: the field that asks for it."""
+    """grammar: None for any text. param: the field that asks for it. told: OpenAI's words for it."""
 
     grammar: Grammar | None = None
     param: str = ""
+    told: Mapping[str, object] = MappingProxyType({"type": "text"})
 
 
 def read_form(fields: Fields) -> AnswerForm:
-    """Raises ApiError and ConfigError."""
-    forms = [_read_response_format(fields), *_read_structured_outputs(fields)]
+    """Of a chat or a completion. Raises ApiError and ConfigError."""
+    name = "response_format"
+    form = fields.get(name, dict, {"type": "text"}, "an object with a 'type'")
+    return _only([_form(form, form.get("json_schema"), name), *_read_structured_outputs(fields)])
+
+
+def read_response_form(fields: Fields) -> AnswerForm:
+    """Of a response, which describes a schema beside the type. Raises ApiError and ConfigError."""
+    text = Fields(fields.get("text", dict, {}, "an object with a 'format'"))
+    form = text.get("format", dict, {"type": "text"}, "an object with a 'type'")
+    text.refuse_rest()
+    return _only([_form(form, form, "text.format"), *_read_structured_outputs(fields)])
+
+
+def _only(forms: list[AnswerForm]) -> AnswerForm:
     asked = [form for form in forms if form.grammar is not None]
     if len(asked) > 1:
         sentence = f"'{asked[0].param}' and '{asked[1].param}' cannot both say what the answer is: leave one out."
@@ -29,21 +45,20 @@ def read_form(fields: Fields) -> AnswerForm:
     return asked[0] if asked else AnswerForm()
 
 
-def _read_response_format(fields: Fields) -> AnswerForm:
-    name = "response_format"
-    form = fields.get(name, dict, {"type": "text"}, "an object with a 'type'")
+def _form(form: dict[str, object], described: object, name: str) -> AnswerForm:
+    """described: what holds the schema, where it is one. name: of the field."""
     kind = form.get("type")
     if kind == "text":
         return AnswerForm()
     if kind == "json_object":
-        return AnswerForm(Grammar("json_schema", '{"type": "object"}'), name)
+        return AnswerForm(Grammar("json_schema", '{"type": "object"}'), name, form)
     if kind != "json_schema":
         raise ApiError(400, f"'{name}.type' must be one of {', '.join(_FORMATS)}.", name)
-    described = form.get("json_schema")
     if not isinstance(described, dict) or not isinstance(described.get("schema"), dict | None):
-        raise ApiError(400, f"'{name}.json_schema' must be an object with an object 'schema'.", name)
+        place = name if described is form else f"{name}.json_schema"
+        raise ApiError(400, f"'{place}' must be an object with an object 'schema'.", name)
     schema = described.get("schema") or {"type": "object"}
-    return AnswerForm(Grammar("json_schema", schema_text(schema, described.get("strict") is True)), name)
+    return AnswerForm(Grammar("json_schema", schema_text(schema, described.get("strict") is True)), name, form)
 
 
 def schema_text(schema: dict[str, object], is_strict: bool) -> str:

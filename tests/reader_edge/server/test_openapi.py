@@ -21,6 +21,10 @@ class TakenFields(Fields):
         super().__init__(values)
         self.taken: set[str] = set()
 
+    def has(self, name: str) -> bool:
+        self.taken.add(name)
+        return super().has(name)
+
     def take(self, name: str) -> object:
         self.taken.add(name)
         return super().take(name)

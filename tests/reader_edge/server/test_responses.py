@@ -1,6 +1,7 @@
 """`/v1/responses`: the text part of OpenAI's interface, as its own client understands it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -128,7 +129,10 @@ def test_a_fault_amid_a_stream_reaches_the_client(served: Served, monkeypatch: p
         ({"previous_response_id": "resp_1"}, "'previous_response_id' is not supported"),
         ({"store": True}, "'store' is not supported"),
         ({"tools": [{"type": "web_search"}]}, "'tools' is not supported"),
-        ({"text": {"format": {"type": "json_object"}}}, "'text' is not supported"),
+        ({"text": {"format": {"type": "xml"}}}, "'text.format.type' must be one of"),
+        ({"text": {"format": {"type": "json_schema", "schema": 3}}}, "'text.format' must be an object"),
+        ({"text": {"verbosity": "low"}}, "'verbosity' is not supported"),
+        ({"response_format": {"type": "text"}}, "no field 'response_format'"),
         ({"n": 2}, "'n' is not supported"),
         ({"top_logprobs": 3}, "'top_logprobs' is not supported"),
         ({"background": True}, "'background' is not supported"),
@@ -145,6 +149,15 @@ def test_what_asks_for_nothing_special_is_let_be(served: Served) -> None:
     fields = {"store": False, "tools": [], "tool_choice": "auto", "truncation": "disabled", "metadata": {"a": "b"}}
     response = served.post("/v1/responses", {**ASKED, **fields, "text": {"format": {"type": "text"}}, "stream": False})
     assert response.status_code == 200, response.text
+
+
+def test_an_answer_in_a_form_is_told_with_it(served: Served) -> None:
+    size = {"type": "object", "properties": {"size": {"enum": [3, 4]}}, "required": ["size"]}
+    schema = size | {"additionalProperties": False}
+    form = {"type": "json_schema", "name": "entry", "schema": schema, "strict": True}
+    response = served.post("/v1/responses", {**ASKED, "text": {"format": form}}).json()
+    assert json.loads(response["output"][0]["content"][0]["text"])["size"] in (3, 4)
+    assert response["text"] == {"format": form}
 
 
 def test_embeddings_are_refused_in_one_sentence(served: Served) -> None:
