@@ -148,7 +148,12 @@ class Engine:
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
         guesses = guessed_answers(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
-        return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)
+        try:
+            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)
+        except BaseException:
+            if constraint is not None:
+                constraint.close()
+            raise
 
     @cached_property
     def _grammars(self) -> "Grammars":

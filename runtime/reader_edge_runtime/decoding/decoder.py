@@ -124,9 +124,9 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
-            request.close()
         self.roster.drop_torn()
         self._release_ended()
+        request.close()  # also one that was never enqueued
 
     def skip_prefill(self, token_ids: list[int]) -> None:
         """Behave as if these tokens were in the cache already, while nothing runs: for measurements at a given length.

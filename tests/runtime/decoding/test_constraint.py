@@ -146,3 +146,11 @@ def test_an_ended_request_closes_its_constraint() -> None:
     decoder.cancel(requests[1])
     decoder.finish(requests[0])
     assert all(each.is_closed for each in constraints)
+
+
+def test_a_request_that_is_given_up_before_it_was_taken_in_closes_its_constraint() -> None:
+    decoder = make_decoder(make_manifest(VOCAB), RandomDrafter(VOCAB, 4, 0))
+    constraint = Cycle(3)
+    request = Request([1, 2, 3], GenerationConfig(), make_manifest(VOCAB), constraint=constraint)
+    decoder.cancel(request)
+    assert constraint.is_closed

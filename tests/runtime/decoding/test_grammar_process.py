@@ -14,7 +14,7 @@ import pytest
 
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
-from reader_edge_runtime.errors import BusyError, ConfigError
+from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
@@ -62,6 +62,14 @@ def test_a_hostile_grammar_is_refused_or_followed_in_bounded_time(engine: Engine
         assert engine.generate("# tar", config).finish_reason in ("stop", "length")
     assert time.monotonic() - start < LIMIT_S
     assert engine.generate("# tar", ANY).finish_reason in ("stop", "length")
+
+
+def test_a_prompt_that_cannot_be_leaves_no_process(engine: Engine) -> None:
+    engine.generate("# tar", ANY)
+    with pytest.raises(PromptError) as refusal:  # whose traceback holds all that was made meanwhile
+        engine.answer([0] * engine.package.manifest.max_context, ANY)
+    assert no_process_is_left(engine)
+    assert "context" in str(refusal.value)
 
 
 def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> None:
