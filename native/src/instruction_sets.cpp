@@ -17,6 +17,7 @@ DECLARED(avx512_vnni)
 DECLARED(avx_vnni)
 DECLARED(avx2)
 #elif defined(__aarch64__)
+DECLARED(neon_i8mm)
 DECLARED(neon_dot)
 DECLARED(neon)
 #endif
@@ -34,6 +35,7 @@ const InstructionSet kSets[] = {
     {"avx-vnni", has_avx_vnni, &avx_vnni::kernels_of_set},
     {"avx2", has_avx2, &avx2::kernels_of_set},
 #elif defined(__aarch64__)
+    {"neon-i8mm", has_neon_i8mm, &neon_i8mm::kernels_of_set},
     {"neon-dot", has_neon_dot, &neon_dot::kernels_of_set},
     {"neon", has_neon, &neon::kernels_of_set},
 #endif

@@ -11,6 +11,7 @@ bool has_avx2();  // with FMA and fp16
 #elif defined(__aarch64__)
 bool has_neon();
 bool has_neon_dot();
+bool has_neon_i8mm();  // with dot products
 #endif
 
 }  // namespace reader_edge

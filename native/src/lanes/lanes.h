@@ -67,6 +67,12 @@
 //             load_tile<t>(p, stride), store_tile<t>(p, stride), zero_tile<t>()
 //             add_tile_products<is_raised, sums, rows, weights>()    four bytes to a lane: of weights, a row of a tile has
 //                                        four of 16 outputs; is_raised: whether rows are the unsigned bytes, or weights
+//
+// Where there are products of matrices (kernels/row_pairs):
+// two_in_all_quarters(p, q)              8 bytes of each, side by side, in each quarter
+// add_matrix_products(sum, rows, weights)    two rows as above, times eight outputs of eight bytes each: a quarter of sum
+//                                        has both rows of two outputs, one after the other
+// set_apart(sums[2], rows[2])            those of 16 outputs, row by row
 #pragma once
 
 #include <cstddef>

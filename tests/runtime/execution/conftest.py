@@ -12,7 +12,7 @@ import pytest
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 
 _IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
-INSTRUCTION_SETS = ("amx", "avx512-vnni", "avx-vnni", "avx2") if _IS_X86 else ("neon-dot", "neon")
+INSTRUCTION_SETS = ("amx", "avx512-vnni", "avx-vnni", "avx2") if _IS_X86 else ("neon-i8mm", "neon-dot", "neon")
 
 
 @pytest.fixture(scope="module", params=INSTRUCTION_SETS)

@@ -39,7 +39,9 @@ def test_every_instruction_set_here_has_the_bits_of_the_definitions_at_every_wid
 
 
 @needs_emulator
-@pytest.mark.parametrize(("processor", "instructions"), [("cortex-a72", "neon"), ("cortex-a76", "neon-dot")])
+@pytest.mark.parametrize(
+    ("processor", "instructions"), [("cortex-a72", "neon"), ("cortex-a76", "neon-dot"), ("max", "neon-i8mm")]
+)
 def test_kernels_for_arm_have_the_bits_of_the_definitions(processor: str, instructions: str, cases: Path) -> None:
     assert ARM_ROOT is not None
     root = Path(ARM_ROOT)
