@@ -68,7 +68,9 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     if report.refusal is None:
         lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
     else:
-        lines.append(f"A source of drafts that named token ids outside the vocabulary was stopped: {report.refusal}")
+        lines.append(
+            f"A source of drafts that names token ids outside the vocabulary, on purpose, was stopped: {report.refusal}"
+        )
     return lines
 
 

@@ -48,7 +48,7 @@ class ChatWording:
         text = "".join(each.text for each in said if each.call < 0)
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         if calls is not None and calls.num_calls:
-            message |= {"content": text or None, "tool_calls": _whole_calls(said)}
+            message |= {"content": text or None, "tool_calls": [_without_index(call) for call in _calls(said)]}
         return {"index": index, "message": message, "logprobs": chat_logprobs(result, tokenizer)}
 
     def piece(
@@ -60,18 +60,22 @@ class ChatWording:
         delta: Json = {"role": "assistant"} if is_first else {}
         if is_first or text:
             delta["content"] = text
-        parts = [each.fields for each in said if each.call >= 0]
+        parts = _calls(said)
         if parts:
             delta["tool_calls"] = parts
         return {"index": index, "delta": delta, "logprobs": chat_logprobs(chunk, tokenizer)}
 
 
-def _whole_calls(said: list[Said]) -> list[Json]:
-    """Calls put together from their parts."""
+def _calls(said: list[Said]) -> list[Json]:
+    """Calls, each once, with all that is said of it here."""
     calls: list[Json] = []
     for each in said:
-        if each.name is not None:
-            calls.append({name: value for name, value in each.fields.items() if name != "index"})
-        elif each.call >= 0:
+        if each.call >= 0 and calls and calls[-1]["index"] == each.call:
             calls[-1]["function"]["arguments"] += each.text  # type: ignore[index]
+        elif each.call >= 0:
+            calls.append(each.fields)
     return calls
+
+
+def _without_index(call: Json) -> Json:
+    return {name: value for name, value in call.items() if name != "index"}

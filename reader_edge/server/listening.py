@@ -1,6 +1,8 @@
 """Listening: from a host and a port to answered connections, until somebody says stop."""
 
 import asyncio
+import errno
+import os
 import socket
 
 import uvicorn
@@ -22,8 +24,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         place = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Nothing can listen at {host}:{port}: {reason}; choose another host or port.") from None
+        number = getattr(error, "errno", None) or 0
+        reason = os.strerror(number) if number in errno.errorcode else error  # else of names that lead nowhere
+        raise ConfigError(f"Nothing can listen at {host}:{port}: {reason}; choose another --host or --port.") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
         place.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_S * 1000)
     return place

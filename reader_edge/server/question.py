@@ -85,7 +85,11 @@ class Question:
             raise ApiError(400, f"'n' and prompts must ask for 1 to {settings.max_choices} answers together.", "n")
         max_tokens = wording.read_max_tokens(fields, settings.max_tokens)
         if not 1 <= max_tokens <= settings.max_tokens:
-            raise ApiError(400, f"An answer may have 1 to {settings.max_tokens} tokens here.", "max_tokens")
+            raise ApiError(
+                400,
+                f"{max_tokens} tokens are asked for: an answer may have 1 to {settings.max_tokens} here.",
+                "max_tokens",
+            )
         config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
         wanted = wording.read_form(fields)
         grammar = use.grammar(form, wanted.grammar)

@@ -76,6 +76,8 @@ class ArrayFormat:
                 file.write(_HEADER.pack(self.magic, FORMAT_VERSION, fingerprint, digest.digest(), len(table)))
         except OSError as error:
             raise self.error(f"'{path}' cannot be written: {error.strerror or error}.") from error
+        except ValueError as error:  # a path with a NUL
+            raise self.error(f"{str(path)!r} cannot be written: {error}.") from None
 
     def read(self, path: Path, fingerprint: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Array]:
         """The arrays of a file, whose meaning is not checked yet.

@@ -274,6 +274,8 @@ def test_calls_of_tools_are_kept(engine: Engine, tmp_path: Path) -> None:
 def test_places_where_nothing_can_be_are_told_in_one_sentence(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(SessionError, match="cannot be written"):
         engine.save_session(tmp_path / "no" / "folder")
+    with pytest.raises(SessionError, match="cannot be written: embedded null byte"):
+        engine.save_session(tmp_path / "a\0b")
     with pytest.raises(SessionError, match="is not a file of a session"):
         engine.load_session(tmp_path / "none")
     with pytest.raises(SessionError, match="is not a file of a session"):

@@ -80,7 +80,7 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
         "There is no field 'made_up': leave it out.",
         "'stream' has no place here: leave it out.",
         "There is no model 'gpt-4' here: ask for 'demo'.",
-        "An answer may have 1 to 100 tokens here.",
+        "101 tokens are asked for: an answer may have 1 to 100 here.",
     ]
 
 

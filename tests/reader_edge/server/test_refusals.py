@@ -39,8 +39,8 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"prompt": [10**12]}, "token id 1000000000000"),
         ({"prompt": "\ud800"}, "not valid Unicode"),
         ({"prompt": "word " * 20_000}, "shorten the prompt"),
-        ({"max_tokens": 501}, "1 to 500 tokens"),
-        ({"max_tokens": 0}, "1 to 500 tokens"),
+        ({"max_tokens": 501}, "may have 1 to 500 here"),
+        ({"max_tokens": 0}, "may have 1 to 500 here"),
         ({"max_tokens": "5"}, "whole number"),
         ({"max_tokens": True}, "whole number"),
         ({"temperature": "hot"}, "a number"),
@@ -92,7 +92,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
         ({"prediction": "x"}, "an object with the type 'content'"),
         ({"top_logprobs": 2}, "come with 'logprobs'"),
         ({"logprobs": True, "top_logprobs": 21}, "from 0 to 20"),
-        ({"max_completion_tokens": 501, "max_tokens": 5}, "1 to 500 tokens"),
+        ({"max_completion_tokens": 501, "max_tokens": 5}, "may have 1 to 500 here"),
     ],
 )
 def test_a_chat_that_cannot_be_is_refused(served: Served, fields: dict[str, object], words: str) -> None:

@@ -136,7 +136,7 @@ def test_a_fault_amid_a_stream_reaches_the_client(served: Served, monkeypatch: p
         ({"n": 2}, "'n' is not supported"),
         ({"top_logprobs": 3}, "'top_logprobs' is not supported"),
         ({"background": True}, "'background' is not supported"),
-        ({"max_output_tokens": 501}, "1 to 500 tokens"),
+        ({"max_output_tokens": 501}, "may have 1 to 500 here"),
         ({"temperature": -1}, "temperature is -1"),
         ({"messages": []}, "no field 'messages'"),
     ],

@@ -70,7 +70,9 @@ def test_streamed_calls_are_the_whole_ones_in_parts(served: Served, more: dict[s
     ]
     calls: list[dict[str, Any]] = []
     for piece in pieces:
-        for part in piece["delta"].get("tool_calls", []):
+        parts = piece["delta"].get("tool_calls", [])
+        assert len({part["index"] for part in parts}) == len(parts)  # as clients expect that look at the first alone
+        for part in parts:
             if "id" in part:
                 assert part["index"] == len(calls)
                 calls.append(part["function"])
