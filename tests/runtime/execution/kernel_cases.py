@@ -84,12 +84,19 @@ def cases() -> Iterator[Case]:
 
 
 def _product(name: str, num_inputs: int, build: Build, has_own_bits: bool = False) -> Case:
-    rows = np.random.default_rng(num_inputs).standard_normal((2, WIDEST, num_inputs), np.float32)
+    """Of two sequences, and of one, whose passes have odd numbers of rows too."""
+    rows = np.random.default_rng(num_inputs).standard_normal((3, WIDEST, num_inputs), np.float32)
     rows[0, 0] = 0
     rows[1, ::7] *= np.float32(1e-12)
     rows[1, 1::7, 0] *= np.float32(1e4)
-    sizes: dict[str, Sequence[int | str]] = {"rows": ("B", "N", num_inputs)}
-    return Case(name, sizes, build, {"rows": rows}, {"rows": _NODES}, [_NODES], has_own_bits=has_own_bits)
+    feed = {"two": rows[:2], "one": rows[2:]}
+    sizes: dict[str, Sequence[int | str]] = {key: (len(feed[key]), "N", num_inputs) for key in feed}
+
+    def build_both(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return [*build(editor, inputs[:1]), *build(editor, inputs[1:])]
+
+    growth = dict.fromkeys(feed, _NODES)
+    return Case(name, sizes, build_both, feed, growth, [_NODES, _NODES], has_own_bits=has_own_bits)
 
 
 def _int8(num_inputs: int, num_outputs: int, num_planes: int, rng: np.random.Generator) -> Build:
