@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.linear import MergedProduct
@@ -26,20 +25,17 @@ class SpreadFloatProducts:
         self._spreading = Spreading(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
-        matrix = self.store(product.weight, product.inputs, product.name)
-        return self.multiply_stored(product.rows, matrix, product.bias)
+        return self.multiply_stored(product)[0]
 
-    def store(self, weight: Float32Array, inputs: InputMoments, name: str) -> Int8Matrix:
-        spread = Spread.fit(weight, inputs)
-        values = self._editor.constant(np.ascontiguousarray(spread.weight(weight).T), f"{name}.float")
-        scales = self._editor.constant(np.ones(weight.shape[1], np.float32), f"{name}.scale")
-        return Int8Matrix(values, scales, *self._spreading.constants(spread, name))
-
-    def multiply_stored(self, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None) -> ir.Value:
-        editor, block = self._editor, matrix_shape(matrix.hadamard)[0]
-        stretched = editor.op("Mul", [rows, matrix.stretch])
-        blocks = editor.op("Reshape", [stretched, editor.int64s(0, 0, -1, block)])
+    def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, Int8Matrix]:
+        editor, weight, name = self._editor, product.weight, product.name
+        spread = Spread.fit(weight, product.inputs)
+        values = editor.constant(np.ascontiguousarray(spread.weight(weight).T), f"{name}.float")
+        scales = editor.constant(np.ones(weight.shape[1], np.float32), f"{name}.scale")
+        matrix = Int8Matrix(values, scales, *self._spreading.constants(spread, name))
+        stretched = editor.op("Mul", [product.rows, matrix.stretch])
+        blocks = editor.op("Reshape", [stretched, editor.int64s(0, 0, -1, matrix_shape(matrix.hadamard)[0])])
         sums = editor.op("MatMul", [blocks, matrix.hadamard])
-        spread = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
-        product = editor.op("MatMul", [spread, editor.transpose(matrix.values, 1, 0)])
-        return product if bias is None else editor.op("Add", [product, bias])
+        rows = editor.op("Reshape", [sums, editor.int64s(0, 0, matrix_shape(matrix.values)[1])])
+        output = editor.op("MatMul", [rows, editor.transpose(matrix.values, 1, 0)])
+        return output if product.bias is None else editor.op("Add", [output, product.bias]), matrix
