@@ -95,4 +95,4 @@ def serve(
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         click.echo(f"Serving '{name}' at http://{place.host}:{port}/v1 (Ctrl-C ends it).", err=True)
-        listen(make_app(engine, settings), socket)
+        listen(make_app(engine, settings), socket, engine)

@@ -4,18 +4,23 @@ import asyncio
 import errno
 import os
 import socket
+import time
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from reader_edge.server.connection import Connection
 from reader_edge.server.guard import MAX_HEADER_BYTES
+from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
 
 _MAX_CONNECTIONS = 1000
 _KEEP_ALIVE_S = 15
 _UNREAD_S = 60  # that a client may leave what it was sent unread before it counts as gone
-_STOPPING_S = 30  # that running answers get to their end
+_STOPPING_S = 30.0  # that running answers get to their end,
+_LEAVING_S = 5.0  # and then clients to read that theirs was given up
+_TICK_S = 0.1
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -32,19 +37,51 @@ def open_socket(host: str, port: int) -> socket.socket:
     return place
 
 
-def listen(app: ASGIApp, place: socket.socket) -> None:
-    """Answer until SIGINT or SIGTERM: then no new request is taken, and running answers get a while to their end."""
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        ws="none",
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
-        http=Connection,
-        limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_STOPPING_S,
-    )
-    asyncio.run(uvicorn.Server(config).serve([place]))
+def listen(app: ASGIApp, place: socket.socket, engine: AsyncEngine) -> None:
+    """Answer until SIGINT or SIGTERM: then no new request is taken, and running answers get a while to their end.
+
+    After it, or at a second signal, they are given up, which their clients are told.
+    """
+    asyncio.run(Server(app, engine).serve([place]))
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, whose own limit of a shutdown cancels answers amid a word: here the engine gives them up."""
+
+    def __init__(self, app: ASGIApp, engine: AsyncEngine) -> None:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
+            http=Connection,
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+        )
+        super().__init__(config)
+        self._engine = engine
+        self._is_hurried = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal; a second one gives up what runs."""
+        self._is_hurried = self.should_exit
+        super().handle_exit(sig, frame)
+        self.force_exit = False  # uvicorn would not wait for its own tasks
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.ensure_future(self._end())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end(self) -> None:
+        """Tell those whose answers take too long, then hang up on whoever is there still."""
+        end = time.monotonic() + _STOPPING_S
+        while not self._is_hurried and time.monotonic() < end:
+            await asyncio.sleep(_TICK_S)
+        await self._engine.close(cancels=True)
+        await asyncio.sleep(_LEAVING_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
