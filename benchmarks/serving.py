@@ -6,8 +6,10 @@
 
 Ours drafted, ours plain, ours with one answer at a time (drafted), and `llama_cpp.server` with the same weights where
 GGUF names them, whose Python must have llama-cpp-python[server]. Each cell is a fresh server, so that no answer was
-seen before; all clients ask as soon as they have their last answer, until the prompts are through. Contenders take
-turns round by round; figures are of all rounds together. Writes NAME.json, NAME.md and NAME.svg.
+seen before; all clients ask as soon as they have their last answer, until the prompts are through. One run that is not
+counted comes first: passes are measured then, and drafting compiled where that is due. Contenders take turns round by
+round; figures are of all rounds together. Ours tell in `/metrics` what their decoding steps took, prompts apart. Writes
+NAME.json, NAME.md and NAME.svg.
 """
 
 import argparse
@@ -36,11 +38,15 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: a contender, a number of clients, the seconds that all answers took and what each client saw."""
+    """One run: a contender, a number of clients, the seconds that all answers took and what each client saw.
+
+    decoding_s: of them, those of decoding steps; None of a server that does not tell.
+    """
 
     contender: str
     num_clients: int
     wall_s: float
+    decoding_s: float | None
     seen: list[Seen]
 
 
@@ -50,6 +56,7 @@ def main() -> None:
     bodies = list(_bodies(options.prompts, options.categories, options.requests, options.tokens))
     contenders = _contenders(options)
     cells: list[Cell] = []
+    _measure("drafted", contenders["drafted"], max(options.clients), bodies)
     for turn in range(options.rounds):
         for num_clients in options.clients:
             names = list(contenders)
@@ -115,8 +122,18 @@ def _contenders(options: argparse.Namespace) -> dict[str, list[str]]:
 
 def _measure(name: str, command: Sequence[str], num_clients: int, bodies: Sequence[dict[str, Any]]) -> Cell:
     with tempfile.TemporaryDirectory() as folder, ServerProcess(command, Path(folder) / "log") as server:
+        before = _decoding_s(server.url)
         wall_s, seen = asyncio.run(_ask_all(server.url, num_clients, bodies))
-    return Cell(name, num_clients, wall_s, seen)
+        after = _decoding_s(server.url)
+    decoding_s = None if before is None or after is None else after - before
+    return Cell(name, num_clients, wall_s, decoding_s, seen)
+
+
+def _decoding_s(url: str) -> float | None:
+    """Seconds of a server's decoding steps so far."""
+    lines = httpx.get(f"{url}/metrics", timeout=_TIMEOUT_S).text.splitlines()
+    parts = [line.rpartition(" ")[2] for line in lines if line.startswith("reader_edge_step_seconds_total{")]
+    return sum(map(float, parts)) if parts else None
 
 
 async def _ask_all(url: str, num_clients: int, bodies: Sequence[dict[str, Any]]) -> tuple[float, list[Seen]]:

@@ -13,7 +13,7 @@ from reader_edge_runtime.atomic_file import write_file
 Cells = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
 
 _HEADER = (
-    *("clients", "server", "tokens/s", "of plain", "of one at a time"),
+    *("clients", "server", "tokens/s", "of plain", "of one at a time", "decoding alone, of plain"),
     *("first piece p50 / p99, s", "between pieces p50 / p99, ms"),
 )
 
@@ -46,12 +46,24 @@ def _rows(cells: Cells) -> list[list[str]]:
             f"{rate / _rate(cells[other, num_clients]):.2f}" if (other, num_clients) in cells else "-"
             for other in ("plain", "one at a time")
         ]
+        ratios.append(_decoding_ratio(cells.get((contender, num_clients), ()), cells.get(("plain", num_clients), ())))
         seen = [each for cell in cells[contender, num_clients] for each in cell["seen"]]
         first = _percentiles([each["first_s"] for each in seen])
         gaps = _percentiles([gap * 1e3 for each in seen for gap in each["gaps"]])
         cell_texts = [f"{first[0]:.2f} / {first[1]:.2f}", f"{gaps[0]:.1f} / {gaps[1]:.1f}"]
         rows.append([str(num_clients), contender, f"{rate:.1f}", *ratios, *cell_texts])
     return rows
+
+
+def _decoding_ratio(cells: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
+    """Tokens a second of decoding steps, without prompts, beside others'."""
+    rates = []
+    for each in (cells, others):
+        if not each or any(cell["decoding_s"] is None for cell in each):
+            return "-"
+        num_tokens = sum(seen["num_tokens"] for cell in each for seen in cell["seen"])
+        rates.append(num_tokens / sum(cell["decoding_s"] for cell in each))
+    return f"{rates[0] / rates[1]:.2f}"
 
 
 def _rate(cells: Sequence[Mapping[str, Any]]) -> float:

@@ -36,6 +36,7 @@ def test_all_answers_of_all_servers_are_counted(
     for cell in record["cells"]:
         assert [seen["num_tokens"] for seen in cell["seen"]] == [7, 7, 7]
         assert all(0 < seen["first_s"] < cell["wall_s"] for seen in cell["seen"])
+        assert 0 < cell["decoding_s"] < cell["wall_s"]
     page = (tmp_path / "page.md").read_text()
     assert "--requests 3 --tokens 7" in page
     assert str(tmp_path) not in page
