@@ -19,6 +19,7 @@ from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_weights
+from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.sizes import fold_sizes
 from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
 
@@ -61,6 +62,8 @@ def write_graph(
     _add_top_logits(editor)
     if options.is_for_devices:
         _add_log_sum_exp(editor)
+    else:
+        model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
     ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
@@ -92,3 +95,7 @@ def _report(editor: GraphEditor, value: ir.Value, name: str, *sizes: int | str) 
 
 def _logits(editor: GraphEditor) -> ir.Value:
     return next(value for value in editor.graph.outputs if value.name == "logits")
+
+
+def _value(graph: ir.Graph, name: str) -> ir.Value:
+    return next(value for node in graph for value in node.outputs if value.name == name)

@@ -18,7 +18,7 @@ from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sensitivity import measure_sensitivity
-from reader_edge_export.sources.module import vocab_size_of
+from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
@@ -135,6 +135,7 @@ class PackageExport:
             checks={},
             files={path.name: file_entry(path) for path in sorted(self._folder.iterdir())},
             kept_types=kept.num_kept,
+            hidden_size=None if self._options.is_for_devices else hidden_size_of(model),
         )
 
     def _check(self, target: HostTarget, model: PreTrainedModel, text: Tokenizer) -> dict[str, float]:

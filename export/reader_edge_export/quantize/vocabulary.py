@@ -24,6 +24,8 @@ Float32Array = npt.NDArray[np.float32]
 
 Stored = StoredBlocks | Int8Matrix | BlockMatrix
 
+HIDDEN_STATES = "hidden_states"  # what the logit head reads; an output of packages for the CPU
+
 _LOOKUP_BLOCK = 64  # numbers of an embedding with a scale of their own: 6 % more bytes than one for the whole row
 
 
@@ -123,7 +125,7 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
     """hidden (B, N, E) -> (B, R, E)."""
     indices = editor.op("Unsqueeze", [marker.rows, editor.int64s(2)], dtype=ir.DataType.INT64)
     hidden = editor.op("GatherND", [marker.hidden, indices], {"batch_dims": 1})
-    hidden.shape = ir.Shape(["B", "R", matrix_shape(marker.weight)[1]])
+    hidden.name, hidden.shape = HIDDEN_STATES, ir.Shape(["B", "R", matrix_shape(marker.weight)[1]])
     return hidden
 
 

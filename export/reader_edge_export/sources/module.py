@@ -49,10 +49,20 @@ def load_folder(folder: Path) -> PreTrainedModel:
 
 def vocab_size_of(model: PreTrainedModel) -> int:
     """Rows of the logit head."""
+    return int(_logit_head(model).shape[0])
+
+
+def hidden_size_of(model: PreTrainedModel) -> int:
+    """Columns of the logit head."""
+    return int(_logit_head(model).shape[1])
+
+
+def _logit_head(model: PreTrainedModel) -> torch.Tensor:
     head = model.get_output_embeddings()
     if head is None:
         raise ExportError(f"The model type {model.config.model_type!r} has no logit head here.")
-    return int(head.weight.shape[0])
+    weight: torch.Tensor = head.weight
+    return weight
 
 
 def chain_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:

@@ -22,10 +22,10 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
     """Inputs of a pass over a cache, by the graph's names, after making room for the rows that it writes.
 
     Shorter trees, and passes of fewer than min_rows nodes, are padded with nodes that nobody looks at. Raises
-    ProviderError where a pass asks for hidden states: no graph of format version 1 reports them.
+    ProviderError where a pass asks for hidden states that the graph does not report.
     """
-    if wanted.wants_hidden_states:
-        raise ProviderError("This package's graph reports no hidden states: draft with sources that need none.")
+    if wanted.wants_hidden_states and manifest.hidden_size is None:
+        raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
     num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
     lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
     cache.reserve(cache.num_slots, max(lengths) + num_nodes)

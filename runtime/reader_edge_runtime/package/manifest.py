@@ -12,6 +12,7 @@ Graph contract of format version 1
         (only with a sliding_window)
     write_pos      int64 (B,)
     logit_rows     int64 (B, R)             log_sum_exp            float32 (B, R), only in packages for devices
+                                            hidden_states          float32 (B, R, E), only with a hidden_size
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
 
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
@@ -78,7 +79,8 @@ class Manifest:
     top_k: successors the graph reports per logit row. max_context: tokens of prompt and answer together.
     sliding_window: tokens a windowed layer sees, its own included; None without such layers.
     precision: one of PRECISIONS; with "keep" weights are as in a GGUF file, and kept_types counts the matrices of each
-    of its types, else {}. attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
+    of its types, else {}. hidden_size: E, what the logit head reads of a row; None where the graph does not report it.
+    attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
     eos_token_ids: tokens that end an answer. bos_token_id: for chat templates; None without.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.
@@ -105,6 +107,7 @@ class Manifest:
     checks: Mapping[str, float]
     files: Mapping[str, FileEntry]
     kept_types: Mapping[str, int] = field(default_factory=dict)
+    hidden_size: int | None = None
 
     @property
     def kv_row_size(self) -> int:
@@ -195,6 +198,7 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "checks": _mapping(_is_figure),
     "files": _mapping(lambda entry: isinstance(entry, dict)),
     "kept_types": _mapping(_size(1 << 16)),
+    "hidden_size": lambda value: value is None or _size(1 << 20)(value),
 }
 
 

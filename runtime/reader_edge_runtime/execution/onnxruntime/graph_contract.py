@@ -29,8 +29,11 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
         "top_ids": ("int64", (num_trees, num_rows, manifest.top_k)),
         "top_logits": ("float32", (num_trees, num_rows, manifest.top_k)),
     }
-    is_for_device = COMMIT_NAME in manifest.files
-    return tensors | {"log_sum_exp": ("float32", (num_trees, num_rows))} if is_for_device else tensors
+    if COMMIT_NAME in manifest.files:
+        tensors["log_sum_exp"] = "float32", (num_trees, num_rows)
+    if manifest.hidden_size is not None:
+        tensors["hidden_states"] = "float32", (num_trees, num_rows, manifest.hidden_size)
+    return tensors
 
 
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
@@ -47,9 +50,9 @@ def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
             raise ProviderError(
                 f"The graph's {name} is a {types[name]}, the manifest says {manifest.kv_dtype}: export again."
             )
-    for name in ("logits", "top_ids", "top_logits"):
-        _, (_, _, size) = promised[name]
-        _check_shape(name, outputs[name], 3, {2: size})
+    for name, (_, shape) in promised.items():
+        if len(shape) == 3:
+            _check_shape(name, outputs[name], 3, {2: shape[2]})
 
 
 def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:

@@ -34,10 +34,10 @@ class PassTensors:
     """What passes read and write beside KV cache and masks, in the same places of memory from step to step.
 
     inputs: int64, by name. logits: float32 (B, R, V), memory that others may share.
-    top_ids, top_logits: int64 and float32 (B, R, K).
+    top_ids, top_logits: int64 and float32 (B, R, K). hidden_states: float32 (B, R, E), None where none are reported.
     """
 
-    def __init__(self, sizes: Sizes, logits: Float32Array, top_k: int) -> None:
+    def __init__(self, sizes: Sizes, logits: Float32Array, top_k: int, hidden_size: int | None) -> None:
         num_trees, num_nodes, num_rows = sizes
         self.inputs = {
             "input_ids": np.zeros((num_trees, num_nodes), np.int64),
@@ -49,6 +49,9 @@ class PassTensors:
         self.top_ids = np.zeros((num_trees, num_rows, top_k), np.int64)
         self.top_logits = np.zeros((num_trees, num_rows, top_k), np.float32)
         outputs = {"logits": logits, "top_ids": self.top_ids, "top_logits": self.top_logits}
+        self.hidden_states: Float32Array | None = None
+        if hidden_size is not None:
+            outputs["hidden_states"] = self.hidden_states = np.zeros((num_trees, num_rows, hidden_size), np.float32)
         self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
         self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in outputs.items()}
 
@@ -136,7 +139,8 @@ class HostTarget:
         self._forget_embeddings(inputs["input_ids"].size)
         wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp  # which no graph for the CPU computes
         logits = tensors.logits if wants_logits else None
-        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), logits)
+        hidden_states = tensors.hidden_states if wanted.wants_hidden_states else None
+        return ForwardResult(tensors.top_ids.copy(), tensors.top_logits.copy(), logits, None, hidden_states)
 
     def release_memory(self) -> None:
         """Let go of what passes so far needed, at the end of the next one."""
@@ -181,5 +185,5 @@ class HostTarget:
             elif len(self._tensors) == _MAX_KEPT:
                 self._tensors.clear()
             logits = self._logits[:num_values].reshape(num_trees, num_rows, self.manifest.vocab_size)
-            self._tensors[sizes] = PassTensors(sizes, logits, self.manifest.top_k)
+            self._tensors[sizes] = PassTensors(sizes, logits, self.manifest.top_k, self.manifest.hidden_size)
         return self._tensors[sizes]
