@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge.bench.pass_curve import best_width
 from reader_edge.bench.recording import RecordedRequest
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
@@ -51,15 +51,9 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
 
     def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
         tree = request.draft(widths[-1], min(MAX_DEPTH, max(1, num_left)))
-        return tree.best(_best_width(tree.values, times))
+        return tree.best(best_width(tree.values, times))
 
     simulator = Simulator(partial(ReplayedRequest, core), draft)
     for request in requests:
         simulator.decode(request)
     return simulator.stats
-
-
-def _best_width(values: Sequence[float], times: npt.NDArray[np.float64]) -> int:
-    """Nodes of a tree that a pass pays best for: each adds its value to the tokens expected of it."""
-    expected = np.cumsum(np.sort(values)[::-1])
-    return int(np.argmax(expected / times[: len(values)])) + 1

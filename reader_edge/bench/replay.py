@@ -32,7 +32,7 @@ def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) 
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), tokenizer.vocab_size)
     recordings = [read_recording(path, tokenizer) for path in plan.files]
     if plan.is_logits_used:
-        _check_successors(plan.files, recordings)
+        check_successors(plan.files, recordings)
     files = []
     for which, (path, requests) in enumerate(zip(plan.files, recordings, strict=True)):
         parameters = first_parameters(plan.priors, recordings, which)
@@ -70,7 +70,8 @@ def _config(plan: ReplayPlan, num_nodes: int) -> DraftConfig:
     )
 
 
-def _check_successors(files: Sequence[Path], recordings: Sequence[Sequence[RecordedRequest]]) -> None:
+def check_successors(files: Sequence[Path], recordings: Sequence[Sequence[RecordedRequest]]) -> None:
+    """Raise ConfigError unless all these recordings say what their model thought likely."""
     for path, requests in zip(files, recordings, strict=True):
         if any(turn.successors is None for request in requests for turn in request.turns):
             raise ConfigError(

@@ -8,6 +8,7 @@ import click
 import reader_edge
 from reader_edge.commands import options
 from reader_edge.commands.bench_decode import decode
+from reader_edge.commands.bench_frontier import frontier
 from reader_edge.commands.bench_record import record
 from reader_edge.commands.bench_replay import replay_command
 
@@ -18,6 +19,7 @@ def bench() -> None:
 
 
 bench.add_command(decode)
+bench.add_command(frontier)
 bench.add_command(record)
 bench.add_command(replay_command)
 

@@ -5,18 +5,8 @@ import json
 import click
 
 import reader_edge
-from reader_edge.bench.replay_plan import ReplayPlan, datastore_path
+from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.commands import options
-
-
-def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    names = tuple(value.split(","))
-    unknown = [name for name in names if name not in ("context", "history", "logits") and not datastore_path(name)]
-    if unknown or "context" not in names:
-        raise click.BadParameter(
-            f"{value!r} must be context, and behind it what is wanted of history,logits,datastore=FILE."
-        )
-    return names
 
 
 @click.command("replay")
@@ -30,13 +20,7 @@ def _source_names(ctx: click.Context, parameter: click.Parameter, value: str) ->
 @click.option(
     "--nodes", callback=options.node_budgets, help="Drafted nodes a step, without --model.  [default: 8,16,64]"
 )
-@click.option(
-    "--sources",
-    default="context,history",
-    show_default=True,
-    callback=_source_names,
-    help="context, and behind it, with commas: history, logits (of `bench record`), datastore=FILE (up to 4).",
-)
+@options.replay_sources("context,history")
 @click.option(
     "--priors",
     type=click.Choice(["shipped", "others", "none"]),

@@ -16,7 +16,7 @@ from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 3
 
-_MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have
 _MAX_SECONDS = 3600.0
 
@@ -61,14 +61,15 @@ def cost_path(target: Target, threads: int, batch_size: int) -> Path:
 def _read(path: Path, batch_size: int) -> VerifyCost | None:
     """The cost in a file; None where it is absent or not what this version writes."""
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES:
             return None
-        return _parse(json.loads(path.read_bytes()), batch_size)
+        return parse_cost(json.loads(path.read_bytes()), batch_size)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
-def _parse(fields: dict[str, object], batch_size: int) -> VerifyCost:
+def parse_cost(fields: dict[str, object], batch_size: int) -> VerifyCost:
+    """A cost from the fields of a JSON object. Raises ValueError, TypeError, KeyError or OverflowError for others."""
     pasts, widths = _ascending(fields["pasts"], _MAX_PAST), _ascending(fields["widths"], MAX_WIDTH)
     seconds = np.array(fields["seconds"], np.float64)
     if seconds.shape != (len(pasts), len(widths)) or not ((seconds > 0) & (seconds < _MAX_SECONDS)).all():

@@ -1,0 +1,101 @@
+"""`reader-edge bench frontier`: what drafts reach on recorded answers, and where the next gain lies."""
+
+import json
+import math
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.bench.replay_plan import ReplayPlan
+from reader_edge.commands import options
+
+_MOST_HEADS = 32
+
+
+def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(dict.fromkeys(float(part) for part in value.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 0.02,0.1.") from None
+    if len(shares) > _MOST_HEADS or not all(math.isfinite(share) and 0 <= share <= 100 for share in shares):
+        raise click.BadParameter(f"{value!r} must hold numbers from 0 to 100, {_MOST_HEADS} at most.")
+    return shares
+
+
+@click.command("frontier")
+@click.argument("file", type=options.FILE)
+@click.argument("model", required=False)
+@click.option(
+    "--cost",
+    "cost_file",
+    type=options.FILE,
+    help="Pass times to judge by, as `bench cost --json` printed them. Default: this machine's, measured once.",
+)
+@click.option(
+    "--nodes",
+    default="1,2,3,5,7,11,15,23,31,47,63",
+    show_default=True,
+    callback=options.node_budgets,
+    help="Drafted nodes a step.",
+)
+@options.replay_sources("context,history,logits")
+@click.option(
+    "--head",
+    "head_shares",
+    default="0.01,0.02,0.05,0.1,0.2",
+    show_default=True,
+    callback=_shares,
+    help="What heads take, as parts of a one-node pass.",
+)
+@click.option(
+    "-t",
+    "--temperature",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    help="What the answers were recorded at.",
+)
+@options.engine
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
+)
+@options.as_json
+@options.grouped(config="EngineConfig")
+def frontier(
+    file: Path,
+    model: str | None,
+    cost_file: Path | None,
+    nodes: tuple[int, ...],
+    sources: tuple[str, ...],
+    head_shares: tuple[float, ...],
+    temperature: float,
+    config: "reader_edge.EngineConfig",
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Tell what drafts reach on recorded answers, what better ones would, and where the next gain lies.
+
+    FILE is a recording of `bench record`; one drafter answers it from the first request to the last. Tokens a second
+    are modelled from counted steps and the measured passes of MODEL, which is what `run` takes.
+    """
+    from reader_edge.bench.frontier_report import draw_frontier, frontier_fields, print_frontier
+    from reader_edge.bench.judge import open_judge
+    from reader_edge.bench.plot import check_plot
+    from reader_edge.model_source import find_package
+    from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.assembly import open_package
+
+    check_plot(plot)
+    plan = ReplayPlan((file,), None, sources, "shipped")
+    package = open_package(find_package(model))
+    with count_progress("Measuring passes") as on_progress:
+        judge = open_judge(plan, package, config, cost_file, temperature, on_progress)
+    with count_progress("Replays") as on_progress:
+        found = judge.frontier(nodes, head_shares, on_progress)
+    if as_json:
+        click.echo(json.dumps(frontier_fields(found)))
+    else:
+        print_frontier(found)
+    if plot is not None:
+        draw_frontier(found, plot)
