@@ -1,0 +1,129 @@
+"""Tokens a pass by what is drafted from, and by how it is put together: ours, and RASD's rule with the same evidence.
+
+    python -m benchmarks.fusion_report RECORDING PACKAGE [--nodes 4,8,16,64]
+
+RECORDING: answers with their successors (`reader-edge bench record`) of PACKAGE's model. Every request meets drafters
+that know nothing but what ships with them. RASD's settings are tried on these very answers, and those that reach most
+over all are told: more than anybody could know before.
+"""
+
+import argparse
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.fusion import FusedRequest, Rule
+from benchmarks.tables import table
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
+from reader_edge.bench.replay import check_successors
+from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
+from reader_edge.bench.simulator import SimulatedRequest, Simulator
+from reader_edge_runtime import DraftConfig
+from reader_edge_runtime.assembly import open_package
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+RULES = [Rule(*each) for each in itertools.product((0.0, 0.01, 0.1), (0.25, 0.5, 0.75))]
+MODEL_ALONE = Rule(2.0, 1.0)  # nothing retrieved is as likely
+
+Lengths = dict[str, float]  # tokens a pass by category, and of all
+
+
+class Request(SimulatedRequest, Protocol):
+    """A request that drafts."""
+
+    def draft(self, max_nodes: int, /) -> DraftTree:
+        """A tree of so many nodes, the root included."""
+
+
+Begin = Callable[[RecordedTurn], Request]
+
+
+class Drafters:
+    """Ways to draft for a request from nothing but what ships. table: of the package, None where it has none."""
+
+    def __init__(self, table: SuccessorTable | None, max_nodes: int) -> None:
+        self._table = table
+        self._max_nodes = max_nodes
+
+    def retrieval(self, turn: RecordedTurn) -> ReplayedRequest:
+        """From the request's own text."""
+        return ReplayedRequest(self._core(is_logits_used=False), turn)
+
+    def with_table(self, turn: RecordedTurn) -> ReplayedRequest:
+        """And from the package's table, which learns nothing."""
+        core = self._core(is_logits_used=False)
+        core.successors = SuccessorStore(1, self._table)
+        return ReplayedRequest(core, turn)
+
+    def mixture(self, turn: RecordedTurn) -> ReplayedRequest:
+        """And from what the target says of each token: all there is."""
+        return ReplayedRequest(self._core(is_logits_used=True), turn)
+
+    def fused(self, rule: Rule, turn: RecordedTurn) -> FusedRequest:
+        """From the same as the mixture, by RASD's rule."""
+        return FusedRequest(self._core(is_logits_used=False), self._core(is_logits_used=True), rule, turn)
+
+    def _core(self, is_logits_used: bool) -> DraftingCore:
+        config = DraftConfig(
+            max_nodes=self._max_nodes + 1, max_depth=MAX_DEPTH, is_history_used=False, is_logits_used=is_logits_used
+        )
+        return DraftingCore(config, table=self._table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--nodes", default="4,8,16,64")
+    arguments = parser.parse_args()
+    package = open_package(arguments.package)
+    tokenizer = Tokenizer.open(package)
+    requests = read_recording(arguments.recording, tokenizer)
+    check_successors([arguments.recording], [requests])
+    budgets = [int(each) for each in arguments.nodes.split(",")]
+    drafters = Drafters(SuccessorTable.of_package(package, tokenizer.fingerprint()), max(budgets))
+    print("\n".join(report(requests, drafters, budgets)))
+
+
+def report(requests: Sequence[RecordedRequest], drafters: Drafters, budgets: Sequence[int]) -> list[str]:
+    """A table by category, and the settings of RASD's rule that it tells."""
+    begins: dict[str, Begin] = {
+        "retrieval": drafters.retrieval,
+        "+ table": drafters.with_table,
+        "recorded successors alone": partial(drafters.fused, MODEL_ALONE),
+        "our mixture": drafters.mixture,
+    }
+    ways = {name: [lengths(requests, begin, n) for n in budgets] for name, begin in begins.items()}
+    best = [best_rule(requests, drafters, n) for n in budgets]
+    ways["RASD's rule, same evidence"] = [found for _, found in best]
+    rows = [
+        [category, *(" / ".join(f"{each[category]:.2f}" for each in by_budget) for by_budget in ways.values())]
+        for category in ways["retrieval"][0]
+    ]
+    settings = ", ".join(f"{rule.threshold:g} and {rule.share:g}" for rule, _ in best)
+    return [*table(["tokens a pass", *ways], rows), "", f"RASD's threshold and the draft model's share: {settings}."]
+
+
+def best_rule(requests: Sequence[RecordedRequest], drafters: Drafters, num_nodes: int) -> tuple[Rule, Lengths]:
+    """The settings that reach most over all, and what they reach."""
+    tried = [(rule, lengths(requests, partial(drafters.fused, rule), num_nodes)) for rule in RULES]
+    return max(tried, key=lambda each: each[1]["all"])
+
+
+def lengths(requests: Sequence[RecordedRequest], begin: Begin, num_nodes: int) -> Lengths:
+    """Of a way to draft, with so many drafted nodes."""
+    simulator = Simulator(begin, lambda request, num_left: request.draft(num_nodes + 1))
+    for request in requests:
+        simulator.decode(request)
+    by_task = {task: stats.acceptance_length for task, stats in sorted(simulator.stats_by_task.items())}
+    return {**by_task, "all": simulator.stats.acceptance_length}
+
+
+if __name__ == "__main__":
+    main()
