@@ -143,6 +143,10 @@ class Cache(ABC):
         self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
 
+    def copy(self, slot: int, other: int, length: int) -> None:
+        """Have the first rows of a slot as all of another, which keeps none of its own."""
+        self.write_slot(other, self.read_slot(slot, length))
+
     def write_slot(self, slot: int, rows: KvRows) -> None:
         """Have these rows, as `read_slot` gave them, as all of a slot that has room for them."""
         self._write_rows(slot, rows)

@@ -48,10 +48,11 @@ class Roster:
 
         Raises ConfigError where memory is short; then nobody's slot has changed.
         """
-        self._slots.bring_forward(request.token_ids)
+        running = [each.token_ids for each in self.running]
+        self._slots.bring_forward(request.token_ids, running)
         self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
-        request.stats.num_reused_tokens = self._slots.acquire(request.token_ids)
+        request.stats.num_reused_tokens = self._slots.acquire(request.token_ids, running)
 
     def promote(self) -> None:
         """Let the prefilling request decode."""

@@ -1,6 +1,10 @@
 """Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
 
+from collections.abc import Sequence
+
 from reader_edge_runtime.target import Cache
+
+Texts = Sequence[Sequence[int]]
 
 
 class Slots:
@@ -25,29 +29,39 @@ class Slots:
         """Committed rows of each slot."""
         return self._cache.lengths
 
-    def bring_forward(self, token_ids: list[int]) -> None:
-        """Bring the idle slot that holds most of a text to where the next sequence begins."""
+    def bring_forward(self, token_ids: list[int], running: Texts) -> None:
+        """Bring the idle slot that holds most of a text to where the next sequence begins.
+
+        Where a running sequence (see `acquire`) holds as much, that is the slot whose loss matters least.
+        """
         self._fit()
         idle, slot = self._idle_token_ids, self.num_running
         if slot == self._cache.num_slots:
             return
-        shared = [self._num_shared(other, token_ids) for other in range(slot, self._cache.num_slots)]
-        best = slot + max(range(len(shared)), key=lambda i: (shared[i], -len(idle[slot + i])))
+        _, num_copied = self._most_shared(running, token_ids)
+        shared = [self._num_shared(other, idle[other], token_ids) for other in range(slot, self._cache.num_slots)]
+        useful = [num if num > num_copied else 0 for num in shared]
+        best = slot + max(range(len(useful)), key=lambda i: (useful[i], -len(idle[slot + i])))
         self.is_torn = True
         self._cache.swap(slot, best)
         idle[slot], idle[best] = idle[best], idle[slot]
         self.is_torn = False
 
-    def acquire(self, token_ids: list[int]) -> int:
+    def acquire(self, token_ids: list[int], running: Texts) -> int:
         """Give slot `num_running`, which is there, to a new sequence; returns how many of its first tokens it holds.
 
+        running: the tokens of the sequences in the first slots, whose rows are copied where they hold more of the text.
         The last token is never reused: its logits are what decoding starts from.
         """
         self.is_torn = True
         self._fit()
         slot = self.num_running
-        num_reused = self._num_shared(slot, token_ids)
+        num_reused = self._num_shared(slot, self._idle_token_ids[slot], token_ids)
+        source, num_copied = self._most_shared(running, token_ids)
         self._idle_token_ids[slot] = []
+        if num_copied > num_reused:
+            self._cache.copy(source, slot, num_copied)
+            num_reused = num_copied
         self._cache.lengths[slot] = num_reused
         self.num_running += 1
         self.is_torn = False
@@ -102,8 +116,12 @@ class Slots:
         while len(self._idle_token_ids) < self._cache.num_slots:
             self._idle_token_ids.append([])
 
-    def _num_shared(self, slot: int, token_ids: list[int]) -> int:
-        """How many of a text's first tokens, without its last, an idle slot holds."""
-        kept = self._idle_token_ids[slot]
+    def _most_shared(self, texts: Texts, token_ids: list[int]) -> tuple[int, int]:
+        """The slot of the sequence, of those in the first slots, that holds most of a text, and how much of it."""
+        shared = [self._num_shared(slot, text, token_ids) for slot, text in enumerate(texts)]
+        return max(enumerate(shared), key=lambda found: found[1], default=(0, 0))
+
+    def _num_shared(self, slot: int, kept: Sequence[int], token_ids: list[int]) -> int:
+        """How many of a text's first tokens, without its last, a slot holds that has the rows of other ones."""
         limit = min(len(kept), self._cache.lengths[slot], len(token_ids) - 1)
         return next((i for i in range(limit) if kept[i] != token_ids[i]), limit)

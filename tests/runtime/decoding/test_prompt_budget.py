@@ -65,7 +65,7 @@ def test_arrivals_and_cancels_amid_prompts_change_no_token(
 
 def test_a_long_prompt_costs_running_answers_no_step() -> None:
     decoder = bounded_decoder()
-    running = [decoder.submit([1, 2], GenerationConfig(max_tokens=200)) for _ in range(2)]
+    running = [decoder.submit([2, 1], GenerationConfig(max_tokens=200)) for _ in range(2)]
     decoder.step()
     late = decoder.submit(LONG, GenerationConfig(max_tokens=5))
     num_steps = 0
@@ -81,7 +81,7 @@ def test_a_long_prompt_costs_running_answers_no_step() -> None:
 
 def test_prompts_are_scored_first_come_first_served_and_short_ones_share_a_step() -> None:
     decoder = bounded_decoder(budget=9)
-    requests = [decoder.submit([1] * length, GenerationConfig(max_tokens=50)) for length in (3, 4, 5, 6)]
+    requests = [decoder.submit([length - 1] * length, GenerationConfig(max_tokens=50)) for length in (3, 4, 5, 6)]
     assert decoder.step() == requests[:3]  # 3 + 4 tokens leave some of the budget, 5 more use it up
     assert decoder.running == requests[:3]
     decoder.step()

@@ -32,6 +32,36 @@ def test_shared_prefix_is_reused_and_the_answer_is_the_same() -> None:
     assert request.output_token_ids == reference(manifest, second, config)
 
 
+def test_a_prefix_of_an_answer_that_still_runs_is_copied_and_both_answers_are_the_same() -> None:
+    manifest = make_manifest(16)
+    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
+    config = GenerationConfig(max_tokens=30)
+    texts = [list(range(16)) * 3, [*list(range(16)) * 2, 5, 5, 5], [7, 7, 7, 7]]
+    requests = [decoder.submit(texts[0], config)]
+    for _ in range(2):
+        decoder.step()
+    texts.append(requests[0].token_ids[:])  # prompt and answer so far, with the pending token
+    requests += [decoder.submit(text, config) for text in texts[1:]]
+    decoder.finish(*requests)
+    assert [request.stats.num_reused_tokens for request in requests] == [0, 32, 0, len(texts[3]) - 1]
+    for text, request in zip(texts, requests, strict=True):
+        assert request.output_token_ids == reference(manifest, text, config)
+
+
+def test_an_idle_prefix_that_a_running_answer_has_too_stays_for_others() -> None:
+    manifest = make_manifest(16)
+    decoder = make_decoder(manifest, RetrievalDrafter(DraftConfig()).wait())
+    config = GenerationConfig(max_tokens=30)
+    shared, other = [3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8]
+    decode(decoder, [shared, other, [9, 9]], [config] * 3)
+    first = decoder.submit([*shared, 1], config)
+    decoder.step()
+    second, third = decoder.submit([*shared, 2], config), decoder.submit([*other, 3], config)
+    decoder.finish(first, second, third)
+    reused = [request.stats.num_reused_tokens for request in (first, second, third)]
+    assert reused == [len(shared), len(shared), len(other)]
+
+
 def test_cancelled_sequence_leaves_the_others_and_its_prefix_right() -> None:
     manifest = make_manifest(6)
     decoder = make_decoder(manifest, RandomDrafter(6, 9, seed=1))
