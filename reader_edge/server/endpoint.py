@@ -62,6 +62,9 @@ class Endpoint(ABC):
     def _call_form(self) -> CallForm:
         return self._engine.engine.tokenizer.call_form
 
+    def _reader(self, question: Question) -> CallReader | None:
+        return CallReader(question.use, self._call_form) if question.use.tools else None
+
     async def answer_whole(self, fields: Fields) -> Json:
         """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
         question = Question.read(fields, self._reading, self._settings, self._call_form)
@@ -113,9 +116,6 @@ class ChoicesEndpoint(Endpoint):
     def _piece(self, number: int, chunk: GenerationChunk, is_first: bool, reader: CallReader | None) -> Json:
         piece = self._wording.piece(number, chunk, is_first, self._engine.engine.tokenizer, reader)
         return piece | {"finish_reason": _finish_reason(chunk.finish_reason, reader)}
-
-    def _reader(self, question: Question) -> CallReader | None:
-        return CallReader(question.use, self._call_form) if question.use.tools else None
 
     def _head(self, kind: str) -> Json:
         name = self._wording.id_prefix + secrets.token_hex(12)

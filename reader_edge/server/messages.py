@@ -46,7 +46,6 @@ def _message(value: object, place: str) -> Message:
 
 
 def _calls(value: object, place: str) -> list[dict[str, Any]]:
-    """Calls as templates want them: their arguments as an object, where they are one."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -60,11 +59,15 @@ def _call(value: object, place: str) -> dict[str, Any]:
     if not isinstance(name, str) or not isinstance(arguments, str):
         sentence = f"'{place}' must have the type 'function' and a 'function' with the texts 'name' and 'arguments'."
         raise ApiError(400, sentence, "messages")
+    return call_message(name, arguments, cast(dict[str, object], value).get("id"))
+
+
+def call_message(name: str, arguments: str, call_id: object) -> dict[str, Any]:
+    """A call as templates want it: its arguments as an object, where they are one."""
     try:
         said = json.loads(arguments)
     except (ValueError, RecursionError):
         said = None
-    call_id = cast(dict[str, object], value).get("id")
     head = {"id": call_id} if isinstance(call_id, str) else {}
     return head | {
         "type": "function",

@@ -127,9 +127,13 @@ class RequestBodies:
 
     def responses(self) -> Schema:
         message = object_of(role={"enum": _ROLES}, content=_content("input_text", "output_text"))
-        messages = {"type": "array", "items": message, "minItems": 1}
-        own = {
-            "input": {"anyOf": [TEXT, messages]},
+        call = object_of(type={"const": "function_call"}, name=TEXT, arguments=TEXT, call_id=TEXT)
+        output = object_of(type={"const": "function_call_output"}, call_id=TEXT, output=_content("input_text"))
+        tool = _FUNCTION | {"properties": _FUNCTION["properties"] | {"type": {"const": "function"}}}
+        tool |= {"required": ["type", "name"]}
+        own = _TOOLS | {
+            "tools": maybe("array", items=tool, maxItems=128),
+            "input": {"anyOf": [TEXT, {"type": "array", "items": {"anyOf": [message, call, output]}, "minItems": 1}]},
             "instructions": maybe("string"),
             "max_output_tokens": self._num_tokens,
             "text": maybe("object", properties={"format": _FORMAT}, additionalProperties=False),

@@ -1,22 +1,21 @@
-"""The wording of `/v1/responses`, of its part that is text: a message in, or several, a message out."""
+"""The wording of `/v1/responses`, of its part that is texts and calls of functions."""
 
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from typing import cast
 
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.fields import Fields
 from reader_edge.server.question import Json, Question
+from reader_edge.server.response_input import read_input
+from reader_edge.server.response_items import ResponseItems
 from reader_edge.server.structured_outputs import AnswerForm, read_response_form
 from reader_edge.server.tools import ToolUse
-from reader_edge_runtime import GenerationResult, Message
+from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_PARTS = ("input_text", "output_text")
 # What is not supported, with the values that ask for nothing.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "background": (False,),
@@ -29,11 +28,10 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "reasoning": ({},),
     "store": (False,),
     "stream_options": ({}, {"include_obfuscation": False}),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
+_UNSAID: Json = {"parameters": None, "strict": None}  # of a function
 # Fields of every response that nothing here changes.
 _WITHOUT_EFFECT: Json = {
     **dict.fromkeys(("max_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier")),
@@ -47,7 +45,7 @@ class ResponseWording:
     """How a response is asked for. Nothing is stored, so none can go on from another."""
 
     def read_tools(self, fields: Fields) -> ToolUse:
-        return ToolUse()  # which `read_prompts` refuses
+        return ToolUse.read(fields, is_flat=True)
 
     def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         for name, values in NEUTRAL.items():
@@ -55,12 +53,8 @@ class ResponseWording:
             if value is not None and value not in values:
                 raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")
         instructions = fields.get("instructions", str, "", "a text")
-        said = fields.take("input")
-        items = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        if not isinstance(items, list) or not items:
-            raise ApiError(400, "'input' must be a text or a list of messages.", "input")
         first: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-        return [first + [_message(each, f"input[{number}]") for number, each in enumerate(items)]]
+        return [Conversation(first + read_input(fields.take("input")), use.tools)]
 
     def read_form(self, fields: Fields) -> AnswerForm:
         return read_response_form(fields)
@@ -78,41 +72,35 @@ class ResponsesEndpoint(Endpoint):
     has_named_events = True
 
     def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
-        head, item = self._response(question), _item()
-        return head | _end(item, results[0].text, results[0].finish_reason, answers)
+        items, reason = ResponseItems(self._reader(question)), results[0].finish_reason
+        for _ in (*items.push(results[0].text, is_last=True), *items.end(_status(reason))):
+            pass
+        return self._response(question) | _end(items.output, reason, answers)
 
     async def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
         """What a stream tells, in OpenAI's order."""
         number = 0
 
-        def event(kind: str, **fields: object) -> Json:
+        def event(kind: str, fields: Json) -> Json:
             nonlocal number
             number += 1
             return {"type": f"response.{kind}", "sequence_number": number - 1, **fields}
 
-        head, item, texts, reason = self._response(question), _item(), [], ""
-        place: Json = {"output_index": 0}
-        part_place = place | {"item_id": item["id"], "content_index": 0}
+        head, items, reason = self._response(question), ResponseItems(self._reader(question)), ""
         async for _, chunk in answers.pieces():
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
-                    yield event(kind, response=head)
-                yield event("output_item.added", item=item, **place)
-                yield event("content_part.added", part=_part(""), **part_place)
-            if chunk.text:
-                texts.append(chunk.text)
-                yield event("output_text.delta", delta=chunk.text, logprobs=[], **part_place)
+                    yield event(kind, {"response": head})
+            for told in items.push(chunk.text, chunk.finish_reason is not None):
+                yield event(*told)
             reason = chunk.finish_reason or ""
-        text = "".join(texts)
-        end = _end(item, text, reason, answers)
-        yield event("output_text.done", text=text, logprobs=[], **part_place)
-        yield event("content_part.done", part=_part(text), **part_place)
-        yield event("output_item.done", item=cast(list[Json], end["output"])[0], **place)
-        yield event(cast(str, end["status"]), response=head | end)
+        for told in items.end(_status(reason)):
+            yield event(*told)
+        yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
 
     def _response(self, question: Question) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
-        sampling = question.configs[0].sampling
+        sampling, use = question.configs[0].sampling, question.use
         return {
             "id": f"resp_{secrets.token_hex(24)}",
             "object": "response",
@@ -126,13 +114,15 @@ class ResponsesEndpoint(Endpoint):
             "instructions": None,
             "max_output_tokens": question.configs[0].max_tokens,
             "metadata": {},
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": use.is_parallel,
             "previous_response_id": None,
             "store": False,
             "temperature": sampling.temperature,
             "text": {"format": dict(question.form.told)},
-            "tool_choice": "none",
-            "tools": [],
+            "tool_choice": use.choice,
+            "tools": [
+                {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools
+            ],
             "top_p": sampling.top_p,
             "truncation": "disabled",
             "usage": None,
@@ -140,16 +130,19 @@ class ResponsesEndpoint(Endpoint):
         }
 
 
-def _end(item: Json, text: str, reason: str, answers: Answers) -> Json:
+def _status(reason: str) -> str:
+    return "completed" if reason == "stop" else "incomplete"
+
+
+def _end(output: list[Json], reason: str, answers: Answers) -> Json:
     """What becomes of a response at its end."""
     is_whole = reason == "stop"
-    status = "completed" if is_whole else "incomplete"
     usage = answers.usage()
     return {
-        "status": status,
+        "status": _status(reason),
         "completed_at": int(time.time()) if is_whole else None,
         "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
-        "output": [item | {"status": status, "content": [_part(text)]}],
+        "output": output,
         "usage": {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
@@ -158,28 +151,3 @@ def _end(item: Json, text: str, reason: str, answers: Answers) -> Json:
             "total_tokens": usage["total_tokens"],
         },
     }
-
-
-def _item() -> Json:
-    name = f"msg_{secrets.token_hex(24)}"
-    return {"id": name, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
-
-
-def _part(text: str) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _message(value: object, place: str) -> Message:
-    fields = value if isinstance(value, dict) else {}
-    role, content = fields.get("role"), fields.get("content")
-    if fields.get("type", "message") != "message" or not isinstance(role, str) or role not in _ROLES:
-        sentence = f"'{place}' must be a message with a 'role' of {', '.join(_ROLES)}: others are not supported here."
-        raise ApiError(400, sentence, "input")
-    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(map(_is_text_part, parts)):
-        raise ApiError(400, f"'{place}.content' must be a text, or a list of parts of type 'input_text'.", "input")
-    return {"role": _ROLES[role], "content": "".join(part["text"] for part in parts)}
-
-
-def _is_text_part(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") in _PARTS and isinstance(part.get("text"), str)
