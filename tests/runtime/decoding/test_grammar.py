@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
@@ -64,6 +65,19 @@ def test_every_choice_can_be_said(engine: Engine) -> None:
     for text in CHOICES:
         grammar = Grammar("choice", json.dumps([text]))
         assert engine.generate("# tar", GenerationConfig(max_tokens=60, grammar=grammar)).text == text
+
+
+def test_a_draft_with_an_end_behind_the_grammar_s_last_token_leaves_the_answer_where_it_is(engine: Engine) -> None:
+    constraint = engine._grammars.constraint(Grammar("choice", '["an archive, no tape"]'))
+    first, second, third, *rest = constraint.forced
+    chain = [first, second, third, *rest, engine.package.manifest.eos_token_ids[0]]
+    constraint.advance(first)
+    tree = DraftTree(chain, list(range(-1, len(chain) - 1)), ["history"] * len(chain))
+    assert constraint.cut(tree, 64).token_ids == chain
+    constraint.advance(second)
+    assert not constraint.is_over
+    assert constraint.mask()[third]
+    constraint.close()
 
 
 def test_what_a_schema_forces_is_drafted_for_nothing(engine: Engine) -> None:

@@ -177,9 +177,11 @@ def cut(
     while node < len(token_ids) and parents[node] == node - 1 and node in numbers:
         end, node = numbers[node], node + 1
     path = kept.path(end)
-    if path and matcher.try_consume_tokens(path) == len(path):
-        kept.force(end, matcher.compute_ff_tokens()[:max_forced])
-        matcher.rollback(len(path))
+    if path:
+        num_consumed = matcher.try_consume_tokens(path)  # without an end token behind the grammar's last one
+        if num_consumed == len(path):
+            kept.force(end, matcher.compute_ff_tokens()[:max_forced])
+        matcher.rollback(num_consumed)
     return kept.token_ids, kept.parents, kept.origins
 
 
