@@ -4,9 +4,11 @@
 
 Each schema is answered once drafted and once plainly, every other one sampled at temperature 1, with log-probabilities;
 every tenth prompt also without a schema. --suite takes the schemas of a folder of JSON files instead: each file is a
-schema, or a list of objects with one, as in the JSON Schema Test Suite, which jsonschema's source distribution holds.
+schema, or a list of objects with one, as in the JSON Schema Test Suite, which jsonschema's source distribution holds
+(`pip download --no-binary jsonschema --no-deps jsonschema`, then its `json/tests/draft2020-12`). Schemas below a folder
+draft7 are of that draft; what refers to schemas elsewhere is left to be refused.
 Exit code 1 where an answer that was not cut by its length is not valid JSON of its schema, or a drafted answer or one
-of its log-probabilities is another than the plain one's.
+of its log-probabilities is another than the plain one's, and where a refusal is no single sentence.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from reader_edge_runtime.text.conversation import Prompt
 
 _FREE_EVERY = 10
 _MAX_SHOWN = 20
+_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 # Not of times: there jsonschema refuses the small z that RFC 3339 allows.
 _FORMATS = jsonschema.FormatChecker(("date", "email", "ipv4", "uuid"))
 
@@ -58,6 +61,8 @@ def read_suite(folder: Path) -> Iterator[Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         cases = content if isinstance(content, list) else [{"schema": content}]
         for schema in (case["schema"] for case in cases if isinstance(case, dict) and "schema" in case):
+            if "draft7" in path.parts and isinstance(schema, dict):
+                schema.setdefault("$schema", _DRAFT_7)
             text = json.dumps(schema)
             if text not in seen:
                 seen.add(text)
@@ -90,6 +95,8 @@ class GrammarProof:
         except ConfigError as error:
             self.counts["refused"] += 1
             self.counts[f"refused: {str(error)[:100]}"] += 1
+            if not str(error).endswith(".") or "\n" in str(error):
+                self.faults.append(f"Schema {number} ({text:.300}) is refused with {str(error)!r}.")
             return
         self.counts["valid" if reason == "stop" else "cut"] += 1
         if reason == "stop" and (problem := problem_of(answer, schema)):
@@ -113,7 +120,8 @@ class GrammarProof:
 def problem_of(answer: str, schema: Any) -> str | None:
     """What is wrong with an answer to a schema."""
     try:
-        validator = jsonschema.Draft202012Validator(schema, format_checker=_FORMATS)
+        kind = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+        validator = kind(schema, format_checker=_FORMATS)
         error = next(validator.iter_errors(json.loads(answer)), None)
     except Exception as failed:  # of the text, or of what jsonschema makes of a schema
         return f"{type(failed).__name__}: {failed}"

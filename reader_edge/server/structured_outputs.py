@@ -40,8 +40,12 @@ def read_response_form(fields: Fields) -> AnswerForm:
 def _only(forms: list[AnswerForm]) -> AnswerForm:
     asked = [form for form in forms if form.grammar is not None]
     if len(asked) > 1:
-        sentence = f"'{asked[0].param}' and '{asked[1].param}' cannot both say what the answer is: leave one out."
-        raise ApiError(400, sentence, asked[1].param)
+        first, second = asked[0].param, asked[1].param
+        if first == second:
+            sentence = f"'{first}' says more than once what the answer is: give it one of {', '.join(_KINDS)}."
+        else:
+            sentence = f"'{first}' and '{second}' cannot both say what the answer is: leave one out."
+        raise ApiError(400, sentence, second)
     return asked[0] if asked else AnswerForm()
 
 

@@ -98,6 +98,7 @@ def test_the_answer_is_that_of_the_engine_drafted_or_plain(served: Served, chat_
         ({"response_format": {"type": "json_schema"}}, "an object 'schema'"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "an object 'schema'"),
         ({"response_format": FORMAT, "guided_regex": "a"}, "cannot both say"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "'structured_outputs' says more than once"),
         ({"guided_regex": 5}, "'guided_regex' must hold a text"),
         ({"guided_choice": "abc"}, "a list of texts"),
         ({"guided_choice": ["a", 5]}, "a JSON list of texts"),
