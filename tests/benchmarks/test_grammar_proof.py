@@ -28,6 +28,8 @@ def test_an_answer_of_another_schema_is_found() -> None:
     assert problem_of('{"a": 3}', schema) is None
     for answer in ('{"a": 4}', "{}", '{"a": 3', '"a"'):
         assert problem_of(answer, schema)
+    dated = {"format": "date"}
+    assert [problem_of(f'"{text}"', dated) is None for text in ("0000-02-29", "2024-02-30", "20240229")] == [1, 0, 0]
 
 
 def test_a_suite_is_read_from_files_of_schemas_and_of_cases(tmp_path: Path) -> None:
@@ -35,4 +37,8 @@ def test_a_suite_is_read_from_files_of_schemas_and_of_cases(tmp_path: Path) -> N
     cases = [{"schema": {"type": "string"}}, {"schema": {"type": "null"}}, {"schema": True}]
     (tmp_path / "b.json").write_text(json.dumps(cases))
     assert list(read_suite(tmp_path)) == [{"type": "string"}, {"type": "null"}, True]
+    (tmp_path / "draft7").mkdir()
+    (tmp_path / "draft7" / "c.json").write_text(json.dumps([{"schema": {"items": [{"type": "null"}]}}]))
+    (old,) = read_suite(tmp_path / "draft7")
+    assert problem_of("[1]", old)
     assert random_schema(3) == random_schema(3)
