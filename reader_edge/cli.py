@@ -26,6 +26,7 @@ from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
 from reader_edge.commands.verify import verify
+from reader_edge.commands.warm import warm
 from reader_edge.terminal.control_characters import visible
 
 
@@ -51,7 +52,7 @@ def main(ctx: click.Context) -> None:
     warnings.showwarning = _tell_warning
 
 
-for command in (run, serve, batch, pull, list_models, rm, verify, info, export, datastore, forget, bench):
+for command in (run, serve, batch, pull, list_models, rm, verify, info, export, warm, datastore, forget, bench):
     main.add_command(command)
 
 

@@ -14,6 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
 
@@ -62,12 +63,12 @@ def bench_budgets(
     """
     fingerprint = engine.tokenizer.fingerprint()
     opened = open_datastores(datastores, fingerprint, engine.package.manifest.vocab_size)
-    table = SuccessorTable.of_package(engine.package, fingerprint)
-    sets = list(_source_sets(bool(datastores), table is not None))
+    table, own_answers = SuccessorTable.of_package(engine.package, fingerprint), OwnAnswers.of_package(engine.package)
+    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None))
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = _drafter(names, num_nodes, opened, table)
+        drafter = _drafter(names, num_nodes, opened, table, own_answers)
         requests = []
         for question in questions:
             if not is_warm:
@@ -101,26 +102,35 @@ def answer_at(
     return request
 
 
-def _source_sets(has_datastores: bool, has_table: bool) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def _source_sets(
+    has_datastores: bool, has_table: bool, has_own_answers: bool
+) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """What is drafted from, fresh and warm."""
-    said_by_target = [(), ("logits",), ("logits", "table")]
+    said_by_target = [(), ("logits",)]
+    said_by_target += [("logits", "table")] * has_table
+    said_by_target += [(*said_by_target[-1], "own answers")] * has_own_answers
     for is_warm, said, uses_datastores in itertools.product((False, True), said_by_target, (False, True)):
-        if uses_datastores <= has_datastores and ("table" in said) <= has_table:
+        if uses_datastores <= has_datastores:
             history, datastore = ("history",) * is_warm, ("datastore",) * uses_datastores
             yield is_warm, ("context", *history, *said, *datastore)
 
 
 def _drafter(
-    names: Sequence[str], num_nodes: int, datastores: Sequence[Datastore], table: SuccessorTable | None
+    names: Sequence[str],
+    num_nodes: int,
+    datastores: Sequence[Datastore],
+    table: SuccessorTable | None,
+    own_answers: OwnAnswers | None,
 ) -> RetrievalDrafter:
     config = DraftConfig(
         max_nodes=num_nodes + 1,
         max_depth=MAX_DEPTH,
-        is_history_used="history" in names,
+        is_history_used="history" in names or "own answers" in names,
         is_logits_used="logits" in names,
     )
     return RetrievalDrafter(
         config,
         datastores=datastores if "datastore" in names else (),
         table=table if "table" in names else None,
+        own_answers=own_answers if "own answers" in names else None,
     ).wait()

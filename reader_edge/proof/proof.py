@@ -29,6 +29,7 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.target import Target
@@ -62,7 +63,8 @@ def prove(
     """
     encoded = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
     table = SuccessorTable.of_package(engine.package, engine.tokenizer.fingerprint())
-    prover = _Prover(engine, encoded, table, max_tokens, on_progress)
+    own_answers = OwnAnswers.of_package(engine.package)
+    prover = _Prover(engine, encoded, table, own_answers, max_tokens, on_progress)
     runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
     provider = engine.decoder.target.provider
@@ -97,6 +99,7 @@ class _Prover:
     engine: Engine
     prompts: Sequence[tuple[int, ...]]
     table: SuccessorTable | None
+    own_answers: OwnAnswers | None
     max_tokens: int
     on_progress: Callable[[int, int], None]
     num_done: int = 0
@@ -146,7 +149,8 @@ class _Prover:
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
         datastores = [datastore] if "datastore" in sources else []
-        return RetrievalDrafter(config, hostile, datastores, table=self.table).wait()
+        known = (self.table, self.own_answers)
+        return RetrievalDrafter(config, hostile, datastores, None, *known).wait()
 
     def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""

@@ -12,6 +12,7 @@ from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.registry import open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
@@ -46,8 +47,8 @@ def assemble(
         file = None
         if history is not None:
             file = HistoryFile(Path(history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
-        table = SuccessorTable.of_package(package, fingerprint)
-        drafter = RetrievalDrafter(draft, datastores=opened, history_file=file, table=table)
+        table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
+        drafter = RetrievalDrafter(draft, datastores=opened, history_file=file, table=table, own_answers=own_answers)
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
 
 

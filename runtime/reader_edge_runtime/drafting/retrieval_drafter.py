@@ -15,6 +15,7 @@ from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
@@ -31,7 +32,8 @@ _MAX_UNLEARNED = 64
 class RetrievalDrafter:
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
-    table: the target's likely successors of single tokens, where its package has them.
+    table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
+    said before anybody asked, as a history that all others come behind.
 
     Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
     began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
@@ -44,6 +46,7 @@ class RetrievalDrafter:
         datastores: Sequence[Datastore] = (),
         history_file: HistoryFile | None = None,
         table: SuccessorTable | None = None,
+        own_answers: OwnAnswers | None = None,
     ) -> None:
         self.config = config
         self.sources = SourceSet(sources)
@@ -52,6 +55,7 @@ class RetrievalDrafter:
         self._datastores = tuple(datastores)
         self._history_file = history_file
         self._table = table
+        self._own_texts = {text.tobytes(): text for text in own_answers.texts} if own_answers is not None else {}
         self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
         self._loader = KernelLoader.shared()
@@ -84,10 +88,11 @@ class RetrievalDrafter:
         ]
 
     def forget(self) -> None:
-        """Also what came from a history file, which itself stays as it is."""
+        """Also what came from a history file, which itself stays as it is; the model's own answers are kept."""
         self._past_answers = []
         self.sources.restore({})
         self._core = None
+        self.core()  # now, so that the next request need not wait for the counting
 
     def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
         """Write all that was learned from past requests to a file. Raises DraftError."""
@@ -116,10 +121,11 @@ class RetrievalDrafter:
 
     def remember(self, token_ids: Sequence[int] | Int32Array) -> None:
         """Keep an answer, or that it was used, in the history file; one that cannot be written ends with a warning."""
-        if self._history_file is None:
+        text = np.array(token_ids, np.int32)
+        if self._history_file is None or text.tobytes() in self._own_texts:
             return
         try:
-            self._history_file.append(np.array(token_ids, np.int32))
+            self._history_file.append(text)
         except HistoryError as error:
             warnings.warn(f"{error} Answers are no longer added to it.", stacklevel=2)
             self._history_file = None
@@ -130,6 +136,8 @@ class RetrievalDrafter:
             return None
         if self._core is None:
             self._core = self._new_core()
+            for text in self._own_texts.values():
+                self._core.history.add(text)
         for answer in self._past_answers:
             self._core.history.add(answer)
         self._past_answers.clear()

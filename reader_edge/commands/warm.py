@@ -1,0 +1,62 @@
+"""`reader-edge warm`: answers of the model's own, for drafts before anybody has asked."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+import reader_edge
+from reader_edge.commands import options
+
+_MOST_AN_ANSWER = 192
+_BATCH = 16
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option(
+    "--prompts",
+    type=options.FILE,
+    help="Prompts of your own domain, answered before the bundled instructions: one a line, or a .jsonl file with a "
+    "text, chat messages or turns a line.",
+)
+@click.option(
+    "--tokens",
+    default=40_000,
+    show_default=True,
+    type=click.IntRange(1, 200_000),
+    help="Tokens that are kept at most.",
+)
+@options.engine
+@options.no_calibrate
+@options.grouped(engine_config="EngineConfig")
+def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "reader_edge.EngineConfig") -> None:
+    """Let the model answer instructions now, to draft from what it said ever after.
+
+    Its greedy answers, some minutes' worth, are put into one file beside the package, which every command and
+    `Engine.load` find there, in place of those of an earlier run; interrupted, nothing changes. They change no token:
+    only how soon it comes. MODEL is what `run` takes.
+    """
+    from reader_edge.model_source import load_engine
+    from reader_edge.own_answers import INSTRUCTIONS, answer_all
+    from reader_edge.prompt_file import read_prompts
+    from reader_edge.question import play_out
+    from reader_edge.terminal.console import count_progress
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge.terminal.sizes import readable_size
+    from reader_edge_runtime import GenerationConfig
+
+    file_prompts = [*(read_prompts(prompts) if prompts else []), *read_prompts(INSTRUCTIONS)]
+    engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
+    config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)
+    start = time.perf_counter()
+    questions = play_out(engine, file_prompts, config, is_raw=False)
+    with count_progress("Tokens said") as on_progress:
+        answers = answer_all(engine, questions, config, tokens, on_progress)
+    path = answers.write(engine.package)
+    size = readable_size(path.stat().st_size)
+    seconds = time.perf_counter() - start
+    click.echo(
+        visible(f"{len(answers.texts)} answers of {answers.num_tokens} tokens in '{path}', {size}, {seconds:.0f} s.")
+    )

@@ -1,0 +1,81 @@
+"""`reader-edge warm`: the model's own answers lie beside its package, and change how soon tokens come, none of them."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.cli import main
+from reader_edge.own_answers import INSTRUCTIONS, answer_all
+from reader_edge.prompt_file import read_prompts
+from reader_edge.question import Question
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
+from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME, OwnAnswers
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.reader_edge.package_copy import PackageCopy
+
+CONFIG = EngineConfig(is_calibrated=False, is_probed=False)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "own.txt"
+    path.write_text("# tar\n# git rebase\n")
+    return path
+
+
+def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
+    runner: CliRunner, package: PackageCopy, prompts: Path
+) -> None:
+    command = ["warm", str(package.folder), "--no-calibrate", "--prompts", str(prompts), "--tokens", "250"]
+    result = runner.invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert "of 250 tokens in" in result.stdout
+    answers = OwnAnswers.of_package(ModelPackage.open(package.folder))
+    assert answers is not None
+    assert answers.num_tokens == 250
+    engine = Engine.load(package.folder, CONFIG)
+    said = engine.generate("# tar", GenerationConfig(max_tokens=8)).token_ids
+    expected = [*engine.encode_prompt("# tar")[-PROMPT_TAIL:], *said]
+    assert answers.texts[0].tolist()[: len(expected)] == expected
+
+
+def test_a_first_answer_is_drafted_from_them_and_is_the_plain_one(package: PackageCopy) -> None:
+    config = GenerationConfig(max_tokens=60)
+    plain = Engine.load(package.folder, CONFIG)
+    expected = plain.generate("# tar", GenerationConfig(max_tokens=60, is_drafted=False)).token_ids
+    answer_all(plain, [Question("# tar")], config, 100).write(plain.package)
+    warm = Engine.load(package.folder, CONFIG)
+    warm.decoder.drafter.wait()  # type: ignore[attr-defined]
+    result = warm.generate("# tar", config)
+    assert result.token_ids == expected
+    assert result.stats.accepted_by_source["history"] > 0
+
+
+def test_a_run_that_is_interrupted_leaves_what_was_there(
+    runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    engine = Engine.load(package.folder, CONFIG)
+    path = answer_all(engine, [Question("# tar")], GenerationConfig(max_tokens=5), 100).write(engine.package)
+    before = path.read_bytes()
+    monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", interrupted)
+    assert runner.invoke(main, ["warm", str(package.folder), "--no-calibrate"]).exit_code == 130
+    assert path.read_bytes() == before
+    assert [each.name for each in package.folder.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_damaged_file_is_told_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:
+    (package.folder / OWN_ANSWERS_NAME).write_bytes(bytes(200))
+    result = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4", "--no-calibrate"])
+    assert result.exit_code == 1
+    assert OWN_ANSWERS_NAME in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_bundled_instructions_are_many_and_none_comes_twice() -> None:
+    asked = [prompt.turns for prompt in read_prompts(INSTRUCTIONS)]
+    assert len(asked) == len(set(asked)) > 150
