@@ -25,6 +25,7 @@ from reader_edge.commands.pull import pull
 from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
+from reader_edge.commands.train_drafter import train_drafter
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import warm
 from reader_edge.terminal.control_characters import visible
@@ -52,7 +53,23 @@ def main(ctx: click.Context) -> None:
     warnings.showwarning = _tell_warning
 
 
-for command in (run, serve, batch, pull, list_models, rm, verify, info, export, warm, datastore, forget, bench):
+COMMANDS = (
+    run,
+    serve,
+    batch,
+    pull,
+    list_models,
+    rm,
+    verify,
+    info,
+    export,
+    warm,
+    train_drafter,
+    datastore,
+    forget,
+    bench,
+)
+for command in COMMANDS:
     main.add_command(command)
 
 

@@ -30,9 +30,13 @@ class ModelSource:
 
 
 def load_engine(
-    model: str | None, config: EngineConfig, history: Path | None = None, datastores: Sequence[str] = ()
+    model: str | None,
+    config: EngineConfig,
+    history: Path | None = None,
+    datastores: Sequence[str] = (),
+    head: Path | None = None,
 ) -> Engine:
-    """Find a model and load it, with progress on a terminal. history, datastores: files to draft from."""
+    """Find a model and load it, with progress on a terminal. history, datastores, head: files to draft from."""
     package = find_package(model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
         engine = Engine.load(
@@ -40,6 +44,7 @@ def load_engine(
             config,
             history=history,
             datastores=datastores,
+            head=head,
             on_progress=on_files,
             on_calibration=on_calibration,
         )

@@ -76,6 +76,7 @@ datastores = click.option(
     metavar="FILE",
     help="Draft from this file of `reader-edge datastore build` too; up to 4.",
 )
+head = click.option("--head", type=FILE, help="Draft from this file of `reader-edge train-drafter` too.")
 prompts = click.option(
     "--prompts",
     type=FILE,

@@ -62,6 +62,7 @@ class Limits:
 @options.no_calibrate
 @options.no_draft
 @options.datastores
+@options.head
 @options.grouped(place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig")
 def serve(
     model: str | None,
@@ -73,6 +74,7 @@ def serve(
     history: Path | None,
     is_drafted: bool,
     datastores: tuple[str, ...],
+    head: Path | None,
 ) -> None:
     """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
 
@@ -90,7 +92,7 @@ def serve(
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
-        loaded = load_engine(model, engine_config, history, datastores)
+        loaded = load_engine(model, engine_config, history, datastores, head)
         loaded.decoder.is_drafting = is_drafted
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]

@@ -11,10 +11,12 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
+from reader_edge_runtime.drafting.sources.head_file import HeadFile
+from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.execution.registry import open_target
+from reader_edge_runtime.execution.registry import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
@@ -33,6 +35,7 @@ def assemble(
     drafter: Drafter | None,
     history: FilePath | None,
     datastores: Sequence[FilePath],
+    head: FilePath | None,
     on_progress: Progress | None,
     on_calibration: Progress | None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
@@ -41,6 +44,7 @@ def assemble(
     tokenizer = Tokenizer.open(package)
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(datastores, fingerprint, vocab_size) if datastores else []
+    sources = [] if head is None else [open_head_source(head, package)]
     target, report = settled_target(package, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
@@ -48,8 +52,15 @@ def assemble(
         if history is not None:
             file = HistoryFile(Path(history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
         table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
-        drafter = RetrievalDrafter(draft, datastores=opened, history_file=file, table=table, own_answers=own_answers)
+        drafter = RetrievalDrafter(draft, sources, opened, file, table, own_answers)
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
+
+
+def open_head_source(path: FilePath, package: ModelPackage) -> HeadSource:
+    """A head of `reader-edge train-drafter`, as a source of drafts. Raises HeadError."""
+    manifest = package.manifest
+    head = HeadFile.read(Path(path), manifest)
+    return HeadSource(head, open_head(head, manifest), manifest.vocab_size)
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

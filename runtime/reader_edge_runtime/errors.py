@@ -53,6 +53,10 @@ class DraftError(ReaderEdgeError):
     """A draft is no tree of known tokens, a source failed, or what a drafter saved cannot be used."""
 
 
+class HeadError(ReaderEdgeError):
+    """A trained head cannot be read, written or run, or belongs to another model."""
+
+
 class DatastoreError(ReaderEdgeError):
     """A datastore or its corpus cannot be read, or was built with another tokenizer."""
 

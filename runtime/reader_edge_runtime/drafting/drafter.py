@@ -21,11 +21,16 @@ class RequestDrafter(Protocol):
 
 
 class DraftWish(NamedTuple):
-    """What one request may use of a draft. max_nodes: root included. max_depth: levels below the root."""
+    """What one request may use of a draft.
+
+    max_nodes: root included. max_depth: levels below the root. token_s: seconds that a token takes without a draft; 0
+    where nothing was measured.
+    """
 
     request: RequestDrafter
     max_nodes: int
     max_depth: int
+    token_s: float = 0.0
 
 
 class Drafter(Protocol):

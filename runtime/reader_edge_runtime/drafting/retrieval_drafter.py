@@ -16,7 +16,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.state_file import read_state, write_state
@@ -81,11 +81,23 @@ class RetrievalDrafter:
         if core is None:
             return [DraftTree.chain([request.token_ids[-1]]) for request in requests]
         states = [request.caught_up(core) for request in requests]
-        proposals = self.sources.propose([request.sources for request in requests], wishes)
-        return [
-            each if isinstance(each, DraftError) else state.draft(wish.max_nodes, wish.max_depth, each)
-            for state, wish, each in zip(states, wishes, proposals, strict=True)
-        ]
+        made: dict[int, DraftTree] = {}  # without the further sources
+
+        def promised(b: int) -> float:
+            silence = [NO_GUESS] * len(self.sources.names)
+            made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, silence)
+            return max(made[b].values[1:], default=0.0)
+
+        drafts: list[DraftTree | ReaderEdgeError] = []
+        proposals = self.sources.propose([request.sources for request in requests], wishes, promised)
+        for b, (state, wish, proposed) in enumerate(zip(states, wishes, proposals, strict=True)):
+            if isinstance(proposed, DraftError):
+                drafts.append(proposed)
+            elif b in made and not any(each.token_ids for each in proposed):
+                drafts.append(made[b])
+            else:
+                drafts.append(state.draft(wish.max_nodes, wish.max_depth, proposed))
+        return drafts
 
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is; the model's own answers are kept."""

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
+from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.package.manifest import COMMIT_NAME
+from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 
@@ -49,3 +51,9 @@ def open_target(package: ModelPackage, config: EngineConfig) -> Target:
         if obstacle is not None:
             raise ProviderError(obstacle)
     return found.open(package, config.threads, config.uses_native)
+
+
+def open_head(head: HeadFile, manifest: Manifest) -> HeadModel:
+    """Load a head of a package that reports hidden states. Raises HeadError."""
+    assert manifest.hidden_size is not None
+    return HeadSession(head, manifest.hidden_size)

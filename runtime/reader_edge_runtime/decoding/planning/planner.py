@@ -102,7 +102,8 @@ class Planner:
             if request.trust.rest_left > 0:
                 resting.append(b)
             else:
-                wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1)
+                token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
+                wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1, token_s)
         trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
         forced = {
             b: _forced_chain(request, most)

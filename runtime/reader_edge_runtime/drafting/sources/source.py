@@ -7,7 +7,7 @@ they are looked up at every node of a tree, and a call into Python takes longer 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,9 @@ class Proposal:
                 raise DraftError(f"Source {source!r} proposed node {i} below {parent}, which does not come before it.")
             if not 0 <= self.probabilities[i] <= 1:
                 raise DraftError(f"Source {source!r} proposed a probability of {self.probabilities[i]}.")
+
+
+NO_GUESS = Proposal((), (), ())
 
 
 def pack_proposals(proposals: Sequence[Proposal]) -> tuple[Int32Array, list[int]]:
@@ -103,4 +106,15 @@ class Source(Protocol):
         """Take up what `state` gave, maybe long ago; of {}, start anew.
 
         The arrays come from a file: raises whatever it likes where they are not what it could have given.
+        """
+
+
+@runtime_checkable
+class CostlySource(Source, Protocol):
+    """One that takes so long that others may make it needless."""
+
+    def is_worth_asking(self, promised: float, token_s: float) -> bool:
+        """Whether to ask for a request. promised: how sure the other sources are of the likeliest next token.
+
+        token_s: see `DraftWish`.
         """

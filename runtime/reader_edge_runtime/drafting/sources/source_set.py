@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal, Source
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source
 from reader_edge_runtime.errors import ConfigError, DraftError
 
 MAX_SOURCES = 2
@@ -60,16 +60,24 @@ class SourceSet:
         return RequestSources(self._sources, token_ids)
 
     def propose(
-        self, requests: Sequence[RequestSources], wishes: Sequence[DraftWish]
+        self, requests: Sequence[RequestSources], wishes: Sequence[DraftWish], promised: Callable[[int], float]
     ) -> list[list[Proposal] | DraftError]:
-        """For each request, what each source proposes; or the fault that ends it."""
+        """For each request, what each source proposes; or the fault that ends it.
+
+        promised: tells of a request, by number, how sure the compiled sources are of the likeliest next token.
+        """
         proposals: list[list[Proposal]] = [[] for _ in requests]
         if not self._sources:
             return list(proposals)
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
-            asked = [b for b in range(len(requests)) if b not in faults]
-            own = [DraftWish(requests[b].states[i], wishes[b].max_nodes, wishes[b].max_depth) for b in asked]
+            left = [b for b in range(len(requests)) if b not in faults]
+            asked = left
+            if isinstance(source, CostlySource):
+                asked = [b for b in left if source.is_worth_asking(promised(b), wishes[b].token_s)]
+                for b in set(left).difference(asked):
+                    proposals[b].append(NO_GUESS)
+            own = [wishes[b]._replace(request=requests[b].states[i]) for b in asked]
             for b, answer in zip(asked, _ask(source, own), strict=True):
                 if isinstance(answer, DraftError):
                     faults[b] = answer

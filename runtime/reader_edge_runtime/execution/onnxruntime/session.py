@@ -26,13 +26,19 @@ _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their resul
 
 def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
     """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions."""
-    options = session_options(threads)
-    if has_saturating_sums():
-        options.add_session_config_entry("session.x64quantprecision", "1")
+    options = cpu_options(threads)
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))
     return load_session(graph, options, CPU)
+
+
+def cpu_options(threads: int) -> ort.SessionOptions:
+    """Options of sessions on the CPU, whose integer products are right on every processor."""
+    options = session_options(threads)
+    if has_saturating_sums():
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
 
 
 def session_options(threads: int) -> ort.SessionOptions:

@@ -1,0 +1,69 @@
+"""Whether a head can pay on a target: what a step of it takes beside a pass, and what it would have to bring."""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from reader_edge_export.heads.head_graph import head_graph
+from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.sources.head_file import HeadFile
+from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.target import Pass, Target
+
+_ROUNDS = 15
+_PAST, _NODES = 128, 4
+TOKENS_A_PASS = 2.0  # that chats and questions have without a head, at budgets that small models afford (docs/head.md)
+MOST_ADDED = 0.35  # tokens a pass that a head of two tokens was seen to add there, and half as many again
+
+
+@dataclass(frozen=True, slots=True)
+class Payback:
+    """head_s, pass_s: seconds of a head's step, and of a pass of four nodes."""
+
+    head_s: float
+    pass_s: float
+
+    @property
+    def share(self) -> float:
+        """Of a pass."""
+        return self.head_s / self.pass_s
+
+    @property
+    def needed(self) -> float:
+        """Accepted tokens a pass that it has to add where it is asked in every step."""
+        return self.share * TOKENS_A_PASS
+
+    @property
+    def can_pay(self) -> bool:
+        return self.needed <= MOST_ADDED
+
+    def sentence(self) -> str:
+        """The figures, and what follows of them."""
+        figures = (
+            f"A step of the head takes {1e3 * self.head_s:.2f} ms, {self.share:.3f} of a pass of {_NODES} nodes: it "
+            f"pays where it adds {self.needed:.2f} accepted tokens a pass"
+        )
+        return figures + ("." if self.can_pay else f", and {MOST_ADDED} is the most that one can be expected to add.")
+
+
+def measure_payback(target: Target, sizes: HeadSizes) -> Payback:
+    """Time an untrained head of these sizes beside its target, in turn."""
+    module = HeadModule(sizes, torch.zeros(sizes.hidden), torch.ones(sizes.hidden))
+    head = open_head(HeadFile(head_graph(module), np.arange(sizes.ids, dtype=np.int32)), target.manifest)
+    cache = target.new_cache(1, _PAST + _NODES)
+    cache.fill(0, _PAST)
+    state, pending = np.zeros((1, sizes.hidden), np.float32), np.zeros(1, np.int64)
+    wanted = Pass(0, [DraftTree.chain([0] * _NODES)], [range(_NODES)], wants_hidden_states=True)
+    head_s, pass_s = [], []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        target.forward(cache, wanted)  # which takes the head's matrices out of the caches of the processor
+        between = time.perf_counter()
+        head.guess(state, pending)
+        head_s.append(time.perf_counter() - between)
+        pass_s.append(between - began)
+    return Payback(statistics.median(head_s), statistics.median(pass_s))

@@ -1,0 +1,72 @@
+"""Answers with the hidden states that they were chosen from: what a head learns from, written by the target itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.errors import ReaderEdgeError
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """A prompt's last token and the answer, and what the target thought after each of these tokens but the last.
+
+    token_ids: int32 (T,). states: float16 (T - 1, E). top_ids, top_logits: int32 and float32 (T - 1, K), best first.
+    """
+
+    token_ids: npt.NDArray[np.int32]
+    states: npt.NDArray[np.float16]
+    top_ids: npt.NDArray[np.int32]
+    top_logits: npt.NDArray[np.float32]
+
+
+class StateRecorder:
+    """A drafter that drafts nothing and keeps what the target thought. answers: of requests that ended."""
+
+    is_ready = True
+    num_harvested_rows = 1
+    wants_hidden_states = True
+
+    def __init__(self) -> None:
+        self.answers: list[RecordedAnswer] = []
+
+    def begin(self, token_ids: Sequence[int]) -> "RecordedRequest":
+        return RecordedRequest(self, token_ids)
+
+    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        # Roots, and not nothing: only what was drafted for is observed.
+        return [DraftTree.root(cast(RecordedRequest, wish.request).token_ids[-1]) for wish in wishes]
+
+    def forget(self) -> None:
+        """Nothing was learned."""
+
+
+class RecordedRequest:
+    """What the target thought of one request's tokens, from the last one of its prompt on."""
+
+    def __init__(self, recorder: StateRecorder, token_ids: Sequence[int]) -> None:
+        self.token_ids = token_ids
+        self._recorder = recorder
+        self._first = len(token_ids) - 1
+        self._scored: list[ScoredTree] = []
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        # Not the earlier chunks of a prompt.
+        if scored is not None and scored.root + scored.rows[-1] == self._first + len(self._scored):
+            self._scored.append(scored)
+
+    def finish(self) -> None:
+        # The last step that max_tokens allows is not drafted for, and so not observed.
+        token_ids = np.array(self.token_ids[self._first :][: len(self._scored) + 1], np.int32)
+        scored = self._scored[: len(token_ids) - 1]
+        states = [each.hidden_states[-1] for each in scored if each.hidden_states is not None]
+        if scored and len(states) == len(scored):
+            top_ids = np.stack([each.top_ids[-1] for each in scored]).astype(np.int32)
+            top_logits = np.stack([each.top_logits[-1] for each in scored])
+            answer = RecordedAnswer(token_ids, np.stack(states).astype(np.float16), top_ids, top_logits)
+            self._recorder.answers.append(answer)

@@ -1,0 +1,159 @@
+"""train_drafter(): a package answers instructions, and a head learns from what it thought meanwhile.
+
+Everything is kept in a folder beside the head until it is there, so that the same command goes on after a break.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
+from reader_edge_export.heads.examples import Examples, examples_of, frequent_ids
+from reader_edge_export.heads.head_graph import head_graph
+from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_export.heads.instructions import instructions, is_held_out
+from reader_edge_export.heads.payback import Payback, measure_payback
+from reader_edge_export.heads.self_written import SelfWritten
+from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_export.heads.training import TrainingPlan, train
+from reader_edge_export.heads.vocabulary_rows import logit_head_rows
+from reader_edge_runtime.assembly import open_package, settled_target
+from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, HeadFile
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.target import Target
+from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+Progress = Callable[[int, int], None]
+
+_MAX_IDS = 4096
+_EPOCHS = 8
+_SHARE_OF_WRITING = 0.6  # of the time, where that is limited
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """num_tokens: that the target writes, if there are prompts enough. minutes: for all of it; None for no limit.
+
+    force: train also where the head cannot pay.
+    """
+
+    num_tokens: int = 200_000
+    minutes: float | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReport:
+    """What came of training. curve: steps and the loss of late, ten times. num_tokens: learned from."""
+
+    out: Path
+    num_bytes: int
+    num_ids: int
+    num_tokens: int
+    payback: Payback
+    acceptance: HeadAcceptance
+    curve: Sequence[tuple[int, float]]
+    seconds: float
+
+
+class HeadTraining:
+    """One training of a head for a package; on_stage is told each stage as it begins."""
+
+    def __init__(self, package: Path, out: Path, options: TrainingOptions, on_stage: Callable[[str], None]) -> None:
+        self._began = time.monotonic()
+        self._package: ModelPackage = open_package(package)
+        if self._package.manifest.hidden_size is None:
+            raise ExportError(f"'{package}' reports no hidden states, which a head reads: export the model again.")
+        self._out = out
+        self._options = options
+        self._on_stage = on_stage
+        self._folder = out.with_name(f"{out.name}.training")
+        self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
+
+    def payback(self) -> Payback:
+        """Raises ExportError where a head cannot pay, unless that is forced."""
+        assert self._package.manifest.hidden_size is not None
+        self._on_stage("measuring what a head would take")
+        sizes = HeadSizes(self._package.manifest.hidden_size, min(_MAX_IDS, self._package.manifest.vocab_size))
+        payback = measure_payback(self._target, sizes)
+        if not (payback.can_pay or self._options.force):
+            raise ExportError(f"{payback.sentence()} Take a larger model, or train all the same with --force.")
+        return payback
+
+    def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
+        """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
+        answers = self._written([*prompts, *self._instructions()], on_progress)
+        learned = [answer for number, answer in enumerate(answers) if not is_held_out(number)]
+        held_out = [answer for number, answer in enumerate(answers) if is_held_out(number)]
+        vocab_size = self._package.manifest.vocab_size
+        ids = frequent_ids(learned, vocab_size, _MAX_IDS)
+        if len(ids) < NUM_FIRST or not held_out:
+            raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --self.")
+        self._on_stage("finding the rows of the logit head")
+        rows = torch.from_numpy(logit_head_rows(self._target, learned, ids))
+        examples = examples_of(learned, ids, vocab_size)
+        module = _new_module(examples, rows)
+        curve = self._train(module, examples, on_progress)
+        self._on_stage("measuring acceptance")
+        head = HeadFile(head_graph(module), ids)
+        model = open_head(head, self._package.manifest)
+        acceptance = measure_acceptance(model, examples_of(held_out, ids, vocab_size))
+        head.write(self._out, self._package.manifest)
+        seconds = time.monotonic() - self._began
+        return HeadReport(
+            self._out, self._out.stat().st_size, len(ids), len(examples), payback, acceptance, curve, seconds
+        )
+
+    def _instructions(self) -> list[Encodable]:
+        has_template = Tokenizer.open(self._package).has_chat_template
+        return [[{"role": "user", "content": text}] if has_template else text for text in instructions()]
+
+    def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
+        self._on_stage("having the model answer")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        written = SelfWritten(self._folder, self._package.fingerprint())
+        until = self._began + _SHARE_OF_WRITING * self._seconds
+        written.write(self._package.folder, prompts, self._options.num_tokens, until, on_progress)
+        answers: list[RecordedAnswer] = []
+        num_tokens = 0
+        for part in written.parts():
+            for answer in part:
+                if num_tokens < self._options.num_tokens:
+                    answers.append(answer)
+                    num_tokens += len(answer.states)
+        return answers
+
+    def _train(self, module: HeadModule, examples: Examples, on_progress: Progress) -> list[tuple[int, float]]:
+        self._on_stage("training")
+        curve: list[tuple[int, float]] = []
+
+        def on_loss(step: int, total: int, loss: float) -> None:
+            on_progress(step, total)
+            if step * 10 // total > (step - 1) * 10 // total:
+                curve.append((step, loss))
+
+        facts = f"{len(examples)} {module.sizes} {int(examples.guess.sum())} {_EPOCHS}"
+        fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode()).digest()
+        seconds = max(1.0, self._seconds - (time.monotonic() - self._began))
+        train(module, examples, TrainingPlan(_EPOCHS, seconds, fingerprint), self._folder / "checkpoint.bin", on_loss)
+        return curve
+
+    @property
+    def _seconds(self) -> float:
+        return float("inf") if self._options.minutes is None else 60 * self._options.minutes
+
+
+def _new_module(examples: Examples, rows: torch.Tensor) -> HeadModule:
+    torch.manual_seed(0)
+    states = examples.states[:: max(1, len(examples) // 10_000)].float()
+    module = HeadModule(HeadSizes(states.shape[1], len(rows)), states.mean(0), states.std(0) + 1e-3)
+    module.start_from(rows)
+    return module

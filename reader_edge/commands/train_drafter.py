@@ -1,0 +1,65 @@
+"""`reader-edge train-drafter`: a small head that guesses on from a model's own thoughts."""
+
+from pathlib import Path
+
+import click
+
+from reader_edge.commands import options
+
+
+@click.command("train-drafter")
+@click.argument("model")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The head's file.")
+@click.option(
+    "--self",
+    "num_tokens",
+    type=click.IntRange(1000),
+    default=200_000,
+    show_default=True,
+    help="Tokens that the model writes to learn from.",
+)
+@click.option("--text", type=options.FILE, help="Prompts of your own to answer first, in the form of --prompts files.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="For all of it. Default: as it takes.")
+@click.option("--force", is_flag=True, help="Train also where the head cannot pay, or is there already.")
+def train_drafter(
+    model: str, out: Path, num_tokens: int, text: Path | None, minutes: float | None, force: bool
+) -> None:
+    """Train a head for MODEL, and print its file's name. Needs the extra "export".
+
+    The model answers bundled instructions, or those of --text too; a small network learns to foretell two tokens from
+    its hidden states. `run` and `serve` draft with it by --head; it changes no token, only speed. What is written and
+    learned meanwhile is kept in OUT.training, from which the same command goes on. MODEL is what `run` takes.
+    """
+    from reader_edge.model_source import find_package
+    from reader_edge.prompt_file import read_prompts
+    from reader_edge.terminal.console import count_progress, pairs_table, print_table, stage_progress
+    from reader_edge.terminal.sizes import readable_size
+    from reader_edge_export.pipeline import check_installation
+    from reader_edge_runtime.errors import ConfigError
+
+    check_installation(("torch", "onnx"), "Training")
+    from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+
+    if out.exists() and not force:
+        raise ConfigError(f"'{out}' exists already: choose another file or replace it with --force.")
+    prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
+    package = find_package(model)
+    with stage_progress(f"Training a head for {model}") as on_stage:
+        training = HeadTraining(package, out.absolute(), TrainingOptions(num_tokens, minutes, force), on_stage)
+        payback = training.payback()
+    click.echo(payback.sentence(), err=True)
+    with count_progress("Training a head") as on_progress:
+        report = training.run(prompts, payback, on_progress)
+    acceptance = report.acceptance
+    pairs = [
+        ("learned from", f"{report.num_tokens} tokens"),
+        ("can guess", f"{report.num_ids} tokens of the vocabulary"),
+        ("size", readable_size(report.num_bytes)),
+        ("next token", f"{acceptance.first_top1:.3f} by the best guess, {acceptance.first_top4:.3f} by the best four"),
+        ("the one after", f"{acceptance.second_top1:.3f}, {acceptance.second_top4:.3f}, where the first was guessed"),
+        ("measured on", f"{acceptance.num_places} places of answers held out"),
+        ("loss", ", ".join(f"{loss:.2f} at step {step}" for step, loss in report.curve)),
+        ("time", f"{report.seconds:.0f} s"),
+    ]
+    print_table(pairs_table("Head", pairs))
+    click.echo(report.out)

@@ -1,0 +1,231 @@
+"""Heads: trained on what a package wrote itself, run as trained, refused where they are not sound, never heard."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from reader_edge import Engine, GenerationConfig
+from reader_edge_export.heads import instructions as bundled
+from reader_edge_export.heads import self_written, train_drafter, training
+from reader_edge_export.heads.examples import examples_of
+from reader_edge_export.heads.head_graph import head_graph
+from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_export.heads.payback import Payback
+from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile
+from reader_edge_runtime.errors import ExportError, HeadError
+from reader_edge_runtime.execution.registry import open_head
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.tiny_models import VOCAB_SIZE
+
+HIDDEN = 64
+PAYBACK = Payback(1e-4, 1e-2)
+
+
+def untrained(seed: int = 0) -> HeadModule:
+    torch.manual_seed(seed)
+    sizes = HeadSizes(HIDDEN, VOCAB_SIZE, embedded=16, inner=32, rank=16)
+    return HeadModule(sizes, torch.randn(HIDDEN), torch.rand(HIDDEN) + 0.5)
+
+
+def all_ids() -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.arange(VOCAB_SIZE, dtype=np.int32)
+
+
+@pytest.fixture(scope="session")
+def package(exported: Callable[..., Path]) -> Path:
+    KernelLoader.shared().wait()  # until then nothing is drafted
+    return exported("llama", "int8", "exact")
+
+
+@pytest.fixture
+def manifest(package: Path) -> Manifest:
+    return ModelPackage.open(package).manifest
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that a test can wait for."""
+    monkeypatch.setattr(self_written, "BATCH", 8)
+    monkeypatch.setattr(self_written, "_PROMPTS_A_PART", 16)
+    monkeypatch.setattr(self_written, "_MAX_TOKENS", 12)
+    monkeypatch.setattr(train_drafter, "_EPOCHS", 2)
+
+
+def test_a_graph_guesses_what_its_module_does(manifest: Manifest) -> None:
+    module = untrained()
+    states, pending = torch.randn(2, HIDDEN), torch.tensor([3, VOCAB_SIZE])
+    said = open_head(HeadFile(head_graph(module), all_ids()), manifest).guess(states.numpy(), pending.numpy())
+    with torch.no_grad():
+        inner = module.inner_of(states, pending)
+        first = torch.softmax(module.vocabulary(module.first_out(inner)), 1)
+        second = torch.softmax(module.second_logits(inner, torch.from_numpy(said.numbers[:, 1])), 1)
+    expected = np.take_along_axis(first.numpy(), said.numbers, 1)
+    np.testing.assert_allclose(said.probabilities, expected, rtol=0.1)  # eight bits
+    assert said.next_numbers.shape == (2, NUM_GUESSES, NUM_SECOND)
+    following = np.take_along_axis(second.numpy(), said.next_numbers[:, 1], 1)
+    np.testing.assert_allclose(said.next_probabilities[:, 1], following, rtol=0.1)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
+    head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300), stages.append)
+    report = head.run(["the cat sat"], PAYBACK, lambda done, total: None)
+    assert "training" in stages
+    assert report.num_tokens > 200
+    losses = [loss for _, loss in report.curve]
+    assert losses[-1] < losses[0]
+    answers = [
+        Engine.load(package, head=path).generate("the cat", GenerationConfig(max_tokens=40)).token_ids
+        for path in (None, report.out)
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("few")
+def test_answers_that_are_written_are_not_written_again(package: Path, tmp_path: Path) -> None:
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    prompts = bundled.instructions()
+    written.write(package, prompts, 100, float("inf"), lambda done, total: None)
+    parts = [len(part) for part in written.parts()]
+    told: list[tuple[int, int]] = []
+    written.write(package, prompts, 100, float("inf"), lambda done, total: told.append((done, total)))
+    assert told == [(100, 100)]
+    assert [len(part) for part in written.parts()] == parts
+    other = self_written.SelfWritten(tmp_path, bytes(32))
+    with pytest.raises(ExportError, match="another package"):
+        list(other.parts())
+
+
+def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_EVERY_S", 0.0)
+    examples = examples_of([answer_of(200)], all_ids(), VOCAB_SIZE)
+    plan = training.TrainingPlan(6, float("inf"), bytes(32))
+
+    def trained(path: Path, breaks_at: int | None) -> dict[str, torch.Tensor]:
+        module = untrained()
+        count = itertools.count(1)
+
+        def on_loss(step: int, total: int, loss: float) -> None:
+            if next(count) == breaks_at:
+                raise KeyboardInterrupt
+
+        training.train(module, examples, plan, path, on_loss)
+        return module.state_dict()
+
+    whole = trained(tmp_path / "whole", None)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "broken", 4)
+    resumed = trained(tmp_path / "broken", None)
+    assert all(torch.allclose(whole[name], resumed[name], atol=1e-6) for name in whole)
+
+
+def answer_of(count: int) -> RecordedAnswer:
+    random = np.random.default_rng(0)
+    states = random.standard_normal((count, HIDDEN)).astype(np.float16)
+    top_ids = np.argsort(random.random((count, VOCAB_SIZE)))[:, :4].astype(np.int32)
+    token_ids = np.concatenate([[1], top_ids[:, 0]]).astype(np.int32)
+    return RecordedAnswer(token_ids, states, top_ids, -np.sort(random.random((count, 4))).astype(np.float32))
+
+
+def test_examples_are_a_state_the_pending_token_and_what_came_of_it() -> None:
+    answer = answer_of(6)
+    examples = examples_of([answer], all_ids(), VOCAB_SIZE)
+    assert len(examples) == 5
+    assert examples.pending.tolist() == answer.token_ids[1:6].tolist()
+    assert examples.guess.tolist() == examples.top[:, 0].tolist() == answer.token_ids[2:7].tolist()
+    assert examples.next_top[:4, 0].tolist() == answer.token_ids[3:7].tolist()
+    assert examples.next_share.sum(1).tolist() == pytest.approx([1, 1, 1, 1, 0])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_head_of_random_weights_changes_no_token(
+    package: Path, manifest: Manifest, tmp_path: Path, seed: int
+) -> None:
+    path = tmp_path / "random.head"
+    HeadFile(head_graph(untrained(seed)), all_ids()).write(path, manifest)
+    config = GenerationConfig(max_tokens=40)
+    drafted = Engine.load(package, head=path).generate("the cat", config)
+    assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
+
+
+def test_a_head_of_no_numbers_changes_no_token(package: Path, manifest: Manifest, tmp_path: Path) -> None:
+    module = untrained()
+    with torch.no_grad():
+        module.vocabulary.bias.fill_(float("nan"))
+    path = tmp_path / "nan.head"
+    HeadFile(head_graph(module), all_ids()).write(path, manifest)
+    config = GenerationConfig(max_tokens=24)
+    drafted = Engine.load(package, head=path).generate("the cat", config)
+    assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
+
+
+@pytest.mark.parametrize("ids", [[-1, *range(1, 9)], [*range(8), VOCAB_SIZE], [*range(8), 7], [1, 2]])
+def test_ids_that_cannot_be_are_refused(manifest: Manifest, tmp_path: Path, ids: list[int]) -> None:
+    HeadFile(head_graph(untrained()), np.array(ids, np.int32)).write(tmp_path / "bad.head", manifest)
+    with pytest.raises(HeadError, match=r"names tokens that cannot be: .*\.$"):
+        HeadFile.read(tmp_path / "bad.head", manifest)
+
+
+def test_a_damaged_head_and_another_models_are_refused(manifest: Manifest, tmp_path: Path) -> None:
+    path = tmp_path / "one.head"
+    HeadFile(head_graph(untrained()), all_ids()).write(path, manifest)
+    for name, value, sentence in (
+        ("hidden_size", HIDDEN + 1, "another model"),
+        ("source_fingerprint", "other", "another model"),
+        ("hidden_size", None, "reports no hidden states"),
+    ):
+        with pytest.raises(HeadError, match=sentence):
+            HeadFile.read(path, replace_field(manifest, name, value))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(HeadError, match="damaged"):
+        HeadFile.read(path, manifest)
+
+
+def replace_field(manifest: Manifest, name: str, value: object) -> Manifest:
+    fields = {each: getattr(manifest, each) for each in Manifest.__slots__}
+    return Manifest(**{**fields, name: value})
+
+
+@pytest.mark.parametrize("operator", ["Loop", "Expand", "EPContext"])
+def test_a_graph_with_other_operators_is_not_loaded(manifest: Manifest, tmp_path: Path, operator: str) -> None:
+    model = onnx.load_from_string(head_graph(untrained()))
+    model.graph.node.append(onnx.helper.make_node(operator, ["pending"], ["odd"]))
+    HeadFile(model.SerializeToString(), all_ids()).write(tmp_path / "odd.head", manifest)
+    with pytest.raises(HeadError, match="do not trust"):
+        HeadFile.read(tmp_path / "odd.head", manifest)
+
+
+def test_a_graph_of_other_sizes_is_refused_when_it_is_loaded(manifest: Manifest) -> None:
+    sizes = HeadSizes(HIDDEN + 8, VOCAB_SIZE, embedded=16, inner=32, rank=16)
+    module = HeadModule(sizes, torch.zeros(HIDDEN + 8), torch.ones(HIDDEN + 8))
+    with pytest.raises(HeadError, match=r"does not run"):
+        open_head(HeadFile(head_graph(module), all_ids()), manifest)
+
+
+def test_a_target_on_which_no_head_can_pay_is_told_before_training(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_drafter, "measure_payback", lambda target, sizes: Payback(5e-4, 1e-3))
+    sizes = TrainingOptions(), TrainingOptions(force=True)
+    refused, forced = (HeadTraining(package, tmp_path / "no.head", each, lambda stage: None) for each in sizes)
+    with pytest.raises(ExportError, match=r"0\.50 ms, 0\.500 of a pass .* 1\.00 accepted tokens .* --force\.$"):
+        refused.payback()
+    assert not forced.payback().can_pay
+
+
+def test_instructions_are_many_and_differ() -> None:
+    texts = bundled.instructions()
+    assert len(set(texts)) == len(texts) > 2000
+    assert not any("{}" in text for text in texts)
