@@ -1,7 +1,7 @@
 """How often the target says something that was not drafted: counted, and expected.
 
 Expected rejections are the sum over all positions of the total variation between what is drafted and what the target
-says there ("A Theoretical Perspective for Speculative Decoding Algorithm", NeurIPS 2024, arXiv 2411.00841, theorem 1).
+says there ("A Theoretical Perspective for Speculative Decoding Algorithm", NeurIPS 2024, arXiv 2411.00841).
 Our drafts are certain of their tokens, so at a node it is 1 - p of the drafted token, of several the sum of their p;
 where a draft has come to its end, it is 1. Each rejection ends a pass.
 """
