@@ -56,7 +56,7 @@ def examples_of(answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: 
             continue
         tokens, top, share = numbers[answer.token_ids], numbers[answer.top_ids], _shares(answer.top_logits)
         after_last = np.zeros((1, top.shape[1]))
-        values = (
+        values: tuple[npt.NDArray[np.generic], ...] = (
             answer.states[:count],
             tokens[1 : count + 1],
             tokens[2 : count + 2],
