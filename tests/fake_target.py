@@ -83,11 +83,12 @@ class FakeTarget:
         num_nodes = pass_width(wanted.trees, self.min_rows)
         logits = np.zeros((len(wanted.trees), max(map(len, wanted.rows)), self.manifest.vocab_size), np.float32)
         lengths = cache.lengths[wanted.first_slot : wanted.first_slot + len(wanted.trees)]
-        cache.reserve(cache.num_slots, max(lengths) + num_nodes)
+        cache.extend(wanted.first_slot, len(wanted.trees), num_nodes)
         for b, (length, tree) in enumerate(zip(lengths, wanted.trees, strict=True)):
             rows = cache.slab[0, wanted.first_slot + b, 0]
             ancestors, depths = tree.ancestors_and_depths()
             rows[length : length + num_nodes] = -1.0  # padding must never be seen
+            rows = rows[:, :2]
             rows[length : length + len(tree), 0] = tree.token_ids
             rows[length : length + len(tree), 1] = length + depths
             for r, node in enumerate(wanted.rows[b]):

@@ -49,7 +49,7 @@ def info(model: str | None, as_json: bool) -> None:
     fields = asdict(package.manifest) | {
         "folder": str(package.folder),
         "num_bytes": _num_bytes(package.manifest),
-        "kv_bytes_per_token": _kv_bytes_per_token(package.manifest),
+        "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "checksums_verified": True,
     }
     click.echo(json.dumps(fields))
@@ -75,7 +75,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         *kept_pairs(manifest.kept_types),
         *_bits_pairs(manifest.precision),
         ("attention", manifest.attention),
-        ("KV cache", f"{readable_size(_kv_bytes_per_token(manifest))} a token ({manifest.kv_dtype})"),
+        ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype})"),
         ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
         ("size", readable_size(_num_bytes(manifest))),
         ("files", "checksums verified"),
@@ -132,9 +132,3 @@ def _gguf_pairs(summary: "GgufSummary") -> list[tuple[str, str]]:
 
 def _num_bytes(manifest: "Manifest") -> int:
     return sum(entry.num_bytes for entry in manifest.files.values())
-
-
-def _kv_bytes_per_token(manifest: "Manifest") -> int:
-    import numpy as np
-
-    return 2 * manifest.num_layers * manifest.num_kv_heads * manifest.kv_row_size * np.dtype(manifest.kv_dtype).itemsize

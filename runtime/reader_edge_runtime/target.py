@@ -90,12 +90,27 @@ class Cache(ABC):
 
     @property
     @abstractmethod
-    def num_bytes(self) -> int: ...
+    def num_bytes(self) -> int:
+        """Memory that is taken now."""
 
-    @property
-    def row_bytes(self) -> float:
-        """Of one token, in all layers."""
-        return self.num_bytes / (self.num_slots * self.capacity)
+    def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
+        """Memory that so long slots take at most, in a cache of such slots and `capacity`.
+
+        A dense cache, which this is unless a child knows better, takes as much for each slot, however short its text.
+        """
+        return len(lengths) * capacity * self._manifest.kv_row_bytes
+
+    @abstractmethod
+    def foresee(self, num_slots: int) -> None:
+        """Prepare for so many slots where that takes no memory: growth will copy nothing, slots take what they hold."""
+
+    def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:
+        """Make room for what a pass writes: so many rows behind the committed ones of each of these slots."""
+        self.reserve(self.num_slots, max(self.lengths[first_slot : first_slot + num_slots]) + num_nodes)
+
+    @abstractmethod
+    def trim(self, slot: int) -> None:
+        """Let go of the memory behind a slot's committed rows, where a cache can."""
 
     def reserve(self, num_slots: int, capacity: int) -> None:
         """Make room for `num_slots` slots of `capacity` rows; keeps all contents, and grows geometrically.
@@ -140,7 +155,7 @@ class Cache(ABC):
         """Exchange two slots' contents, so that running slots stay adjacent."""
         if slot == other:
             return
-        self._swap_rows(slot, other, max(self.lengths[slot], self.lengths[other]))
+        self._swap_rows(slot, other)
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
 
     def copy(self, slot: int, other: int, length: int) -> None:
@@ -169,8 +184,8 @@ class Cache(ABC):
         """Copy rows of a slot to `start` and on; the ranges may overlap."""
 
     @abstractmethod
-    def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
-        """Exchange the first rows of two slots."""
+    def _swap_rows(self, slot: int, other: int) -> None:
+        """Exchange the committed rows of two slots."""
 
 
 class Target(Protocol):

@@ -150,7 +150,7 @@ def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Ex
     assert isinstance(on_device, DeviceCache)
     contents = _random(on_device.memory.shape)
     on_device.memory.write(contents)
-    on_host.slab = contents.copy()
+    on_host.slab[:] = contents[:, :, :, : on_host.capacity]
     for cache in (on_device, on_host):
         cache.lengths[:] = [4, 20]
         cache.commit(1, path)
@@ -169,7 +169,7 @@ def test_rows_move_again_with_the_same_binding(exported: Exported) -> None:
     assert on_device.capacity == on_host.capacity == 128
     contents = _random(on_device.memory.shape)
     on_device.memory.write(contents)
-    on_host.slab = contents.copy()
+    on_host.slab[:] = contents[:, :, :, : on_host.capacity]
     for cache in (on_device, on_host):
         cache.lengths[:] = [4, 110]
         for slot, path in ((0, [0, 2, 5]), (1, [0, 3, 17]), (0, [0, 4]), (1, [0, 14])):

@@ -62,8 +62,7 @@ def test_the_cache_is_int8_where_attention_rounds_anyway() -> None:
 def test_the_cache_takes_half_or_a_quarter_and_two_bytes_a_row(package: ModelPackage) -> None:
     manifest = package.manifest
     row_bytes = {"int8": manifest.head_dim + 2, "float16": 2 * manifest.head_dim}[manifest.kv_dtype]
-    cache = HostCache(manifest, 1, 100)
-    assert cache.num_bytes == 100 * 2 * manifest.num_layers * manifest.num_kv_heads * row_bytes
+    assert manifest.kv_row_bytes == 2 * manifest.num_layers * manifest.num_kv_heads * row_bytes
     wide = replace(manifest, kv_dtype="float32")
     with pytest.raises(ProviderError, match="export again"):
         HostTarget.open(ModelPackage(package.folder, wide))

@@ -82,7 +82,10 @@ void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const fl
   float* const magnitudes_of = kept.take<float>(kTotalRun);
   for (std::int64_t begin = run.begin; begin < run.end; begin += kTotalRun) {
     const std::int64_t count = std::min(run.end - begin, kTotalRun);
-    for (std::int64_t j = 0; j < count; j += kKeys) store(magnitudes_of + j, magnitudes(values, begin + j, run.end));
+    for (std::int64_t j = 0; j < count; j += kKeys) {
+      fetch(values.row(begin + j + kFetchedRows));
+      store(magnitudes_of + j, magnitudes(values, begin + j, run.end));
+    }
     for (std::int64_t r = 0; r < rows.count; ++r) {
       float* const scores = rows.scores + r * rows.stride + begin;
       const Floats top = all(tops[r]);

@@ -13,6 +13,8 @@ namespace reader_edge::READER_EDGE_LANES {
 
 constexpr int kGroups = 2;  // of 16 keys that are turned together
 constexpr std::int64_t kTileKeys = kGroups * kKeys;
+// How early rows are fetched: the cache has small pages, and finding the next one takes as long as many rows.
+constexpr std::int64_t kFetchedRows = 128;
 
 constexpr std::int64_t kValueRows = 256;  // of the cache: what is made of them stays in a core's own cache
 constexpr std::int64_t kQuads = kValueRows / 4;
@@ -28,7 +30,7 @@ inline void turn_keys(const CacheHead& keys, std::int64_t begin, std::int64_t en
     Bytes rows[kKeys];
 #pragma GCC unroll 16
     for (int k = 0; k < kKeys; ++k) {
-      fetch(keys.row(begin + k + kTileKeys) + d);
+      fetch(keys.row(begin + k + kFetchedRows) + d);
       rows[k] = load_bytes(keys.row(begin + k) + d, begin + k < end ? static_cast<std::size_t>(left) : 0);
     }
     transpose(rows);
@@ -57,7 +59,7 @@ inline void turn_values(const CacheHead& values, std::int64_t begin, std::int64_
       Bytes rows[4];
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
-        fetch(values.row(j + k + 64) + d);
+        fetch(values.row(j + k + kFetchedRows) + d);
         rows[k] = load_bytes(values.row(j + k) + d, j + k < end ? left : 0);
       }
       interleave(rows);

@@ -10,26 +10,29 @@ FIRST_CAPACITY = 256  # rows of a new cache, and for an answer's beginning where
 
 
 class KvBudget:
-    """Rows of a cache, over all its slots, which are equally long.
+    """Rows of a cache, over all its slots.
 
-    max_bytes: of the cache; 0 for any number. While it moves to another size, the rows in use are there twice.
+    A cache of pages takes the sum of what its slots hold, a dense one as many times the longest as it has slots.
+    max_bytes: of the cache; 0 for any number. While a dense one moves to another size, the rows in use are there twice.
     max_slots: requests that run together at most. widest: nodes of a draft tree, whose rows come on top of the text's.
     """
 
     def __init__(self, cache: Cache, max_bytes: int, max_slots: int, widest: int, max_context: int) -> None:
         self._cache = cache
         self._max_bytes = max_bytes
-        self._row_bytes = cache.row_bytes
-        self._max_rows = int(max_bytes / self._row_bytes)
         self._max_slots = max_slots
         self._widest = widest
         self._max_context = max_context
+        if max_bytes:
+            cache.foresee(max_slots)
+            if cache.num_bytes > max_bytes:
+                cache.resize(1, 1)
 
     def check(self, request: Request) -> None:
         """Raise CapacityError for a request that would not even fit alone."""
-        num_rows = self._num_rows(request)
-        if self._max_bytes and num_rows > self._max_rows:
-            needed, allowed = num_rows * self._row_bytes / 1e6, self._max_bytes / 1e6
+        num_bytes = self._num_bytes([self._num_rows(request)])
+        if self._max_bytes and num_bytes > self._max_bytes:
+            needed, allowed = num_bytes / 1e6, self._max_bytes / 1e6
             raise CapacityError(
                 f"Prompt and answer of up to {request.max_length} tokens need {needed:.3g} MB of KV cache, which "
                 f"may have {allowed:.3g} MB: shorten the prompt, ask for fewer tokens or raise max_kv_bytes."
@@ -37,37 +40,52 @@ class KvBudget:
 
     def fits(self, requests: Sequence[Request]) -> bool:
         """Whether these requests fit together, however long their answers become."""
-        return not self._max_bytes or len(requests) * max(map(self._num_rows, requests)) <= self._max_rows
+        return not self._max_bytes or self._num_bytes(list(map(self._num_rows, requests))) <= self._max_bytes
 
     def make_room(self, requests: Sequence[Request]) -> None:
         """Have a slot for each of these requests, which fit. Raises ConfigError where memory is short.
 
-        Idle slots, and rows that nobody needs any more, stay as long as they are not in the way.
+        Idle slots, and rows that nobody needs any more, stay as long as they are not in the way. Then those go that are
+        behind the longest request's, and then slot by slot, those that ended long ago first: mostly the last ones.
         """
-        cache = self._cache
+        cache, num_slots = self._cache, self._num_slots(len(requests))
         if not self._max_bytes:
             # Once for the whole prompt and some of the answer: growing copies.
             num_rows = requests[-1].num_prompt_tokens + FIRST_CAPACITY
-            cache.reserve(self._num_slots(len(requests)), min(num_rows, self._max_context))
+            self._reserve(num_slots, min(num_rows, self._max_context))
             return
-        num_rows = max(map(self._num_rows, requests))
-        capacity = max(cache.capacity, num_rows)
-        wished = min(self._num_slots(len(requests)), self._max_rows // capacity)
-        num_slots = max(cache.num_slots, len(requests), wished)
-        if num_slots * capacity > self._max_rows:
-            num_slots, capacity = min(num_slots, self._max_rows // num_rows), num_rows
+        needed = list(map(self._num_rows, requests))
+        capacity = max(cache.capacity, *needed)
+        if not self._has_room(needed, max(cache.num_slots, len(needed)), capacity):
+            capacity = max(needed)
+        while num_slots > len(needed) and not self._has_room(needed, num_slots, capacity):
+            num_slots -= 1
         cache.resize(num_slots, capacity)
 
     def make_room_for(self, lengths: Sequence[int]) -> None:
         """Have slots for texts of these lengths. Raises CapacityError, and ConfigError where memory is short."""
         num_slots, capacity = max(len(lengths), 1), max([1, *lengths])
+        needed = self._num_bytes(lengths or [1])
         if not self._max_bytes:
-            self._cache.reserve(num_slots, capacity)
-        elif num_slots * capacity <= self._max_rows:
+            self._reserve(num_slots, capacity)
+        elif needed <= self._max_bytes:
             self._cache.resize(num_slots, capacity)
         else:
-            needed = num_slots * capacity * self._row_bytes / 1e6
-            raise CapacityError(f"it needs {needed:.3g} MB of KV cache: raise max_kv_bytes.")
+            raise CapacityError(f"it needs {needed / 1e6:.3g} MB of KV cache: raise max_kv_bytes.")
+
+    def _reserve(self, num_slots: int, capacity: int) -> None:
+        if num_slots > 1:
+            self._cache.foresee(self._max_slots)
+        self._cache.reserve(num_slots, capacity)
+
+    def _has_room(self, needed: Sequence[int], num_slots: int, capacity: int) -> bool:
+        """Whether slots for requests that need so many rows fit, and idle ones behind them."""
+        idle = [min(length, capacity) for length in self._cache.lengths[len(needed) : num_slots]]
+        num_new = num_slots - len(needed) - len(idle)
+        return self._cache.num_bytes_of([*needed, *idle, *[0] * num_new], capacity) <= self._max_bytes
+
+    def _num_bytes(self, lengths: Sequence[int]) -> int:
+        return self._cache.num_bytes_of(lengths, max(lengths))
 
     def _num_slots(self, num_requests: int) -> int:
         """Those there are, or twice as many: a cache that grew slot by slot would copy each text as often."""

@@ -56,7 +56,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     if decoder.running or decoder.waiting or decoder.roster.prefilling is not None:
         raise SessionError("Requests run: load a session when they have ended.")
     num_rows = decoder.config.max_batch * decoder.target.manifest.max_context
-    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(num_rows * decoder.cache.row_bytes))
+    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(num_rows * decoder.target.manifest.kv_row_bytes))
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)

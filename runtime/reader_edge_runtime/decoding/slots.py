@@ -59,10 +59,10 @@ class Slots:
         num_reused = self._num_shared(slot, self._idle_token_ids[slot], token_ids)
         source, num_copied = self._most_shared(running, token_ids)
         self._idle_token_ids[slot] = []
+        self._cut(slot, num_reused)
         if num_copied > num_reused:
             self._cache.copy(source, slot, num_copied)
             num_reused = num_copied
-        self._cache.lengths[slot] = num_reused
         self.num_running += 1
         self.is_torn = False
         return num_reused
@@ -77,6 +77,7 @@ class Slots:
         kept = token_ids[: self._cache.lengths[slot]]
         self._cache.swap(slot, last - is_last_apart)
         self._cache.swap(last - is_last_apart, last)
+        self._cache.trim(last)
         self._idle_token_ids[last] = kept
         self.num_running -= 1
         self.is_torn = False
@@ -107,8 +108,13 @@ class Slots:
     def forget(self) -> None:
         """Drop what idle slots remember."""
         for slot in range(self.num_running, self._cache.num_slots):
-            self._cache.lengths[slot] = 0
+            self._cut(slot, 0)
             self._idle_token_ids[slot] = []
+
+    def _cut(self, slot: int, length: int) -> None:
+        """Keep the first rows of a slot alone."""
+        self._cache.lengths[slot] = length
+        self._cache.trim(slot)
 
     def _fit(self) -> None:
         """Follow a cache that has changed its size."""

@@ -28,7 +28,7 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
     num_trees, num_nodes = len(wanted.trees), pass_width(wanted.trees, min_rows)
     lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
-    cache.reserve(cache.num_slots, max(lengths) + num_nodes)
+    cache.extend(wanted.first_slot, num_trees, num_nodes)
     num_visible = max(lengths) + num_nodes
     num_rows = max(map(len, wanted.rows))
     input_ids = np.zeros((num_trees, num_nodes), np.int64)

@@ -114,6 +114,12 @@ class Manifest:
         """Numbers of a key or value in the KV cache."""
         return kv_row_size(self.kv_dtype, self.head_dim)
 
+    @property
+    def kv_row_bytes(self) -> int:
+        """Of a token in the KV cache: keys and values of all layers and heads."""
+        value_bytes = {"float32": 4, "int8": 1}.get(self.kv_dtype, 2)
+        return 2 * self.num_layers * self.num_kv_heads * self.kv_row_size * value_bytes
+
     def past_names(self) -> list[str]:
         """Names of the graph's KV inputs, key and value of each layer in turn."""
         return [f"past_{kind}.{layer}" for layer in range(self.num_layers) for kind in ("key", "value")]

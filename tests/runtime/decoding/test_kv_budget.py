@@ -1,5 +1,7 @@
 """A bound on the KV cache: it is never passed, nobody waits for ever, and no token changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,17 +11,26 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
+from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
 
-MANIFEST = make_manifest(6)
-ROW_BYTES = 2 * 2 * 4  # keys and values of one layer and head, two float32 each
+# A row has a page for its key and one for its value, or a part of them where pages are larger.
+MANIFEST = replace(make_manifest(6), head_dim=1024)
 
 
-def bounded_decoder(max_rows: int, max_batch: int = 4) -> Decoder:
-    config = EngineConfig(max_batch=max_batch, prefill_chunk=7, max_kv_bytes=max_rows * ROW_BYTES)
+def num_bytes(*lengths: int) -> int:
+    """What slots of so many rows take."""
+    cache = HostCache(MANIFEST, 1, 1)
+    cache.foresee(1)
+    return cache.num_bytes_of(lengths, max(lengths))
+
+
+def bounded_decoder(max_bytes: int, max_batch: int = 4) -> Decoder:
+    config = EngineConfig(max_batch=max_batch, prefill_chunk=7, max_kv_bytes=max_bytes)
     return Decoder(FakeTarget(MANIFEST), RandomDrafter(6, 9, seed=1), config)
 
 
@@ -29,32 +40,59 @@ def expected(request: Request) -> list[int]:
 
 @settings(max_examples=40, deadline=None)
 @given(
+    is_dense=st.booleans(),
     seed=st.integers(0, 1 << 30),
     max_rows=st.integers(150 + MAX_WIDTH, 900),
     sizes=st.lists(st.tuples(st.integers(1, 120), st.integers(1, 30)), min_size=1, max_size=12),
     budget=st.one_of(st.none(), st.integers(1, 30)),
 )
 def test_no_cache_is_larger_than_its_bound_and_no_token_changes(
-    seed: int, max_rows: int, sizes: list[tuple[int, int]], budget: int | None
+    is_dense: bool, seed: int, max_rows: int, sizes: list[tuple[int, int]], budget: int | None
 ) -> None:
-    random = np.random.default_rng(seed)
-    decoder = bounded_decoder(max_rows)
-    decoder.prompt_budget = budget
-    requests: list[Request] = []
-    for length, max_tokens in sizes:
-        start = requests[-1].token_ids[: length // 2] if requests and random.random() < 0.5 else []
-        prompt = [*start, *random.integers(6, size=length - len(start)).tolist()]
-        requests.append(decoder.submit(prompt, GenerationConfig(max_tokens=max_tokens)))
+    with pytest.MonkeyPatch.context() as patch:
+        if is_dense:
+            patch.setattr(host_cache, "HAS_PAGES", False)
+        random = np.random.default_rng(seed)
+        max_bytes = num_bytes(max_rows)
+        decoder = bounded_decoder(max_bytes)
+        assert decoder.cache.num_bytes <= max_bytes
+        decoder.prompt_budget = budget
+        requests: list[Request] = []
+        for length, max_tokens in sizes:
+            start = requests[-1].token_ids[: length // 2] if requests and random.random() < 0.5 else []
+            prompt = [*start, *random.integers(6, size=length - len(start)).tolist()]
+            requests.append(decoder.submit(prompt, GenerationConfig(max_tokens=max_tokens)))
+            decoder.step()
+            assert decoder.cache.num_bytes <= max_bytes
+        while any(request.is_running for request in requests):
+            decoder.step()
+            assert decoder.cache.num_bytes <= max_bytes
+        assert [request.output_token_ids for request in requests] == list(map(expected, requests))
+
+
+@pytest.mark.skipif(not HAS_PAGES, reason="a dense cache takes as many times the longest as it has slots")
+def test_a_long_request_beside_short_ones_takes_the_sum_and_gives_it_back() -> None:
+    long, short = 300 + 20 + MAX_WIDTH, 10 + 20 + MAX_WIDTH
+    max_bytes = num_bytes(long, short, short, short)
+    decoder = bounded_decoder(max_bytes)
+    requests = [decoder.submit([number] * (300 if number == 1 else 10), GenerationConfig(20)) for number in range(4)]
+    decoder.step()
+    assert decoder.running == requests
+    decoder.finish(*requests)
+    assert num_bytes(*[300 + 19, *[10 + 19] * 3]) >= decoder.cache.num_bytes > num_bytes(300)  # kept for reuse
+    later = [decoder.submit([5, number], GenerationConfig(120)) for number in range(3)]
+    while any(request.is_running for request in later):
         decoder.step()
-        assert decoder.cache.num_bytes <= max(max_rows, 256) * ROW_BYTES
-    while any(request.is_running for request in requests):
-        decoder.step()
-        assert decoder.cache.num_bytes <= max_rows * ROW_BYTES
-    assert [request.output_token_ids for request in requests] == list(map(expected, requests))
+        assert decoder.cache.num_bytes <= max_bytes
+    assert max(decoder.cache.lengths) < 300  # the long text was in the way
+    decoder.forget()
+    assert decoder.cache.num_bytes == 0
+    for request in (*requests, *later):
+        assert request.output_token_ids == expected(request)
 
 
 def test_requests_wait_until_they_fit_and_run_together_where_they_do() -> None:
-    decoder = bounded_decoder(2 * (10 + 20 + MAX_WIDTH))
+    decoder = bounded_decoder(num_bytes(*[10 + 20 + MAX_WIDTH] * 2))
     short = [decoder.submit([1] * 10, GenerationConfig(max_tokens=20)) for _ in range(3)]
     decoder.step()
     assert decoder.running == short[:2]
@@ -62,7 +100,7 @@ def test_requests_wait_until_they_fit_and_run_together_where_they_do() -> None:
     later = decoder.submit([3] * 10, GenerationConfig(max_tokens=20))
     decoder.finish(*short)
     decoder.step()
-    assert decoder.running == [long]  # two such rows of slots would be too many
+    assert decoder.running == [long]  # both would be too many rows
     decoder.finish(long, later)
     pair = [decoder.submit([number] * 10, GenerationConfig(max_tokens=20)) for number in range(2)]
     decoder.step()
@@ -76,7 +114,7 @@ def test_requests_wait_until_they_fit_and_run_together_where_they_do() -> None:
 def test_a_batch_that_grows_one_by_one_does_not_copy_all_texts_for_each_that_joins(
     max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = bounded_decoder(max_rows, max_batch=11)
+    decoder = bounded_decoder(max_rows and num_bytes(max_rows), max_batch=11)
     decoder.prompt_budget = 1
     num_slots: set[int] = set()
     resize = HostCache._resize
@@ -96,7 +134,7 @@ def test_a_batch_that_grows_one_by_one_does_not_copy_all_texts_for_each_that_joi
 
 def test_slots_for_those_to_come_do_not_shorten_those_that_there_are() -> None:
     capacity = 200 + MAX_WIDTH
-    decoder = bounded_decoder(3 * capacity)
+    decoder = bounded_decoder(num_bytes(*[capacity] * 3), max_batch=3)
     decoder.cache.resize(2, capacity)
     short = [decoder.submit([number] * 10, GenerationConfig(max_tokens=10)) for number in range(3)]
     decoder.kv_budget.make_room(short)
@@ -104,7 +142,7 @@ def test_slots_for_those_to_come_do_not_shorten_those_that_there_are() -> None:
 
 
 def test_a_request_that_can_never_fit_is_refused_at_once_in_one_sentence() -> None:
-    decoder = bounded_decoder(100 + MAX_WIDTH)
+    decoder = bounded_decoder(num_bytes(100 + MAX_WIDTH))
     decoder.submit([1] * 50, GenerationConfig(max_tokens=50))
     with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes\.$"):
         decoder.submit([1] * 50, GenerationConfig(max_tokens=51))

@@ -1,5 +1,6 @@
 """The KV cache: commits keep the walked path, and nothing else moves or is lost."""
 
+import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.host import host_cache
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES, PAGE_BYTES
 from tests.fake_target import make_manifest
 
 MANIFESTS = {
@@ -80,10 +83,57 @@ def test_swap_exchanges_contents_and_lengths(kv_dtype: str) -> None:
 def test_layer_views_of_a_slot_range_share_the_slab(kv_dtype: str) -> None:
     cache = HostCache(MANIFESTS[kv_dtype], 4, 8)
     view = cache.layer_view(1, 1, 2)
-    assert view.shape == (2, 1, 8, {"float32": 2, "float16": 2, "int8": 4}[kv_dtype])
+    assert (*view.shape[:2], view.shape[3]) == (2, 1, {"float32": 2, "float16": 2, "int8": 4}[kv_dtype])
     assert view.flags.c_contiguous
     view[0, 0, 3] = 7
     assert (cache.slab[1, 1, 0, 3] == 7).all()
+
+
+@pytest.mark.skipif(not HAS_PAGES, reason="elsewhere a cache takes memory of all its rows")
+def test_a_slot_takes_the_pages_of_its_own_rows_and_gives_them_back() -> None:
+    """As the system counts them: 3 layers, 2 heads, 62 rows of 66 bytes a page."""
+    manifest = replace(MANIFESTS["int8"], num_layers=3, num_kv_heads=2, head_dim=64, max_context=5000)
+    cache = HostCache(manifest, 1, 64)
+    cache.foresee(4)
+    memory = cache.memory
+    cache.reserve(4, 4096)
+    assert cache.memory is memory  # and growing copied nothing
+    assert cache.num_bytes == resident_bytes(cache) == 0
+    _write(cache, 0, 3000)
+    _write(cache, 1, 50)
+    pages = [-(-num_rows * 66 // PAGE_BYTES) for num_rows in (3000, 50, 3010)]
+    assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[0] + pages[1])
+    before = cache.read_slot(0, 3000).copy(), cache.read_slot(1, 50).copy()
+    cache.swap(0, 1)
+    assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[0] + pages[1])
+    np.testing.assert_array_equal(cache.read_slot(1, 3000), before[0])
+    np.testing.assert_array_equal(cache.read_slot(0, 50), before[1])
+    cache.extend(1, 1, 10)  # nodes that were not kept
+    cache.slab[:, 1, :, 3000:3010] = 1
+    assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[1] + pages[2])
+    cache.lengths[1] = 50
+    cache.trim(1)
+    assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * 2 * pages[1]
+    np.testing.assert_array_equal(cache.read_slot(1, 50), before[0][:, :, :50])
+    assert not cache.slab[:, 1, :, 100 * PAGE_BYTES // 4096 :].any()  # zeros, which masked rows may be
+    cache.resize(1, 4096)
+    assert cache.num_bytes == 12 * PAGE_BYTES * pages[1]
+    assert cache.num_bytes_of([3000, 50], 4096) == 2 * PAGE_BYTES * (6 * (pages[0] + pages[1]) + pages[0])
+
+
+def _write(cache: HostCache, slot: int, num_rows: int) -> None:
+    cache.extend(slot, 1, num_rows)
+    rows = cache.slab[:, slot, :, :num_rows]
+    rows[:] = np.random.default_rng(slot).integers(1, 100, rows.shape)
+    cache.commit(slot, range(num_rows))
+
+
+def resident_bytes(cache: HostCache) -> int:
+    """Of the cache's pages, those that mincore(2) says are there."""
+    is_there = (ctypes.c_ubyte * (cache.memory.nbytes // PAGE_BYTES))()
+    address, size = ctypes.c_void_p(cache.memory.ctypes.data), ctypes.c_size_t(cache.memory.nbytes)
+    assert ctypes.CDLL(None).mincore(address, size, is_there) == 0
+    return PAGE_BYTES * sum(each & 1 for each in is_there)
 
 
 def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,3 +143,18 @@ def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(np, "zeros", no_memory)
     with pytest.raises(ConfigError, match="GB"):
         HostCache(MANIFESTS["float32"], 4, 8)
+
+
+@pytest.mark.skipif(not HAS_PAGES, reason="elsewhere a cache takes memory of all its rows")
+def test_a_cache_without_room_for_its_largest_size_moves_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(num_bytes: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(host_cache, "PagedMemory", no_memory)
+    cache = filled("float32", 1, 8)
+    cache.lengths[0] = 5
+    before = cache.slab.copy()
+    cache.foresee(4)
+    cache.reserve(4, 60)
+    np.testing.assert_array_equal(cache.slab[:, 0, :, :5], before[:, 0, :, :5])
+    assert cache.num_bytes == cache.memory.nbytes == cache.num_bytes_of([5, 5, 5, 5], 60)

@@ -3,6 +3,7 @@
 The graph is bound in place to the whole slab, or to one slot's tensors.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,7 @@ def slot_view(slab: DeviceArray, index: int, first_slot: int, num_slots: int) ->
 class DeviceCache(Cache):
     """memory: kv_dtype (2L, slots, H, S, D); its S leaves room for padded nodes and is a multiple of 8.
 
+    It is dense: every slot takes what the longest needs, and a change of places one slot more.
     Another object after a change of its size: bindings and captured passes of the old one are stale.
     """
 
@@ -106,7 +108,17 @@ class DeviceCache(Cache):
 
     @property
     def num_bytes(self) -> int:
-        return self.memory.num_bytes
+        return self.memory.num_bytes + (self._spare.num_bytes if self._spare is not None else 0)
+
+    def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
+        num_slots = len(lengths) + (len(lengths) > 1)
+        return num_slots * padding_rows(capacity) * self._manifest.kv_row_bytes
+
+    def foresee(self, num_slots: int) -> None:
+        """Slots that are not there yet would take memory."""
+
+    def trim(self, slot: int) -> None:
+        """Rows of one slot cannot be let go of."""
 
     def read_slot(self, slot: int, length: int) -> KvRows:
         return self.memory.read()[:, slot, :, :length]
@@ -128,7 +140,7 @@ class DeviceCache(Cache):
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self._commit_graph.move_rows(self.memory, slot, rows, start)
 
-    def _swap_rows(self, slot: int, other: int, num_rows: int) -> None:
+    def _swap_rows(self, slot: int, other: int) -> None:
         if self._spare is None:
             self._spare = self._zeros(1, self.capacity)
         self._commit_graph.copy_slot(self.memory, slot, self._spare, 0)

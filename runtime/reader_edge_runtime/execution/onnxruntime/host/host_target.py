@@ -91,7 +91,7 @@ class HostTarget:
         self._tensors: dict[Sizes, PassTensors] = {}
         self._bound: tuple[ort.IOBinding, PassTensors] | None = None
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_slab: KvArray | None = None
+        self._bound_memory: KvArray | None = None
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":
@@ -158,10 +158,10 @@ class HostTarget:
             self._num_looked_up = 0
 
     def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
-        """The KV tensors of a slot range, each bound as input and output at once; kept until the slab moves."""
-        if self._bound_slab is not cache.slab:
+        """The KV tensors of a slot range, each bound as input and output at once; kept until the cache moves."""
+        if self._bound_memory is not cache.memory:
             self._bindings.clear()
-            self._bound_slab = cache.slab
+            self._bound_memory = cache.memory
         binding = self._bindings.get((first_slot, num_slots))
         if binding is None:
             binding = self.session.io_binding()
