@@ -7,7 +7,8 @@ asked by many at once, streamed and whole, at random moments, while others leave
 asking, and send nonsense: until every question was answered and the minutes are over. Exit code 1 where an answer is
 another one (its text, its log-probabilities to the last digit, its counts of tokens), where a refusal has the wrong
 status, where a request still runs at the end, where the server does not end in order, or where, after twenty minutes or
-more, memory of the last tenth is over 5 % above that of the sixth: before that the history fills.
+more, memory of the last tenth is over 5 % above that of the sixth: before that the history fills. What of the memory is
+the KV cache the server says itself.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import httpx
 
@@ -77,12 +79,12 @@ class Load:
         self._chance = random.Random(seed + 1)
         self._left = list(range(len(asked)))
         self._end = 0.0
-        self._memory: list[int] = []
+        self._memory: list[Memory] = []
 
     async def run(self, num_clients: int, seconds: float) -> None:
         self._end = time.monotonic() + seconds
         async with httpx.AsyncClient(base_url=self._server.url, timeout=_TIMEOUT_S, limits=httpx.Limits()) as client:
-            watching = asyncio.create_task(self._watch_memory())
+            watching = asyncio.create_task(self._watch_memory(client))
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(num_clients):
                     tasks.create_task(self._behave(client))
@@ -93,8 +95,8 @@ class Load:
 
     def summary(self) -> list[str]:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
-        early, late = self._memory_mb()
-        return [f"{counts}; memory {early:.1f} MB halfway, {late:.1f} MB at the end; {len(self.faults)} faults"]
+        early, late = self._halfway_and_end()
+        return [f"{counts}; memory {early} halfway, {late} at the end; {len(self.faults)} faults"]
 
     async def _behave(self, client: httpx.AsyncClient) -> None:
         """One client: mostly it asks, sometimes it is rude."""
@@ -145,32 +147,49 @@ class Load:
         if response.status_code not in said.statuses:
             self.faults.append(f"{response.status_code} for {said.content[:80]!r}: {response.text[:200]}")
 
-    async def _watch_memory(self) -> None:
+    async def _watch_memory(self, client: httpx.AsyncClient) -> None:
         status = Path(f"/proc/{self._server.process.pid}/status")
         while True:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            self._memory.append(int(fields["VmRSS"].split()[0]) * 1024)
+            kv_bytes = (await self._metrics(client))["reader_edge_kv_cache_bytes"]
+            self._memory.append(Memory(int(fields["VmRSS"].split()[0]) * 1024, kv_bytes))
             await asyncio.sleep(_MEMORY_EVERY_S)
 
     async def _wait_until_idle(self, client: httpx.AsyncClient) -> None:
         end = time.monotonic() + _IDLE_S
         while time.monotonic() < end:
-            lines = (await client.get("/metrics")).text.splitlines()
-            figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-            busy = [f"reader_edge_requests_{state}" for state in ("running", "waiting")]
-            if not any(float(figures[name]) for name in busy):
+            figures = await self._metrics(client)
+            if not any(figures[f"reader_edge_requests_{state}"] for state in ("running", "waiting")):
                 return
             await asyncio.sleep(0.1)
         self.faults.append("Requests still run or wait though nobody asks any more.")
 
-    def _memory_mb(self) -> tuple[float, float]:
+    async def _metrics(self, client: httpx.AsyncClient) -> dict[str, float]:
+        lines = (await client.get("/metrics")).text.splitlines()
+        figures = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(figure) for name, figure in figures}
+
+    def _halfway_and_end(self) -> tuple["Memory", "Memory"]:
         tenth = max(1, len(self._memory) // 10)
-        return median(self._memory[5 * tenth : 6 * tenth] or [0]) / 1e6, median(self._memory[-tenth:] or [0]) / 1e6
+        parts = self._memory[5 * tenth : 6 * tenth], self._memory[-tenth:]
+        early, late = (Memory(*map(median, zip(*part, strict=True))) if part else Memory(0, 0) for part in parts)
+        return early, late
 
     def _compare_memory(self) -> None:
-        early, late = self._memory_mb()
-        if late > early * (1 + _MAX_GROWTH):
-            self.faults.append(f"Memory grew from {early:.1f} to {late:.1f} MB.")
+        early, late = self._halfway_and_end()
+        if late.resident > early.resident * (1 + _MAX_GROWTH):
+            self.faults.append(f"Memory grew from {early} to {late}.")
+
+
+class Memory(NamedTuple):
+    """Bytes of a server's process, and what of them is its KV cache by its own count."""
+
+    resident: float
+    kv_cache: float
+
+    def __str__(self) -> str:
+        rest = self.resident - self.kv_cache
+        return f"{self.resident / 1e6:.1f} MB (KV cache {self.kv_cache / 1e6:.1f}, all else {rest / 1e6:.1f})"
 
 
 if __name__ == "__main__":
