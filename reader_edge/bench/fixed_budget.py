@@ -15,6 +15,7 @@ from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
 
@@ -55,20 +56,21 @@ def bench_budgets(
     budgets: Sequence[int],
     datastores: Sequence[str],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    head: Source | None = None,
 ) -> list[BudgetRun]:
     """Answer every question with each set of sources and each budget, from an empty KV cache.
 
     Fresh drafters know nothing but what ships with them, and so have no history. datastores: files, which are used in
-    sets of their own. on_progress: told answers done and answers in all.
+    sets of their own. on_progress: told answers done and answers in all. head: a trained head, asked in every step.
     """
     fingerprint = engine.tokenizer.fingerprint()
     opened = open_datastores(datastores, fingerprint, engine.package.manifest.vocab_size)
     table, own_answers = SuccessorTable.of_package(engine.package, fingerprint), OwnAnswers.of_package(engine.package)
-    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None))
+    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None, head is not None))
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = _drafter(names, num_nodes, opened, table, own_answers)
+        drafter = _drafter(names, num_nodes, opened, table, own_answers, head)
         requests = []
         for question in questions:
             if not is_warm:
@@ -103,12 +105,13 @@ def answer_at(
 
 
 def _source_sets(
-    has_datastores: bool, has_table: bool, has_own_answers: bool
+    has_datastores: bool, has_table: bool, has_own_answers: bool, has_head: bool
 ) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """What is drafted from, fresh and warm."""
     said_by_target = [(), ("logits",)]
     said_by_target += [("logits", "table")] * has_table
     said_by_target += [(*said_by_target[-1], "own answers")] * has_own_answers
+    said_by_target += [(*said_by_target[-1], "head")] * has_head
     for is_warm, said, uses_datastores in itertools.product((False, True), said_by_target, (False, True)):
         if uses_datastores <= has_datastores:
             history, datastore = ("history",) * is_warm, ("datastore",) * uses_datastores
@@ -121,6 +124,7 @@ def _drafter(
     datastores: Sequence[Datastore],
     table: SuccessorTable | None,
     own_answers: OwnAnswers | None,
+    head: Source | None,
 ) -> RetrievalDrafter:
     config = DraftConfig(
         max_nodes=num_nodes + 1,
@@ -130,6 +134,7 @@ def _drafter(
     )
     return RetrievalDrafter(
         config,
+        [head] if head is not None and "head" in names else [],
         datastores=datastores if "datastore" in names else (),
         table=table if "table" in names else None,
         own_answers=own_answers if "own answers" in names else None,

@@ -23,6 +23,7 @@ from reader_edge.commands import options
 @options.top_p
 @options.seed
 @options.datastores
+@options.head
 @options.engine
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
@@ -36,6 +37,7 @@ def decode(
     rounds: int,
     nodes: tuple[int, ...] | None,
     datastores: tuple[str, ...],
+    head: Path | None,
     engine_config: "reader_edge.EngineConfig",
     plot: Path | None,
     as_json: bool,
@@ -54,17 +56,19 @@ def decode(
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
+    from reader_edge_runtime.assembly import open_head_source
 
     check_plot(plot)
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, engine_config, None, datastores)
+    engine = load_engine(model, engine_config, None, datastores, head)
     questions = play_out(engine, file_prompts, config, is_raw=False)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, questions, config, rounds, on_progress)
     runs = []
     if nodes:
+        source = None if head is None else open_head_source(head, engine.package)
         with count_progress("Answers at fixed numbers of nodes") as on_progress:
-            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress)
+            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress, source)
     if as_json:
         click.echo(json.dumps(bench_fields(engine, bench, runs)))
     else:

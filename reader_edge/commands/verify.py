@@ -14,12 +14,18 @@ from reader_edge.commands import options
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
+@options.head
 @options.engine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @options.grouped(engine_config="EngineConfig")
 def verify(
-    model: str | None, prompts: Path | None, max_tokens: int, engine_config: "reader_edge.EngineConfig", as_json: bool
+    model: str | None,
+    prompts: Path | None,
+    max_tokens: int,
+    head: Path | None,
+    engine_config: "reader_edge.EngineConfig",
+    as_json: bool,
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
@@ -36,13 +42,15 @@ def verify(
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress, print_table
     from reader_edge_runtime import GenerationConfig
+    from reader_edge_runtime.assembly import open_head_source
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     questions = play_out(engine, file_prompts, GenerationConfig(max_tokens=max_tokens), is_raw=True)
+    source = None if head is None else open_head_source(head, engine.package)
     with count_progress("Answers compared") as on_progress:
-        report = prove(engine, questions, max_tokens, on_progress)
+        report = prove(engine, questions, max_tokens, on_progress, source)
     if as_json:
         click.echo(json.dumps(proof_fields(engine, report)))
     else:

@@ -30,6 +30,7 @@ from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuil
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.target import Target
@@ -46,6 +47,7 @@ SOURCE_SETS = {
     "all sources + hostile": frozenset((*_ALL, "hostile")),
 }
 DRAFTERS = ("none", *SOURCE_SETS, "stress")
+WITH_HEAD = "all sources + head"  # another one, where a head is given
 BATCH_SIZES = (1, 4)
 
 _REFUSED_TOKENS = 8
@@ -56,15 +58,17 @@ def prove(
     questions: Sequence[Question],
     max_tokens: int = 144,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    head: Source | None = None,
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
-    on_progress: told answers done and answers in all. Raises PromptError or ConfigError.
+    on_progress: told answers done and answers in all. head: a trained head, which gets runs of its own. Raises
+    PromptError or ConfigError.
     """
     encoded = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
     table = SuccessorTable.of_package(engine.package, engine.tokenizer.fingerprint())
     own_answers = OwnAnswers.of_package(engine.package)
-    prover = _Prover(engine, encoded, table, own_answers, max_tokens, on_progress)
+    prover = _Prover(engine, encoded, table, own_answers, max_tokens, on_progress, head)
     runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
     provider = engine.decoder.target.provider
@@ -102,7 +106,12 @@ class _Prover:
     own_answers: OwnAnswers | None
     max_tokens: int
     on_progress: Callable[[int, int], None]
+    head: Source | None = None
     num_done: int = 0
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return DRAFTERS if self.head is None else (*DRAFTERS, WITH_HEAD)
 
     @property
     def target(self) -> Target:
@@ -117,7 +126,7 @@ class _Prover:
         runs = []
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
             datastore = self._datastore(Path(folder) / "answers.ds", answers)
-            for name in DRAFTERS:
+            for name in self.drafters:
                 # One drafter for all batch sizes: with a history, the later ones know the answers by heart.
                 drafter = self._drafter(name, answers, datastore)
                 runs += [self._compare(answers, name, drafter, way, batch_size) for batch_size in BATCH_SIZES]
@@ -145,12 +154,14 @@ class _Prover:
         vocab_size = self.target.manifest.vocab_size
         if name == "stress":
             return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
-        sources = SOURCE_SETS.get(name, frozenset())
+        sources = SOURCE_SETS["all sources"] if name == WITH_HEAD else SOURCE_SETS.get(name, frozenset())
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
-        hostile = [HostileSource(range(vocab_size))] if "hostile" in sources else []
+        further: list[Source] = [HostileSource(range(vocab_size))] if "hostile" in sources else []
+        if self.head is not None and name == WITH_HEAD:
+            further.append(self.head)
         datastores = [datastore] if "datastore" in sources else []
         known = (self.table, self.own_answers)
-        return RetrievalDrafter(config, hostile, datastores, None, *known).wait()
+        return RetrievalDrafter(config, further, datastores, None, *known).wait()
 
     def _datastore(self, path: Path, answers: Sequence[PlainAnswer]) -> Datastore:
         """A file that holds every second prompt with its answer: some drafts are right all along, some go astray."""
@@ -197,5 +208,5 @@ class _Prover:
 
     def _tell_progress(self) -> None:
         self.num_done += 1
-        num_answers = len(self.prompts) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+        num_answers = len(self.prompts) * len(WAYS) * (1 + len(self.drafters) * len(BATCH_SIZES))
         self.on_progress(self.num_done, num_answers)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from reader_edge import Engine, GenerationConfig
+from reader_edge.proof import proof
+from reader_edge.question import Question
 from reader_edge_export.heads import instructions as bundled
 from reader_edge_export.heads import self_written, train_drafter, training
 from reader_edge_export.heads.examples import examples_of
@@ -19,7 +21,8 @@ from reader_edge_export.heads.payback import Payback
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile
+from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile, HeadModel
+from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.errors import ExportError, HeadError
 from reader_edge_runtime.execution.registry import open_head
 from reader_edge_runtime.package.manifest import Manifest
@@ -229,3 +232,20 @@ def test_instructions_are_many_and_differ() -> None:
     texts = bundled.instructions()
     assert len(set(texts)) == len(texts) > 2000
     assert not any("{}" in text for text in texts)
+
+
+def test_a_proof_has_runs_of_its_own_for_a_head(
+    package: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "DRAFTERS", ("none",))
+    module = untrained()
+    with torch.no_grad():
+        module.vocabulary.bias[5] = 10  # always sure of the same token
+    head = HeadSource(HeadFile(graph := head_graph(module), all_ids()), opened(graph, manifest), VOCAB_SIZE)
+    report = proof.prove(Engine.load(package), [Question("the cat")], 12, head=head)
+    assert report.counts.divergences == 0
+    assert sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.drafter == proof.WITH_HEAD) > 0
+
+
+def opened(graph: bytes, manifest: Manifest) -> HeadModel:
+    return open_head(HeadFile(graph, all_ids()), manifest)
