@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from click.testing import CliRunner
 
 from reader_edge import Engine, GenerationConfig
+from reader_edge.cli import main
 from reader_edge.proof import proof
 from reader_edge.question import Question
 from reader_edge_export.heads import instructions as bundled
@@ -249,3 +251,12 @@ def test_a_proof_has_runs_of_its_own_for_a_head(
 
 def opened(graph: bytes, manifest: Manifest) -> HeadModel:
     return open_head(HeadFile(graph, all_ids()), manifest)
+
+
+def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.head"
+    path.write_bytes(b"mine")
+    told = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(path)])
+    assert told.exit_code == 1
+    assert "exists already" in told.stderr
+    assert path.read_bytes() == b"mine"

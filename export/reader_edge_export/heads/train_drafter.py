@@ -76,6 +76,7 @@ class HeadTraining:
         self._options = options
         self._on_stage = on_stage
         self._folder = out.with_name(f"{out.name}.training")
+        self._has_template = Tokenizer.open(self._package).has_chat_template
         self._target: Target = settled_target(self._package, EngineConfig(is_probed=False))[0]
 
     def payback(self) -> Payback:
@@ -90,7 +91,7 @@ class HeadTraining:
 
     def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
-        answers = self._written([*prompts, *self._instructions()], on_progress)
+        answers = self._written([self._asked(prompt) for prompt in (*prompts, *instructions())], on_progress)
         learned = [answer for number, answer in enumerate(answers) if not is_held_out(number)]
         held_out = [answer for number, answer in enumerate(answers) if is_held_out(number)]
         vocab_size = self._package.manifest.vocab_size
@@ -112,9 +113,10 @@ class HeadTraining:
             self._out, self._out.stat().st_size, len(ids), len(examples), payback, acceptance, curve, seconds
         )
 
-    def _instructions(self) -> list[Encodable]:
-        has_template = Tokenizer.open(self._package).has_chat_template
-        return [[{"role": "user", "content": text}] if has_template else text for text in instructions()]
+    def _asked(self, prompt: Encodable) -> Encodable:
+        """A text as a user's message, where the model has a template for such."""
+        is_message = isinstance(prompt, str) and self._has_template
+        return [{"role": "user", "content": prompt}] if is_message else prompt
 
     def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
         self._on_stage("having the model answer")

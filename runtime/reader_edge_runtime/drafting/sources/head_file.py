@@ -28,7 +28,7 @@ _MAX_BYTES = 1 << 28
 _MAX_NODES = 256
 # What a head's products are made of; none makes more of its inputs than their sizes say.
 _OPERATORS = (
-    *("Add", "Cast", "Concat", "DynamicQuantizeLinear", "Gather", "MatMul", "MatMulInteger", "Mul", "Sigmoid"),
+    *("Add", "Cast", "Concat", "DynamicQuantizeLinear", "Gather", "MatMulInteger", "Mul", "Sigmoid"),
     *("Slice", "Softmax", "Sub", "TopK", "Unsqueeze"),
 )
 _FORMAT = ArrayFormat(
