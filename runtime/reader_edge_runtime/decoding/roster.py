@@ -50,7 +50,8 @@ class Roster:
         """
         running = [each.token_ids for each in self.running]
         self._slots.bring_forward(request.token_ids, running)
-        self._kv_budget.make_room([*self.running, request])
+        with self._slots.resizing():
+            self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
         request.stats.num_reused_tokens = self._slots.acquire(request.token_ids, running)
 

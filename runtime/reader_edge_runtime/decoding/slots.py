@@ -1,6 +1,7 @@
 """Which KV slot serves whom: running sequences in the first slots, side by side, past prompts kept in the others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from reader_edge_runtime.target import Cache
 
@@ -28,6 +29,17 @@ class Slots:
     def lengths(self) -> list[int]:
         """Committed rows of each slot."""
         return self._cache.lengths
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """While the cache changes its size: an interrupt leaves slots torn, an error as they were."""
+        self.is_torn = True
+        try:
+            yield
+        except Exception:
+            self.is_torn = False
+            raise
+        self.is_torn = False
 
     def bring_forward(self, token_ids: list[int], running: Texts) -> None:
         """Bring the idle slot that holds most of a text to where the next sequence begins.

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from reader_edge_runtime.config import DraftConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
@@ -14,8 +14,10 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
-from tests.fake_target import make_manifest
+from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, decode, make_decoder, reference
 
 
@@ -100,6 +102,27 @@ def test_interrupted_step_cancels_and_later_requests_are_right(monkeypatch: pyte
     assert decoder.running == []
     prompt = request.token_ids
     assert decode(decoder, [prompt], [config]) == [reference(manifest, prompt, config)]
+
+
+def test_slots_that_were_given_back_amid_an_interrupt_are_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = make_manifest(6, max_context=2048)
+    engine_config = EngineConfig(max_batch=2, prefill_chunk=64, max_kv_bytes=5 * 2 * PAGE_BYTES)
+    decoder = Decoder(FakeTarget(manifest), RandomDrafter(6, 9, seed=1), engine_config)
+    config = GenerationConfig(max_tokens=10)
+    texts = [[1, 2, 3, 4] * 5, [4, 3, 2, 1] * 5]
+    decode(decoder, texts, [config] * 2)
+    give_back = HostCache._give_back
+
+    def interrupted(*arguments: int) -> None:
+        give_back(decoder.cache, *arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decoder.cache, "_give_back", interrupted)
+    decoder.submit([5], GenerationConfig(max_tokens=2000))  # has room alone
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step()
+    monkeypatch.undo()
+    assert decode(decoder, texts, [config] * 2) == [reference(manifest, text, config) for text in texts]
 
 
 def test_answer_ends_at_max_tokens_stop_token_and_context() -> None:
