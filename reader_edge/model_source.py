@@ -13,7 +13,9 @@ from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_export.pipeline import check_installation
 from reader_edge_runtime import Engine, EngineConfig
+from reader_edge_runtime.assembly import open_draft_model_source, open_head_source
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
 from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -35,9 +37,14 @@ def load_engine(
     history: Path | None = None,
     datastores: Sequence[str] = (),
     head: Path | None = None,
+    draft_model: str | None = None,
 ) -> Engine:
-    """Find a model and load it, with progress on a terminal. history, datastores, head: files to draft from."""
+    """Find a model and load it, with progress on a terminal.
+
+    history, datastores, head: files to draft from. draft_model: what names a model to draft with, as `model` does.
+    """
     package = find_package(model)
+    drafting = None if draft_model is None else find_package(draft_model)
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
         engine = Engine.load(
             package,
@@ -45,6 +52,7 @@ def load_engine(
             history=history,
             datastores=datastores,
             head=head,
+            draft_model=drafting,
             on_progress=on_files,
             on_calibration=on_calibration,
         )
@@ -55,6 +63,15 @@ def load_engine(
             err=True,
         )
     return engine
+
+
+def further_sources(engine: Engine, head: Path | None, draft_model: str | None) -> list[Source]:
+    """A head and a draft model as sources for other drafters of an engine's model; arguments as of `load_engine`."""
+    sources: list[Source] = [] if head is None else [open_head_source(head, engine.package)]
+    if draft_model is not None:
+        given = (engine.package, engine.tokenizer, engine.decoder.config)
+        sources.append(open_draft_model_source(find_package(draft_model), *given))
+    return sources
 
 
 def model_name(model: str | None) -> str:

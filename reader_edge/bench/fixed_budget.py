@@ -56,21 +56,21 @@ def bench_budgets(
     budgets: Sequence[int],
     datastores: Sequence[str],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    head: Source | None = None,
+    further: Sequence[Source] = (),
 ) -> list[BudgetRun]:
     """Answer every question with each set of sources and each budget, from an empty KV cache.
 
     Fresh drafters know nothing but what ships with them, and so have no history. datastores: files, which are used in
-    sets of their own. on_progress: told answers done and answers in all. head: a trained head, asked in every step.
+    sets of their own. on_progress: told answers done and answers in all. further: sources that are asked in every step.
     """
     fingerprint = engine.tokenizer.fingerprint()
     opened = open_datastores(datastores, fingerprint, engine.package.manifest.vocab_size)
     table, own_answers = SuccessorTable.of_package(engine.package, fingerprint), OwnAnswers.of_package(engine.package)
-    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None, head is not None))
+    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None, further))
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = drafter_of(names, num_nodes, opened, table, own_answers, head)
+        drafter = _drafter(names, num_nodes, opened, table, own_answers, further)
         requests = []
         for question in questions:
             if not is_warm:
@@ -105,28 +105,28 @@ def answer_at(
 
 
 def _source_sets(
-    has_datastores: bool, has_table: bool, has_own_answers: bool, has_head: bool
+    has_datastores: bool, has_table: bool, has_own_answers: bool, further: Sequence[Source]
 ) -> Iterator[tuple[bool, tuple[str, ...]]]:
     """What is drafted from, fresh and warm."""
     said_by_target = [(), ("logits",)]
     said_by_target += [("logits", "table")] * has_table
     said_by_target += [(*said_by_target[-1], "own answers")] * has_own_answers
-    said_by_target += [(*said_by_target[-1], "head")] * has_head
+    for source in further:
+        said_by_target.append((*said_by_target[-1], source.name))
     for is_warm, said, uses_datastores in itertools.product((False, True), said_by_target, (False, True)):
         if uses_datastores <= has_datastores:
             history, datastore = ("history",) * is_warm, ("datastore",) * uses_datastores
             yield is_warm, ("context", *history, *said, *datastore)
 
 
-def drafter_of(
+def _drafter(
     names: Sequence[str],
     num_nodes: int,
     datastores: Sequence[Datastore],
     table: SuccessorTable | None,
     own_answers: OwnAnswers | None,
-    head: Source | None,
+    further: Sequence[Source],
 ) -> RetrievalDrafter:
-    """One that drafts from sources of these names, with so many nodes."""
     config = DraftConfig(
         max_nodes=num_nodes + 1,
         max_depth=MAX_DEPTH,
@@ -135,7 +135,7 @@ def drafter_of(
     )
     return RetrievalDrafter(
         config,
-        [head] if head is not None and "head" in names else [],
+        [source for source in further if source.name in names],
         datastores=datastores if "datastore" in names else (),
         table=table if "table" in names else None,
         own_answers=own_answers if "own answers" in names else None,

@@ -24,6 +24,7 @@ from reader_edge.commands import options
 @options.seed
 @options.datastores
 @options.head
+@options.draft_model
 @options.engine
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
@@ -38,6 +39,7 @@ def decode(
     nodes: tuple[int, ...] | None,
     datastores: tuple[str, ...],
     head: Path | None,
+    draft_model: str | None,
     engine_config: "reader_edge.EngineConfig",
     plot: Path | None,
     as_json: bool,
@@ -52,23 +54,22 @@ def decode(
     from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
     from reader_edge.bench.fixed_budget import bench_budgets
     from reader_edge.bench.plot import check_plot
-    from reader_edge.model_source import load_engine
+    from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
-    from reader_edge_runtime.assembly import open_head_source
 
     check_plot(plot)
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, engine_config, None, datastores, head)
+    engine = load_engine(model, engine_config, None, datastores, head, draft_model)
     questions = play_out(engine, file_prompts, config, is_raw=False)
     with count_progress("Answers") as on_progress:
         bench = bench_decode(engine, questions, config, rounds, on_progress)
     runs = []
     if nodes:
-        source = None if head is None else open_head_source(head, engine.package)
+        further = further_sources(engine, head, draft_model)
         with count_progress("Answers at fixed numbers of nodes") as on_progress:
-            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress, source)
+            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress, further)
     if as_json:
         click.echo(json.dumps(bench_fields(engine, bench, runs)))
     else:

@@ -77,6 +77,9 @@ datastores = click.option(
     help="Draft from this file of `reader-edge datastore build` too; up to 4.",
 )
 head = click.option("--head", type=FILE, help="Draft from this file of `reader-edge train-drafter` too.")
+draft_model = click.option(
+    "--draft-model", metavar="MODEL", help="Draft with this smaller model of the same tokenizer too; what MODEL may be."
+)
 prompts = click.option(
     "--prompts",
     type=FILE,

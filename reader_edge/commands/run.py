@@ -65,6 +65,7 @@ class Question:
 @options.no_draft
 @options.datastores
 @options.head
+@options.draft_model
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -79,6 +80,7 @@ def run(
     session_file: Path | None,
     datastores: tuple[str, ...],
     head: Path | None,
+    draft_model: str | None,
     stats: bool,
     as_json: bool,
     compare: bool,
@@ -104,7 +106,7 @@ def run(
 
     accept_any_text()
     config = replace(config, is_scored=stats or as_json)
-    engine = load_engine(model, engine_config, history, datastores, head)
+    engine = load_engine(model, engine_config, history, datastores, head, draft_model)
     session = None if session_file is None else KeptSession(engine, session_file, question.system)
     if text is None:
         chat = Chat(engine, config, question.system, question.raw, stats, session.messages if session else ())

@@ -63,6 +63,7 @@ class Limits:
 @options.no_draft
 @options.datastores
 @options.head
+@options.draft_model
 @options.grouped(place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig")
 def serve(
     model: str | None,
@@ -75,6 +76,7 @@ def serve(
     is_drafted: bool,
     datastores: tuple[str, ...],
     head: Path | None,
+    draft_model: str | None,
 ) -> None:
     """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
 
@@ -92,7 +94,7 @@ def serve(
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
-        loaded = load_engine(model, engine_config, history, datastores, head)
+        loaded = load_engine(model, engine_config, history, datastores, head, draft_model)
         loaded.decoder.is_drafting = is_drafted
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]

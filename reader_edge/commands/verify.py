@@ -15,6 +15,7 @@ from reader_edge.commands import options
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
 @options.head
+@options.draft_model
 @options.engine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -24,6 +25,7 @@ def verify(
     prompts: Path | None,
     max_tokens: int,
     head: Path | None,
+    draft_model: str | None,
     engine_config: "reader_edge.EngineConfig",
     as_json: bool,
 ) -> None:
@@ -35,22 +37,21 @@ def verify(
     there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Exit code 1
     when a token differs, or a bit where the package's attention is 'exact'.
     """
-    from reader_edge.model_source import load_engine
+    from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import prove
     from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress, print_table
     from reader_edge_runtime import GenerationConfig
-    from reader_edge_runtime.assembly import open_head_source
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     questions = play_out(engine, file_prompts, GenerationConfig(max_tokens=max_tokens), is_raw=True)
-    source = None if head is None else open_head_source(head, engine.package)
+    further = further_sources(engine, head, draft_model)
     with count_progress("Answers compared") as on_progress:
-        report = prove(engine, questions, max_tokens, on_progress, source)
+        report = prove(engine, questions, max_tokens, on_progress, further)
     if as_json:
         click.echo(json.dumps(proof_fields(engine, report)))
     else:

@@ -47,7 +47,6 @@ SOURCE_SETS = {
     "all sources + hostile": frozenset((*_ALL, "hostile")),
 }
 DRAFTERS = ("none", *SOURCE_SETS, "stress")
-WITH_HEAD = "all sources + head"  # another one, where a head is given
 BATCH_SIZES = (1, 4)
 
 _REFUSED_TOKENS = 8
@@ -58,17 +57,17 @@ def prove(
     questions: Sequence[Question],
     max_tokens: int = 144,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    head: Source | None = None,
+    further: Sequence[Source] = (),
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
-    on_progress: told answers done and answers in all. head: a trained head, which gets runs of its own. Raises
-    PromptError or ConfigError.
+    on_progress: told answers done and answers in all. further: sources beside those that every engine has; each
+    gets runs of its own. Raises PromptError or ConfigError.
     """
     encoded = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
     table = SuccessorTable.of_package(engine.package, engine.tokenizer.fingerprint())
     own_answers = OwnAnswers.of_package(engine.package)
-    prover = _Prover(engine, encoded, table, own_answers, max_tokens, on_progress, head)
+    prover = _Prover(engine, encoded, table, own_answers, max_tokens, on_progress, further)
     runs = tuple(run for way in WAYS for run in prover.runs(way))
     manifest = engine.package.manifest
     provider = engine.decoder.target.provider
@@ -106,12 +105,16 @@ class _Prover:
     own_answers: OwnAnswers | None
     max_tokens: int
     on_progress: Callable[[int, int], None]
-    head: Source | None = None
+    further: Sequence[Source]
     num_done: int = 0
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        return DRAFTERS if self.head is None else (*DRAFTERS, WITH_HEAD)
+        return *DRAFTERS, *self._with_further
+
+    @property
+    def _with_further(self) -> dict[str, Source]:
+        return {f"all sources + {source.name}": source for source in self.further}
 
     @property
     def target(self) -> Target:
@@ -154,11 +157,12 @@ class _Prover:
         vocab_size = self.target.manifest.vocab_size
         if name == "stress":
             return StressDrafter({answer.prompt: answer.token_ids for answer in answers}, vocab_size)
-        sources = SOURCE_SETS["all sources"] if name == WITH_HEAD else SOURCE_SETS.get(name, frozenset())
+        own = self._with_further.get(name)
+        sources = SOURCE_SETS.get(name if own is None else "all sources", frozenset())
         config = DraftConfig(is_history_used="history" in sources, is_logits_used="logits" in sources)
         further: list[Source] = [HostileSource(range(vocab_size))] if "hostile" in sources else []
-        if self.head is not None and name == WITH_HEAD:
-            further.append(self.head)
+        if own is not None:
+            further.append(own)
         datastores = [datastore] if "datastore" in sources else []
         known = (self.table, self.own_answers)
         return RetrievalDrafter(config, further, datastores, None, *known).wait()

@@ -11,11 +11,15 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
+from reader_edge_runtime.drafting.sources.draft_model import DraftModel
+from reader_edge_runtime.drafting.sources.draft_model_source import DraftModelSource
 from reader_edge_runtime.drafting.sources.head_file import HeadFile
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.registry import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
@@ -36,6 +40,7 @@ def assemble(
     history: FilePath | None,
     datastores: Sequence[FilePath],
     head: FilePath | None,
+    draft_model: FilePath | None,
     on_progress: Progress | None,
     on_calibration: Progress | None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
@@ -44,7 +49,9 @@ def assemble(
     tokenizer = Tokenizer.open(package)
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(datastores, fingerprint, vocab_size) if datastores else []
-    sources = [] if head is None else [open_head_source(head, package)]
+    sources: list[Source] = [] if head is None else [open_head_source(head, package)]
+    if draft_model is not None:
+        sources.append(open_draft_model_source(draft_model, package, tokenizer, config))
     target, report = settled_target(package, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
@@ -61,6 +68,23 @@ def open_head_source(path: FilePath, package: ModelPackage) -> HeadSource:
     manifest = package.manifest
     head = HeadFile.read(Path(path), manifest)
     return HeadSource(head, open_head(head, manifest), manifest.vocab_size)
+
+
+def open_draft_model_source(
+    path: FilePath, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
+) -> DraftModelSource:
+    """A package of a smaller model with a package's tokenizer, as a source of its drafts.
+
+    Raises DraftModelError, PackageError, TokenizerError or ProviderError.
+    """
+    drafting = open_package(path)
+    if drafting.fingerprint() == package.fingerprint():
+        raise DraftModelError(f"'{path}' is the very model that it would draft for: give a smaller one.")
+    if Tokenizer.open(drafting).fingerprint() != tokenizer.fingerprint():
+        raise DraftModelError(
+            f"'{path}' has another tokenizer than '{package.folder}': give a model of the same family to draft."
+        )
+    return DraftModelSource(DraftModel(open_target(drafting, config), config.max_batch), package.manifest.vocab_size)
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

@@ -66,6 +66,7 @@ class Engine:
         history: str | os.PathLike[str] | None = None,
         datastores: Sequence[str | os.PathLike[str]] = (),
         head: str | os.PathLike[str] | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         on_calibration: Callable[[int, int], None] | None = None,
     ) -> "Engine":
@@ -75,14 +76,16 @@ class Engine:
         history: a file that keeps past answers for drafting between runs; made when it is not there.
         datastores: files of `reader-edge datastore build`, made with this model's tokenizer, to draft from; 4 at most.
         head: a file of `reader-edge train-drafter`, made for this model, to draft from.
+        draft_model: the package of a smaller model with the same tokenizer, to draft with.
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
-        the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError,
-        HeadError or ProviderError.
+        the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
+        DraftModelError or ProviderError.
         """
         if isinstance(datastores, str | os.PathLike):
             raise ConfigError(f"datastores is {str(datastores)!r:.80}, but must be a list of files.")
         configs = _given(config, EngineConfig, "config"), _given(draft, DraftConfig, "draft")
-        return cls(*assemble(path, *configs, drafter, history, datastores, head, on_progress, on_calibration))
+        told = on_progress, on_calibration
+        return cls(*assemble(path, *configs, drafter, history, datastores, head, draft_model, *told))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.

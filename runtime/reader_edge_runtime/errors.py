@@ -57,6 +57,10 @@ class HeadError(ReaderEdgeError):
     """A trained head cannot be read, written or run, or belongs to another model."""
 
 
+class DraftModelError(ReaderEdgeError):
+    """A package cannot draft for another one: their tokenizers differ, or they are the same."""
+
+
 class DatastoreError(ReaderEdgeError):
     """A datastore or its corpus cannot be read, or was built with another tokenizer."""
 

@@ -67,6 +67,20 @@ class ForwardResult(NamedTuple):
         best = logits.max()
         return float(logits[token_id] - best - np.log(np.exp(logits - best).sum()))
 
+    def top_probabilities(self, b: int, row: int) -> Float32Array:
+        """What the target gives its best successors after row (b, row), float32 (K,), at temperature 1.
+
+        From log_sum_exp, else from the logits; ValueError where neither was wanted. No numbers where those are none.
+        """
+        top_logits = self.top_logits[b, row]
+        with np.errstate(all="ignore"):
+            if self.log_sum_exp is not None:
+                probabilities: Float32Array = np.exp(top_logits - self.log_sum_exp[b, row])
+            else:
+                logits = self.wanted_logits[b, row]
+                probabilities = np.exp(top_logits - top_logits[0]) / np.exp(logits - top_logits[0]).sum()
+        return probabilities
+
     def scored(self, b: int, tree: DraftTree, rows: range, root: int, vocab_size: int) -> ScoredTree:
         """What this pass said of nodes of tree b, whose root is at this position of its text. Raises DraftError."""
         n, hidden_states = len(rows), None if self.hidden_states is None else self.hidden_states[b, : len(rows)].copy()

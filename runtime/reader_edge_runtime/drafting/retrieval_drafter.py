@@ -84,8 +84,9 @@ class RetrievalDrafter:
         made: dict[int, DraftTree] = {}  # without the further sources
 
         def promised(b: int) -> float:
-            silence = [NO_GUESS] * len(self.sources.names)
-            made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, silence)
+            if b not in made:
+                silence = [NO_GUESS] * len(self.sources.names)
+                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, silence)
             return max(made[b].values[1:], default=0.0)
 
         drafts: list[DraftTree | ReaderEdgeError] = []

@@ -19,7 +19,6 @@ from reader_edge_runtime.drafting.sources.head_file import (
     HeadFile,
     Int64Array,
 )
-from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.source import NO_GUESS, CostlySource, Proposal
 from reader_edge_runtime.errors import ProviderError
@@ -49,7 +48,7 @@ class FakeHead:
 
 
 def source_of(model: FakeHead) -> HeadSource:
-    return HeadSource(HeadFile(HeadSizes(1, len(IDS)), IDS, {}), model, VOCAB_SIZE)
+    return HeadSource(HeadFile(b"", IDS), model, VOCAB_SIZE)
 
 
 def scored(root: int, tree: DraftTree) -> ScoredTree:
@@ -116,20 +115,20 @@ def test_a_head_that_fails_is_told_once_and_asked_no_more() -> None:
         assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
     model.is_broken = False
     assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
-    assert not source.is_worth_asking(0.0, 1.0)
+    assert not source.is_worth_asking(DraftWish(request, 8, 4, token_s=1.0), 0.0)
 
 
 def test_a_head_is_asked_where_others_promise_less_than_it_costs() -> None:
     source = source_of(FakeHead())
     assert isinstance(source, CostlySource)
     source._seconds = 1e-3
-    token_s = 1e-2  # a head of a tenth of a token
-    assert source.is_worth_asking(0.1, token_s)
-    assert not source.is_worth_asking(0.9, token_s)
-    assert source.is_worth_asking(0.9, 0.0)  # nothing was measured
+    wish = DraftWish(source.begin([]), 8, 4, token_s=1e-2)  # a head of a tenth of a token
+    assert source.is_worth_asking(wish, 0.1)
+    assert not source.is_worth_asking(wish, 0.9)
+    assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
     for _ in range(200):
         source.learn(False)
-    assert not source.is_worth_asking(0.1, token_s)  # by now it is known to be of no use
+    assert not source.is_worth_asking(wish, 0.1)  # by now it is known to be of no use
 
 
 def test_a_drafter_asks_its_head_only_where_its_own_sources_are_unsure() -> None:

@@ -38,9 +38,10 @@ class HeadSource:
     def begin(self, token_ids: Sequence[int]) -> "HeadRequest":
         return HeadRequest(self, token_ids)
 
-    def is_worth_asking(self, promised: float, token_s: float) -> bool:
+    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
         # It can only add where the others fail, and adds a token where it then is right.
-        return self._model is not None and (1 - promised) * self._hits * token_s >= self._seconds * (token_s > 0)
+        is_paid = (1 - promised) * self._hits * wish.token_s >= self._seconds * (wish.token_s > 0)
+        return self._model is not None and is_paid
 
     def learn(self, is_hit: bool) -> None:
         """Learn whether one of the first guesses was right."""

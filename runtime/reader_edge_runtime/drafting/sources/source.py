@@ -113,8 +113,8 @@ class Source(Protocol):
 class CostlySource(Source, Protocol):
     """One that takes so long that others may make it needless."""
 
-    def is_worth_asking(self, promised: float, token_s: float) -> bool:
-        """Whether to ask for a request. promised: how sure the other sources are of the likeliest next token.
+    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
+        """Whether to ask for a request; `wish.request` is what `begin` gave for it. Never raises.
 
-        token_s: see `DraftWish`.
+        promised: how sure the compiled sources are of the likeliest next token.
         """

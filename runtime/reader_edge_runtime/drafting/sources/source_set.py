@@ -72,13 +72,12 @@ class SourceSet:
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
             left = [b for b in range(len(requests)) if b not in faults]
-            asked = left
+            asked = {b: wishes[b]._replace(request=requests[b].states[i]) for b in left}
             if isinstance(source, CostlySource):
-                asked = [b for b in left if source.is_worth_asking(promised(b), wishes[b].token_s)]
+                asked = {b: wish for b, wish in asked.items() if source.is_worth_asking(wish, promised(b))}
                 for b in set(left).difference(asked):
                     proposals[b].append(NO_GUESS)
-            own = [wishes[b]._replace(request=requests[b].states[i]) for b in asked]
-            for b, answer in zip(asked, _ask(source, own), strict=True):
+            for b, answer in zip(asked, _ask(source, list(asked.values())), strict=True):
                 if isinstance(answer, DraftError):
                     faults[b] = answer
                 else:

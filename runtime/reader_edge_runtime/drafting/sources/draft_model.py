@@ -1,0 +1,149 @@
+"""A small model that drafts: a target with a KV cache of its own, and which text each slot of it holds."""
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.target import Float32Array, Int64Array, Pass, Target
+
+NARROW = 8  # tokens of a pass that take about as long as one
+
+_FIRST_CAPACITY = 256  # rows of the cache to begin with
+_MEASURED_CHUNK = 16  # tokens of the pass that tells what catching up takes
+
+
+class Successors(NamedTuple):
+    """What a draft model expects after a text: int64 and float32 (K,), likeliest first, as its graph gives them."""
+
+    token_ids: Int64Array
+    probabilities: Float32Array
+
+
+class DraftSlot:
+    """A slot of the cache. token_ids: those whose rows it holds, behind the owner's text guesses of how it goes on.
+
+    Nobody owns it any more when its owner is gone, whether or not it was released.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.token_ids: list[int] = []
+        self._owner: weakref.ref[object] | None = None
+        self._num_true = 0  # rows known to be of the owner's text
+
+    @property
+    def is_free(self) -> bool:
+        return self._owner is None or self._owner() is None
+
+    def own(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
+        self._num_true = 0
+
+    def release(self) -> None:
+        """The rows stay, for a text that begins alike."""
+        self._owner = None
+
+    def clear(self) -> None:
+        self.token_ids.clear()
+        self._num_true = 0
+
+    def num_missing(self, token_ids: Sequence[int]) -> int:
+        """How many tokens of the owner's text have to be scored. The last always has: what follows it is wanted."""
+        self._num_true = num_shared(self.token_ids, token_ids, self._num_true)
+        return len(token_ids) - self._num_true
+
+    def cut(self) -> None:
+        """Let go of guesses that did not come true."""
+        del self.token_ids[self._num_true :]
+
+
+class DraftModel:
+    """Raises ProviderError for a target that does not run. max_slots: texts that are drafted for together."""
+
+    def __init__(self, target: Target, max_slots: int) -> None:
+        self.vocab_size = target.manifest.vocab_size
+        self.max_context = target.manifest.max_context
+        self._target = target
+        self._cache = target.new_cache(1, _FIRST_CAPACITY)
+        self._max_slots = max_slots
+        self._slots: list[DraftSlot] = []
+
+    def prefill_chunk(self, past: int) -> int:
+        """How many tokens to catch up with at once after `past` others."""
+        return self._target.prefill_chunk(past)
+
+    def measure(self) -> tuple[float, float]:
+        """Seconds of a pass of one token, and of each further one in a wide pass."""
+        num_tokens = min(_MEASURED_CHUNK, self.max_context)
+        one_s, wide_s = self._pass_s(1), self._pass_s(num_tokens)
+        return one_s, max(0.0, wide_s - one_s) / max(num_tokens - 1, 1)
+
+    def take(self, owner: object, token_ids: Sequence[int]) -> DraftSlot:
+        """A slot for a text: of the free ones, the one that holds most of it."""
+        free = [slot for slot in self._slots if slot.is_free]
+        if not free:
+            free.append(DraftSlot(len(self._slots)))
+            self._slots += free
+        slot = max(free, key=lambda each: num_shared(each.token_ids, token_ids))
+        slot.own(owner)
+        return slot
+
+    def score(
+        self, slots: Sequence[DraftSlot], further: Mapping[DraftSlot, Sequence[int]]
+    ) -> dict[DraftSlot, Successors]:
+        """Write rows of further tokens of some slots' texts, and tell what is expected after the last of each.
+
+        slots: of one of the `passes`. Raises ProviderError, and ConfigError where memory is short.
+        """
+        cache, end = self._cache, slots[-1].number + 1
+        if end > cache.num_slots:
+            cache.foresee(self._max_slots)
+            cache.reserve(end, cache.capacity)
+        for slot in slots:  # rows that were cut, or that an interrupt left behind, are none of the text
+            cache.lengths[slot.number] = len(slot.token_ids)
+        trees = [DraftTree.chain(list(further[slot])) for slot in slots]
+        rows = [range(len(tree) - 1, len(tree)) for tree in trees]
+        result = self._target.forward(cache, Pass(slots[0].number, trees, rows, wants_log_sum_exp=True))
+        said = {}
+        for b, (slot, tree) in enumerate(zip(slots, trees, strict=True)):
+            cache.commit(slot.number, range(len(tree)))
+            slot.token_ids += tree.token_ids
+            said[slot] = Successors(result.top_ids[b, 0], result.top_probabilities(b, 0))
+        return said
+
+    def forget(self) -> None:
+        """Drop all texts; those still drafted for are scored anew."""
+        for slot in self._slots:
+            slot.clear()
+        for number in range(self._cache.num_slots):
+            self._cache.lengths[number] = 0
+            self._cache.trim(number)
+
+    def _pass_s(self, num_tokens: int) -> float:
+        """Seconds of a pass over so many tokens, its second time."""
+        seconds = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            slot = DraftSlot(0)
+            self.score([slot], {slot: [0] * num_tokens})
+            seconds = time.perf_counter() - began
+        return seconds
+
+
+def passes(further: Mapping[DraftSlot, Sequence[int]]) -> list[list[DraftSlot]]:
+    """Which slots are scored together: those side by side with few tokens. A pass has as many for each of its slots."""
+    slots = enumerate(sorted(further, key=lambda slot: slot.number))
+    wide = {slot for slot, token_ids in further.items() if len(token_ids) > NARROW}
+    groups = groupby(slots, key=lambda each: (each[0] if each[1] in wide else -1, each[1].number - each[0]))
+    return [[slot for _, slot in group] for _, group in groups]
+
+
+def num_shared(kept: Sequence[int], token_ids: Sequence[int], num_known: int = 0) -> int:
+    """With how many of a text's tokens, its last left out, others begin, of whom so many are known to."""
+    limit = min(len(kept), len(token_ids) - 1)
+    while num_known < limit and kept[num_known] == token_ids[num_known]:
+        num_known += 1
+    return num_known

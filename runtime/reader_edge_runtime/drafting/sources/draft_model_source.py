@@ -1,0 +1,166 @@
+"""Drafts of a small model with the target's tokenizer: a chain of its likeliest tokens, and what might replace them."""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from reader_edge_runtime.draft_tree import ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.sources.draft_chain import DraftChain
+from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, Successors, passes
+from reader_edge_runtime.drafting.sources.draft_worth import DraftWorth
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.errors import ReaderEdgeError
+
+_MAX_DEPTH = 8
+
+
+class DraftModelSource:
+    """A `CostlySource` that lets a small model write on, for all requests of a step at once.
+
+    Each request keeps a slot of the model's cache, and a step scores only what the target has said since. The model is
+    silent where a text comes near the end of its context, or holds a token that it does not know; one that fails is
+    not asked again. vocab_size: of the target. Raises ProviderError for a model that does not run.
+    """
+
+    name = "draft model"
+    wants_hidden_states = False
+
+    def __init__(self, model: DraftModel, vocab_size: int) -> None:
+        self.worth = DraftWorth(*model.measure())
+        self._model: DraftModel | None = model
+        self._vocab_size = min(vocab_size, model.vocab_size)
+
+    def begin(self, token_ids: Sequence[int]) -> "DraftModelRequest":
+        self.worth.renew()
+        return DraftModelRequest(self.worth, token_ids)
+
+    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
+        request = cast(DraftModelRequest, wish.request)
+        if self._model is None or not request.fits(self._model):
+            return False
+        if not wish.token_s:
+            return True
+        gain_s = self.worth.gain_s(promised, wish.token_s)
+        if gain_s < 0:
+            return False
+        num_missing = request.slot_of(self._model).num_missing(request.token_ids)
+        return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, wish.max_depth)
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+        requests = [cast(DraftModelRequest, wish.request) for wish in wishes]
+        for request in requests:
+            request.chain = None
+        if self._model is None:
+            return [NO_GUESS] * len(wishes)
+        try:
+            self._guess(self._model, requests, wishes)
+        except ReaderEdgeError as error:
+            warnings.warn(f"The draft model is not asked again: {error}", stacklevel=2)
+            self._model = None
+            return [NO_GUESS] * len(wishes)
+        return [NO_GUESS if request.chain is None else request.chain.proposal() for request in requests]
+
+    def state(self) -> Arrays:
+        """What it learned is of this machine, at this hour."""
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Past texts are dropped; what the model is worth does not hang on them."""
+        if self._model is not None:
+            self._model.forget()
+
+    def _guess(self, model: DraftModel, requests: Sequence["DraftModelRequest"], wishes: Sequence[DraftWish]) -> None:
+        """Chains for the requests whose texts the model has caught up with, each longer by one token a pass."""
+        growing: dict[DraftSlot, tuple[DraftChain, DraftWish]] = {}
+        further: dict[DraftSlot, Sequence[int]] = {}
+        for request, wish in zip(requests, wishes, strict=True):
+            if missing := self._missing(model, request):
+                slot = request.slot_of(model)
+                request.chain = DraftChain(len(request.token_ids) - 1, self._vocab_size)
+                growing[slot], further[slot] = (request.chain, wish), missing
+        while further:
+            said = self._score(model, further)
+            further = {}
+            for slot, successors in said.items():
+                chain, wish = growing[slot]
+                token_id = chain.grow(successors)
+                if token_id is not None and self._goes_on(chain, wish):
+                    further[slot] = [token_id]
+
+    def _missing(self, model: DraftModel, request: "DraftModelRequest") -> Sequence[int]:
+        """The tokens of a text that are still to score, at least its last; none where they are too many for one pass.
+
+        Then the model reads some of them, and may be asked again in the next step.
+        """
+        if not request.fits(model):
+            return []
+        slot = request.slot_of(model)
+        num_missing = slot.num_missing(request.token_ids)
+        slot.cut()
+        start = len(slot.token_ids)
+        missing = request.token_ids[start : start + model.prefill_chunk(start)]
+        request.is_known = max(missing) < model.vocab_size
+        if request.is_known and len(missing) < num_missing:
+            self._score(model, {slot: missing})
+        return missing if request.is_known and len(missing) == num_missing else []
+
+    def _score(self, model: DraftModel, further: Mapping[DraftSlot, Sequence[int]]) -> dict[DraftSlot, Successors]:
+        said: dict[DraftSlot, Successors] = {}
+        for slots in passes(further):
+            began = time.perf_counter()
+            said |= model.score(slots, further)
+            seconds = (time.perf_counter() - began) / len(slots)
+            self.worth.learn_pass(seconds, max(len(further[slot]) for slot in slots))
+        return said
+
+    def _goes_on(self, chain: DraftChain, wish: DraftWish) -> bool:
+        is_within = chain.depth < min(_MAX_DEPTH, wish.max_depth, wish.max_nodes - 1)
+        return is_within and self.worth.goes_on(chain.path, chain.depth, wish.token_s)
+
+
+class DraftModelRequest:
+    """A text that a draft model writes on.
+
+    token_ids: the request's own list. is_known: whether all tokens seen so far are in the model's vocabulary. chain:
+    what was guessed last, until it is known what came.
+    """
+
+    def __init__(self, worth: DraftWorth, token_ids: Sequence[int]) -> None:
+        self.token_ids = token_ids
+        self.is_known = True
+        self.chain: DraftChain | None = None
+        self._worth = worth
+        self._num_prompt_tokens = len(token_ids)
+        self._slot: DraftSlot | None = None
+
+    @property
+    def num_answered(self) -> int:
+        """Tokens of the answer so far."""
+        return len(self.token_ids) - self._num_prompt_tokens
+
+    def fits(self, model: DraftModel) -> bool:
+        """Whether the model can read the text and write on; rows are taken for the widest pass and longest chain."""
+        return self.is_known and len(self.token_ids) + NARROW + _MAX_DEPTH <= model.max_context
+
+    def slot_of(self, model: DraftModel) -> DraftSlot:
+        """Its slot, taken when it is first needed."""
+        if self._slot is None:
+            self._slot = model.take(self, self.token_ids)
+        return self._slot
+
+    def observe(self, scored: ScoredTree | None) -> None:
+        """What came is told by the text alone."""
+        if self.chain is None or len(self.token_ids) == self.chain.position + 1:
+            return
+        came = self.token_ids[self.chain.position + 1 :]
+        self._worth.learn_hit(self.chain.is_hit(came[0]))
+        for probability, is_right in self.chain.claims(came):
+            self._worth.learn_claim(probability, is_right)
+        self.chain = None
+
+    def finish(self) -> None:
+        self._worth.learn_answer(self.num_answered)
+        if self._slot is not None:
+            self._slot.release()

@@ -1,0 +1,77 @@
+"""Draft models: packages that draft for others, refused where they cannot, and never heard."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
+from reader_edge.cli import main
+from reader_edge.model_source import further_sources
+from reader_edge.proof import proof
+from reader_edge.question import Question
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
+
+UNMEASURED = EngineConfig(is_calibrated=False)
+
+
+@pytest.fixture(scope="session")
+def package(exported: Callable[..., Path]) -> Path:
+    KernelLoader.shared().wait()  # until then nothing is drafted
+    return exported("llama", "int8", "exact")
+
+
+@pytest.fixture(scope="session")
+def drafting(exported: Callable[..., Path]) -> Path:
+    """The same weights in fp32, which nearly always say the same."""
+    return exported("llama", "fp32", "exact")
+
+
+def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: Path) -> None:
+    config = GenerationConfig(max_tokens=60, ignores_eos=True)
+    unaided = DraftConfig(is_history_used=False, is_logits_used=False)
+    engine = Engine.load(package, UNMEASURED, unaided, draft_model=drafting)
+    drafted, plain = (engine.generate("the cat", replace(config, is_drafted=each)) for each in (True, False))
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted_by_source["draft model"] > 0
+
+
+def test_a_proof_has_runs_of_its_own_for_a_draft_model(
+    package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "DRAFTERS", ("none",))
+    engine = Engine.load(package, UNMEASURED)
+    further = further_sources(engine, None, str(drafting))
+    report = proof.prove(engine, [Question("the cat"), Question("tides")], 12, further=further)
+    assert report.counts.divergences == 0
+    runs = [run for run in report.runs if run.drafter == "all sources + draft model"]
+    assert sum(run.nodes_by_source.get("draft model", 0) for run in runs) > 0
+
+
+def test_a_model_of_another_tokenizer_the_model_itself_and_no_package_are_refused(
+    package: Path, demo_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DraftModelError, match=r"has another tokenizer than .*same family.*\.$"):
+        Engine.load(package, UNMEASURED, draft_model=demo_folder)
+    with pytest.raises(DraftModelError, match=r"is the very model .* give a smaller one\.$"):
+        Engine.load(package, UNMEASURED, draft_model=package)
+    with pytest.raises(PackageError, match=r"No model package at"):
+        Engine.load(package, UNMEASURED, draft_model=tmp_path / "none")
+
+
+def test_a_damaged_draft_model_is_refused(package: Path, drafting: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(drafting, tmp_path / "copy"))
+    with (copy / "model.onnx").open("r+b") as file:
+        file.write(b"\0")
+    with pytest.raises(IntegrityError, match="differs from its checksum"):
+        Engine.load(package, UNMEASURED, draft_model=copy)
+
+
+def test_commands_tell_in_one_sentence_why_a_draft_model_is_refused(package: Path, demo_folder: Path) -> None:
+    told = CliRunner().invoke(main, ["run", str(package), "-p", "the cat", "--draft-model", str(demo_folder)])
+    assert told.exit_code == 1
+    assert "has another tokenizer" in told.stderr
