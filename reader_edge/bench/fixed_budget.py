@@ -70,7 +70,7 @@ def bench_budgets(
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = _drafter(names, num_nodes, opened, table, own_answers, further)
+        drafter = drafter_of(names, num_nodes, opened, table, own_answers, further)
         requests = []
         for question in questions:
             if not is_warm:
@@ -119,7 +119,7 @@ def _source_sets(
             yield is_warm, ("context", *history, *said, *datastore)
 
 
-def _drafter(
+def drafter_of(
     names: Sequence[str],
     num_nodes: int,
     datastores: Sequence[Datastore],
@@ -127,6 +127,7 @@ def _drafter(
     own_answers: OwnAnswers | None,
     further: Sequence[Source],
 ) -> RetrievalDrafter:
+    """One that drafts from sources of these names, with so many nodes."""
     config = DraftConfig(
         max_nodes=num_nodes + 1,
         max_depth=MAX_DEPTH,

@@ -1,7 +1,10 @@
 """Heads: trained on what a package wrote itself, run as trained, refused where they are not sound, never heard."""
 
 import itertools
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +21,19 @@ from reader_edge_export.heads import instructions as bundled
 from reader_edge_export.heads import self_written, train_drafter, training
 from reader_edge_export.heads.examples import examples_of
 from reader_edge_export.heads.head_graph import head_graph
-from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.payback import Payback
+from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile, HeadModel
+from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.errors import ExportError, HeadError
+from reader_edge_runtime.execution import onnxruntime
+from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.registry import open_head
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -39,6 +47,10 @@ def untrained(seed: int = 0) -> HeadModule:
     torch.manual_seed(seed)
     sizes = HeadSizes(HIDDEN, VOCAB_SIZE, embedded=16, inner=32, rank=16)
     return HeadModule(sizes, torch.randn(HIDDEN), torch.rand(HIDDEN) + 0.5)
+
+
+def rounded(module: HeadModule) -> HeadFile:
+    return rounded_head(module, all_ids())
 
 
 def all_ids() -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -68,7 +80,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_graph_guesses_what_its_module_does(manifest: Manifest) -> None:
     module = untrained()
     states, pending = torch.randn(2, HIDDEN), torch.tensor([3, VOCAB_SIZE])
-    said = open_head(HeadFile(head_graph(module), all_ids()), manifest).guess(states.numpy(), pending.numpy())
+    said = open_head(rounded(module), manifest).guess(states.numpy(), pending.numpy())
     with torch.no_grad():
         inner = module.inner_of(states, pending)
         first = torch.softmax(module.vocabulary(module.first_out(inner)), 1)
@@ -157,7 +169,7 @@ def test_a_head_of_random_weights_changes_no_token(
     package: Path, manifest: Manifest, tmp_path: Path, seed: int
 ) -> None:
     path = tmp_path / "random.head"
-    HeadFile(head_graph(untrained(seed)), all_ids()).write(path, manifest)
+    rounded(untrained(seed)).write(path, manifest)
     config = GenerationConfig(max_tokens=40)
     drafted = Engine.load(package, head=path).generate("the cat", config)
     assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
@@ -168,7 +180,7 @@ def test_a_head_of_no_numbers_changes_no_token(package: Path, manifest: Manifest
     with torch.no_grad():
         module.vocabulary.bias.fill_(float("nan"))
     path = tmp_path / "nan.head"
-    HeadFile(head_graph(module), all_ids()).write(path, manifest)
+    rounded(module).write(path, manifest)
     config = GenerationConfig(max_tokens=24)
     drafted = Engine.load(package, head=path).generate("the cat", config)
     assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
@@ -176,14 +188,14 @@ def test_a_head_of_no_numbers_changes_no_token(package: Path, manifest: Manifest
 
 @pytest.mark.parametrize("ids", [[-1, *range(1, 9)], [*range(8), VOCAB_SIZE], [*range(8), 7], [1, 2]])
 def test_ids_that_cannot_be_are_refused(manifest: Manifest, tmp_path: Path, ids: list[int]) -> None:
-    HeadFile(head_graph(untrained()), np.array(ids, np.int32)).write(tmp_path / "bad.head", manifest)
+    rounded_head(untrained(), np.array(ids, np.int32)).write(tmp_path / "bad.head", manifest)
     with pytest.raises(HeadError, match=r"names tokens that cannot be: .*\.$"):
         HeadFile.read(tmp_path / "bad.head", manifest)
 
 
 def test_a_damaged_head_and_another_models_are_refused(manifest: Manifest, tmp_path: Path) -> None:
     path = tmp_path / "one.head"
-    HeadFile(head_graph(untrained()), all_ids()).write(path, manifest)
+    rounded(untrained()).write(path, manifest)
     for name, value, sentence in (
         ("hidden_size", HIDDEN + 1, "another model"),
         ("source_fingerprint", "other", "another model"),
@@ -203,20 +215,44 @@ def replace_field(manifest: Manifest, name: str, value: object) -> Manifest:
     return Manifest(**{**fields, name: value})
 
 
-@pytest.mark.parametrize("operator", ["Loop", "Expand", "EPContext"])
-def test_a_graph_with_other_operators_is_not_loaded(manifest: Manifest, tmp_path: Path, operator: str) -> None:
-    model = onnx.load_from_string(head_graph(untrained()))
-    model.graph.node.append(onnx.helper.make_node(operator, ["pending"], ["odd"]))
-    HeadFile(model.SerializeToString(), all_ids()).write(tmp_path / "odd.head", manifest)
-    with pytest.raises(HeadError, match="do not trust"):
+@pytest.mark.parametrize(
+    ("name", "array", "found"),
+    [
+        ("first.weight", None, "nothing as first.weight, which is int8 (80, 32)"),
+        ("first.weight", np.zeros((80, 33), np.int8), "int8 (80, 33) as first.weight, which is int8 (80, 32)"),
+        ("mean", np.zeros(HIDDEN), "float64 (64,) as mean, which is float32 (64,)"),
+    ],
+)
+def test_a_head_of_other_matrices_is_refused(
+    manifest: Manifest, tmp_path: Path, name: str, array: Array | None, found: str
+) -> None:
+    head = rounded(untrained())
+    others = {each: value for each, value in head.matrices.items() if each != name}
+    odd = others if array is None else {**others, name: array}
+    replace(head, matrices=odd).write(tmp_path / "odd.head", manifest)
+    with pytest.raises(HeadError, match=rf"holds {re.escape(found)}: train it again [^.]*\.$"):
         HeadFile.read(tmp_path / "odd.head", manifest)
+
+
+@pytest.mark.parametrize("inner", [0, 1 << 13])
+def test_a_head_of_sizes_that_none_has_is_refused(manifest: Manifest, tmp_path: Path, inner: int) -> None:
+    head = rounded(untrained())
+    replace(head, sizes=replace(head.sizes, inner=inner)).write(tmp_path / "odd.head", manifest)
+    with pytest.raises(HeadError, match=r"does not tell layers of 1 to 4096 numbers: train it again [^.]*\.$"):
+        HeadFile.read(tmp_path / "odd.head", manifest)
+
+
+def test_the_runtime_has_the_graph_that_export_writes() -> None:
+    """`scripts/write_head_graph` writes it anew."""
+    assert resources.files(onnxruntime).joinpath("head.onnx").read_bytes() == head_graph()
+    onnx.checker.check_model(onnx.load_from_string(head_model(rounded(untrained()))), full_check=True)
 
 
 def test_a_graph_of_other_sizes_is_refused_when_it_is_loaded(manifest: Manifest) -> None:
     sizes = HeadSizes(HIDDEN + 8, VOCAB_SIZE, embedded=16, inner=32, rank=16)
     module = HeadModule(sizes, torch.zeros(HIDDEN + 8), torch.ones(HIDDEN + 8))
     with pytest.raises(HeadError, match=r"does not run"):
-        open_head(HeadFile(head_graph(module), all_ids()), manifest)
+        open_head(rounded(module), manifest)
 
 
 def test_a_target_on_which_no_head_can_pay_is_told_before_training(
@@ -243,14 +279,10 @@ def test_a_proof_has_runs_of_its_own_for_a_head(
     module = untrained()
     with torch.no_grad():
         module.vocabulary.bias[5] = 10  # always sure of the same token
-    head = HeadSource(HeadFile(graph := head_graph(module), all_ids()), opened(graph, manifest), VOCAB_SIZE)
+    head = HeadSource(rounded(module), open_head(rounded(module), manifest), VOCAB_SIZE)
     report = proof.prove(Engine.load(package), [Question("the cat")], 12, further=[head])
     assert report.counts.divergences == 0
     assert sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.drafter == "all sources + head") > 0
-
-
-def opened(graph: bytes, manifest: Manifest) -> HeadModel:
-    return open_head(HeadFile(graph, all_ids()), manifest)
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: Path) -> None:

@@ -26,15 +26,18 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
+from reader_edge_runtime.drafting.sources.head_file import HeadFile
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.state_file import MAGIC
 from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, SUCCESSORS_NAME, file_entry
+from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -53,6 +56,7 @@ from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_fallback_tokeni
 DEMO = ROOT / "models" / "demo" / "package"
 TEXTS = ("", "# tar\n", "Zürich 🙂 \u2028 \ufffd", "\ud800")
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
+HEAD_SIZES = HeadSizes(hidden=8, ids=20, embedded=4, inner=6, rank=3)
 COST = VerifyCost(1, (64,), (1, 2), np.array([[1.0, 1.5]]))
 
 
@@ -212,6 +216,31 @@ def _load_session(path: Path) -> None:
     load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
 
 
+def _head_samples(folder: Path) -> list[bytes]:
+    random = np.random.default_rng(0)
+    wanted = HEAD_SIZES.matrices().items()
+    matrices = {name: random.integers(-127, 128, shape).astype(dtype) for name, (dtype, shape) in wanted}
+    ids = np.arange(HEAD_SIZES.ids, dtype=np.int32)
+    HeadFile(HEAD_SIZES, ids, matrices).write(folder / "sample", _head_manifest())
+    return [(folder / "sample").read_bytes()]
+
+
+def _head_manifest() -> Manifest:
+    return replace(make_manifest(vocab_size=32), hidden_size=HEAD_SIZES.hidden)
+
+
+def _spoil_head(content: bytes, random: Random) -> bytes:
+    """With a checksum that fits."""
+    (table_bytes,) = struct.unpack_from("<I", content, 76)
+    changed = mutated(content[80:], random, random.choice((0, table_bytes)))
+    return content[:44] + hashlib.sha256(changed).digest() + content[76:80] + changed
+
+
+def _read_head(path: Path) -> None:
+    head = HeadSession(HeadFile.read(path, _head_manifest()), HEAD_SIZES.hidden)
+    head.guess(np.ones((2, HEAD_SIZES.hidden), np.float32), np.array([0, HEAD_SIZES.ids]))
+
+
 def _gguf_samples(folder: Path) -> list[bytes]:
     pieces = {"\u2581a": -1.0, "a": -2.0, "\u2581": -3.0}
     vocabularies = (small_vocabulary(), sentence_piece(pieces, {}))
@@ -252,6 +281,7 @@ SUBJECTS = {
     ),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
+    "head": Subject(_head_samples, _spoil_head, _read_head),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(

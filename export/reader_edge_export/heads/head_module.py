@@ -4,26 +4,12 @@ Hydra's sequential heads (arXiv 2402.05109, section 3) with one hidden layer eac
 hidden state and the pending token, the second what the first made of them and the first's guess.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
+
 Tensor = torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSizes:
-    """hidden: E of the target. ids: tokens that can be guessed; number `ids` stands for all others.
-
-    embedded, inner, rank: numbers of a token, of a hidden layer, and between it and the ids.
-    """
-
-    hidden: int
-    ids: int
-    embedded: int = 128
-    inner: int = 512
-    rank: int = 128
 
 
 class HeadModule(nn.Module):

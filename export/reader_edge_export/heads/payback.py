@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from reader_edge_export.heads.head_graph import head_graph
-from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_export.heads.head_module import HeadModule
+from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.head_file import HeadFile
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.execution.registry import open_head
 from reader_edge_runtime.target import Pass, Target
 
@@ -53,7 +53,7 @@ class Payback:
 def measure_payback(target: Target, sizes: HeadSizes) -> Payback:
     """Time an untrained head of these sizes beside its target, in turn."""
     module = HeadModule(sizes, torch.zeros(sizes.hidden), torch.ones(sizes.hidden))
-    head = open_head(HeadFile(head_graph(module), np.arange(sizes.ids, dtype=np.int32)), target.manifest)
+    head = open_head(rounded_head(module, np.arange(sizes.ids, dtype=np.int32)), target.manifest)
     cache = target.new_cache(1, _PAST + _NODES)
     cache.fill(0, _PAST)
     state, pending = np.zeros((1, sizes.hidden), np.float32), np.zeros(1, np.int64)

@@ -13,17 +13,18 @@ import torch
 
 from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
 from reader_edge_export.heads.examples import Examples, examples_of, frequent_ids
-from reader_edge_export.heads.head_graph import head_graph
-from reader_edge_export.heads.head_module import HeadModule, HeadSizes
+from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.instructions import instructions, is_held_out
 from reader_edge_export.heads.payback import Payback, measure_payback
+from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.self_written import SelfWritten
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.training import TrainingPlan, train
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
 from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.config import EngineConfig
-from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, HeadFile
+from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.registry import open_head
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -104,7 +105,7 @@ class HeadTraining:
         module = _new_module(examples, rows)
         curve = self._train(module, examples, on_progress)
         self._on_stage("measuring acceptance")
-        head = HeadFile(head_graph(module), ids)
+        head = rounded_head(module, ids)
         model = open_head(head, self._package.manifest)
         acceptance = measure_acceptance(model, examples_of(held_out, ids, vocab_size))
         head.write(self._out, self._package.manifest)

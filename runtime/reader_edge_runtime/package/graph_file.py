@@ -50,19 +50,14 @@ class GraphFile:
     @classmethod
     def read(cls, path: Path) -> "GraphFile":
         """Read a file. Raises PackageError where it is no ONNX model, or a part of one is cut off."""
+        graph = cls()
         with path.open("rb") as file:
             try:
                 with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                    return cls.of_bytes(content)
+                    if "graph" not in _Walk(content, graph).message("model", (0, len(content)), graph.nodes):
+                        raise ValueError("no graph")
             except (ValueError, IndexError):
                 raise PackageError(f"'{path}' is not an ONNX model: export or copy the package again.") from None
-
-    @classmethod
-    def of_bytes(cls, content: "bytes | mmap.mmap") -> "GraphFile":
-        """Read what a file holds. Raises ValueError or IndexError where it is no ONNX model."""
-        graph = cls()
-        if "graph" not in _Walk(content, graph).message("model", (0, len(content)), graph.nodes):
-            raise ValueError("no graph")
         return graph
 
     @property
@@ -90,7 +85,7 @@ class _Walk:
     Raises ValueError or IndexError for what is not well formed.
     """
 
-    def __init__(self, content: bytes | mmap.mmap, graph: GraphFile) -> None:
+    def __init__(self, content: mmap.mmap, graph: GraphFile) -> None:
         self._content = content
         self._graph = graph
         self._num_fields = 0

@@ -19,6 +19,7 @@ from reader_edge_runtime.drafting.sources.head_file import (
     HeadFile,
     Int64Array,
 )
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.source import NO_GUESS, CostlySource, Proposal
 from reader_edge_runtime.errors import ProviderError
@@ -48,7 +49,7 @@ class FakeHead:
 
 
 def source_of(model: FakeHead) -> HeadSource:
-    return HeadSource(HeadFile(b"", IDS), model, VOCAB_SIZE)
+    return HeadSource(HeadFile(HeadSizes(1, len(IDS)), IDS, {}), model, VOCAB_SIZE)
 
 
 def scored(root: int, tree: DraftTree) -> ScoredTree:

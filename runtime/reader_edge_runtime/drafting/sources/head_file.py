@@ -1,7 +1,8 @@
-"""A trained head on disk: one file that belongs to a target, and is whole and within bounds or refused.
+"""A trained head on disk: one file of matrices that belongs to a target, and is whole and within bounds or refused.
 
-Its graph reads B hidden states of the target and as many pending tokens, and guesses two tokens ahead. Tokens are
-numbers of `ids`; the number len(ids) stands for all others.
+What is computed with them is no part of it: the runtime has one graph for all heads. It reads B hidden states of the
+target and as many pending tokens, and guesses two tokens ahead. Tokens are numbers of `ids`; the number len(ids) stands
+for all others.
 
     hidden_states  float32 (B, E)    probabilities, numbers            float32, int64 (B, NUM_FIRST)
     pending        int64 (B,)        next_probabilities, next_numbers  float32, int64 (B, NUM_GUESSES, NUM_SECOND)
@@ -10,6 +11,7 @@ The second guesses follow the first NUM_GUESSES of the first ones.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,26 +19,22 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.array_file import ArrayFormat
+from reader_edge_runtime.array_file import Array, ArrayFormat
+from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.errors import HeadError
-from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import Manifest
 
 NUM_FIRST, NUM_GUESSES, NUM_SECOND = 6, 3, 4
 
 _MAX_BYTES = 1 << 28
-_MAX_NODES = 256
-# What a head's products are made of; none makes more of its inputs than their sizes say.
-_OPERATORS = (
-    *("Add", "Cast", "Concat", "DynamicQuantizeLinear", "Gather", "MatMulInteger", "Mul", "Sigmoid"),
-    *("Slice", "Softmax", "Sub", "TopK", "Unsqueeze"),
-)
+_MAX_WIDTH = 1 << 12  # of a layer: what a step computes is bounded with it
+_REMEDY = "train it again with 'reader-edge train-drafter'"
 _FORMAT = ArrayFormat(
     magic=b"\x89redghd\n",
     error=HeadError,
     name="a trained head",
     owner="model",
-    remedy="train it again with 'reader-edge train-drafter'",
+    remedy=_REMEDY,
 )
 
 Float32Array = npt.NDArray[np.float32]
@@ -54,7 +52,7 @@ class Guesses(NamedTuple):
 
 
 class HeadModel(Protocol):
-    """A head's graph that runs."""
+    """A head that runs."""
 
     def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
         """Raises ProviderError where the graph fails, or gives anything but arrays of these shapes."""
@@ -62,10 +60,11 @@ class HeadModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """graph: an ONNX model. ids: int32 (K,), the tokens that can be guessed, in ascending order."""
+    """ids: int32 (K,), the tokens that can be guessed, in ascending order. matrices: those of `sizes`, by name."""
 
-    graph: bytes
+    sizes: HeadSizes
     ids: Int32Array
+    matrices: Mapping[str, Array]
 
     @classmethod
     def read(cls, path: Path, manifest: Manifest) -> "HeadFile":
@@ -73,28 +72,33 @@ class HeadFile:
         if manifest.hidden_size is None:
             raise HeadError(f"This package reports no hidden states, which '{path}' reads: export the model again.")
         arrays = _FORMAT.read(path, _fingerprint(manifest), _MAX_BYTES)
-        graph, ids = arrays.get("graph"), arrays.get("ids")
-        if graph is None or graph.dtype != np.uint8 or ids is None or not _are_ids(ids, manifest.vocab_size):
-            raise HeadError(f"'{path}' names tokens that cannot be: train it again with 'reader-edge train-drafter'.")
-        head = cls(graph.tobytes(), ids)
-        if not head._is_sound():
-            raise HeadError(f"'{path}' holds operators that no trained head has: do not trust this file.")
-        return head
+        ids, widths = arrays.get("ids"), arrays.get("widths")
+        if ids is None or not _are_ids(ids, manifest.vocab_size):
+            raise HeadError(f"'{path}' names tokens that cannot be: {_REMEDY}.")
+        if widths is None or not _are_widths(widths):
+            raise HeadError(f"'{path}' does not tell layers of 1 to {_MAX_WIDTH} numbers: {_REMEDY}.")
+        sizes = HeadSizes(manifest.hidden_size, len(ids), *widths.tolist())
+        wanted = sizes.matrices()
+        for name, (dtype, shape) in wanted.items():
+            array = arrays.get(name)
+            if array is None or (array.dtype.str, array.shape) != (dtype, shape):
+                found = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                raise HeadError(f"'{path}' holds {found} as {name}, which is {np.dtype(dtype)} {shape}: {_REMEDY}.")
+        return cls(sizes, ids, {name: arrays[name] for name in wanted})
 
     def write(self, path: Path, manifest: Manifest) -> None:
         """Raises HeadError where it cannot be written."""
-        _FORMAT.write(path, _fingerprint(manifest), {"graph": np.frombuffer(self.graph, np.uint8), "ids": self.ids})
-
-    def _is_sound(self) -> bool:
-        try:
-            graph = GraphFile.of_bytes(self.graph)
-        except (ValueError, IndexError):
-            return False
-        is_plain = not (graph.external_files or graph.has_subgraphs or graph.functions)
-        return is_plain and len(graph.nodes) <= _MAX_NODES and graph.operators <= {("", name) for name in _OPERATORS}
+        widths = np.array([self.sizes.embedded, self.sizes.inner, self.sizes.rank])
+        _FORMAT.write(path, _fingerprint(manifest), {"ids": self.ids, "widths": widths, **self.matrices})
 
 
-def _are_ids(ids: npt.NDArray[np.generic], vocab_size: int) -> bool:
+def _are_widths(widths: Array) -> bool:
+    """Whether these can be numbers of a token, of a hidden layer and of a rank."""
+    is_three = widths.dtype == np.int64 and widths.shape == (3,)
+    return is_three and bool(((widths >= 1) & (widths <= _MAX_WIDTH)).all())
+
+
+def _are_ids(ids: Array, vocab_size: int) -> bool:
     """Whether these are at least as many ids of a vocabulary as are guessed at once, in ascending order."""
     if ids.dtype != np.int32 or ids.ndim != 1 or len(ids) < NUM_FIRST:
         return False

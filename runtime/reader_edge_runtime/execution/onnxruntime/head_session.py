@@ -13,6 +13,7 @@ from reader_edge_runtime.drafting.sources.head_file import (
     Int64Array,
 )
 from reader_edge_runtime.errors import HeadError, ProviderError
+from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.onnxruntime.session import CPU, cpu_options
 
 _SHAPES = {
@@ -24,15 +25,15 @@ _SHAPES = {
 
 
 class HeadSession:
-    """A `HeadModel`. Raises HeadError for a graph that does not run on hidden states of this size."""
+    """A `HeadModel`. Raises HeadError for a head that does not run on hidden states of this size."""
 
     def __init__(self, head: HeadFile, hidden_size: int) -> None:
         try:
-            self._session = ort.InferenceSession(head.graph, cpu_options(1), providers=[CPU])
+            self._session = ort.InferenceSession(head_model(head), cpu_options(1), providers=[CPU])
             self.guess(np.zeros((1, hidden_size), np.float32), np.zeros(1, np.int64))
         except Exception as error:  # onnxruntime raises a dozen unrelated classes here
             raise HeadError(
-                f"The head's graph does not run ({str(error).splitlines()[0]:.200}): train it again with "
+                f"The head does not run ({str(error).splitlines()[0]:.200}): train it again with "
                 "'reader-edge train-drafter'."
             ) from error
 
