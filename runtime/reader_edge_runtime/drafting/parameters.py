@@ -30,6 +30,7 @@ _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_WEIGHT = 0.5
+_PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head (docs/head.md)
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -76,7 +77,7 @@ def _classes(parameters: Float32Array) -> Float32Array:
 
 
 def _set_unrecorded_priors(parameters: Float32Array) -> None:
-    """Of inputs that recordings cannot teach: successors from logits, and datastores, which start like counts."""
+    """Of what recordings cannot teach: successors from logits, proposals, and datastores, which start like counts."""
     classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
     probability, rate = classes[..., mixture.PROBABILITY], classes[..., mixture.RATE]
     weights = parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)
@@ -94,6 +95,7 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
     at = layout.DATASTORE_INPUTS
     probability[at] = np.clip(_row_probabilities(), 0.002, 0.995)
     rate[at], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
+    weights[layout.PROPOSAL_INPUTS : layout.PROPOSAL_INPUTS + layout.NUM_PROPOSALS] = _PROPOSAL_WEIGHT
     for at in (layout.DATASTORE_INPUTS, *(layout.LOGITS_INPUTS + which for which in _LOGITS_TRUST)):
         classes[at, :, mixture.LOG_ODDS] = np.log(probability[at] / (1 - probability[at]))
 
