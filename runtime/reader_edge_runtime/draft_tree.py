@@ -25,12 +25,14 @@ class DraftTree:
     sources: N names of who proposed the node; the root's is "".
     values: N estimated probabilities that the node will be reached, 1 for the root; no child's is above its parent's.
         Left out, all are 1: every node is worth a place in the pass.
+    asked_s: seconds of its making that sources took which are asked only where they pay.
     """
 
     token_ids: list[int]
     parents: list[int]
     sources: list[str]
     values: list[float] = field(default_factory=list)
+    asked_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -98,6 +98,8 @@ class RetrievalDrafter:
                 drafts.append(made[b])
             else:
                 drafts.append(state.draft(wish.max_nodes, wish.max_depth, proposed))
+            if isinstance(drafts[-1], DraftTree):
+                drafts[-1].asked_s = requests[b].sources.asked_s
         return drafts
 
     def forget(self) -> None:

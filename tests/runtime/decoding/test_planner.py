@@ -186,6 +186,17 @@ def test_what_steps_take_beside_their_pass_is_learned_and_what_starting_takes_ap
     assert overheads.finish_s == pytest.approx(6e-3, rel=0.1)
 
 
+def test_sources_that_are_asked_only_where_they_pay_make_nobody_rest() -> None:
+    planner, requests = planner_of(cost(0.02), overheads=Overheads(0.0, 1e-4, 0.0, 0.0)), [a_request()]
+    for _ in range(20):
+        made = plan(planner, requests, [1.0, 0.5, 0.4])
+        made.drafts[0].asked_s = 8e-3
+        settle(planner, made, requests, draft_s=8.1e-3)
+        requests[0].trust.accepted = requests[0].trust.predicted
+    assert planner.overheads.draft_s == pytest.approx(1e-4)
+    assert requests[0].stats.num_rested_steps == 0
+
+
 def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> None:
     planner, requests = planner_of(cost(growth=0.0)), [a_request(max_tokens=400)]
     widths = []

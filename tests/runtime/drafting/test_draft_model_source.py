@@ -9,6 +9,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel
@@ -250,6 +251,20 @@ def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> Non
     assert source.is_worth_asking(wish, 0.1)
     assert not source.is_worth_asking(wish, 0.9)
     assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
+
+
+def test_guesses_that_no_pass_had_room_for_are_no_hits() -> None:
+    source = source_of(DraftingTarget())
+    text = [1, 2, 3]
+    request = source.begin(text)
+    for _ in range(20):
+        before = source.worth.hits
+        source.propose([wish_of(request)])
+        root, pending = len(text) - 1, text[-1]
+        text += greedy(DraftingTarget(), text, 1)
+        nothing = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
+        request.observe(ScoredTree(DraftTree.root(pending), range(1), root, *nothing, MANIFEST.vocab_size))
+        assert source.worth.hits < before
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:

@@ -148,7 +148,9 @@ class Planner:
         """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
         self.times.learn(len(requests), plan.width, plan.past, times.forward_s)
-        self.overheads.learn_step(times.beside_s, len(requests), len(plan.drafts), num_first)
+        # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
+        asked_s = sum(draft.asked_s for draft in plan.drafts.values())
+        self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, made in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:

@@ -151,11 +151,11 @@ class DraftModelRequest:
         return self._slot
 
     def observe(self, scored: ScoredTree | None) -> None:
-        """What came is told by the text alone."""
         if self.chain is None or len(self.token_ids) == self.chain.position + 1:
             return
         came = self.token_ids[self.chain.position + 1 :]
-        self._worth.learn_hit(self.chain.is_hit(came[0]))
+        is_heard = scored is None or scored.tree.child(0, came[0]) >= 0  # else it brought nothing
+        self._worth.learn_hit(is_heard and self.chain.is_hit(came[0]))
         for probability, is_right in self.chain.claims(came):
             self._worth.learn_claim(probability, is_right)
         self.chain = None

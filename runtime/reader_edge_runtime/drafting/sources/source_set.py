@@ -1,5 +1,6 @@
 """All further sources of a drafter, asked together; a source's fault ends only the requests it concerns."""
 
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +21,14 @@ _Result = TypeVar("_Result")
 
 
 class RequestSources:
-    """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends."""
+    """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends.
+
+    asked_s: seconds that costly sources took for its last draft.
+    """
 
     def __init__(self, sources: Sequence[Source], token_ids: Sequence[int]) -> None:
         self.fault: DraftError | None = None
+        self.asked_s = 0.0
         self.states: list[RequestDrafter] = []
         self._names = [source.name for source in sources]
         for source in sources:
@@ -67,6 +72,8 @@ class SourceSet:
         promised: tells of a request, by number, how sure the compiled sources are of the likeliest next token.
         """
         proposals: list[list[Proposal]] = [[] for _ in requests]
+        for request in requests:
+            request.asked_s = 0.0
         if not self._sources:
             return list(proposals)
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
@@ -77,7 +84,12 @@ class SourceSet:
                 asked = {b: wish for b, wish in asked.items() if source.is_worth_asking(wish, promised(b))}
                 for b in set(left).difference(asked):
                     proposals[b].append(NO_GUESS)
-            for b, answer in zip(asked, _ask(source, list(asked.values())), strict=True):
+            began = time.perf_counter()
+            answers = _ask(source, list(asked.values()))
+            if isinstance(source, CostlySource):
+                for b in asked:
+                    requests[b].asked_s += (time.perf_counter() - began) / len(asked)
+            for b, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, DraftError):
                     faults[b] = answer
                 else:
