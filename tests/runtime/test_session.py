@@ -20,6 +20,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import FORMAT
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import SessionError
+from reader_edge_runtime.target import KvRows
 from tests.reader_edge.package_copy import PackageCopy
 
 GREEDY = GenerationConfig(max_tokens=30, ignores_eos=True)
@@ -67,6 +68,24 @@ def test_going_on_has_the_tokens_and_logits_that_staying_would_have_had(engine: 
     assert engine.load_session(kept) == MESSAGES
     assert go_on(engine) == stayed
     assert stayed[0][0][1] > 0  # type: ignore[index]  # rows were used
+
+
+def test_a_session_whose_loading_was_interrupted_leaves_nothing_to_reuse(
+    engine: Engine, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = ["# tar\n\nArchiving", "# git\n"]
+    expected = [engine.generate(prompt, SAMPLED).token_ids for prompt in prompts]
+
+    def interrupt(slot: int, rows: KvRows) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.decoder.cache, "write_slot", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.load_session(kept)
+    monkeypatch.undo()
+    results = [engine.generate(prompt, SAMPLED) for prompt in prompts]
+    assert [result.token_ids for result in results] == expected
+    assert [result.stats.num_reused_tokens for result in results] == [0, 0]
 
 
 def test_another_engine_goes_on_alike_and_drafts_from_what_was_learned(

@@ -61,7 +61,8 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)
         _check_rows(arrays, texts, decoder)
-        decoder.kv_budget.make_room_for(list(map(len, texts)))
+        with decoder.slots.resizing():
+            decoder.kv_budget.make_room_for(list(map(len, texts)))
         learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
         if isinstance(decoder.drafter, LastingDrafter):
             decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
@@ -69,10 +70,11 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
         raise SessionError(f"'{path}' cannot be taken up: {error}") from None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SessionError(f"'{path}' is no sound session ({error}): erase it and begin a new session.") from None
-    decoder.slots.restore(texts)
+    decoder.slots.reset()
     for slot, text in enumerate(texts):
         if text:
             decoder.cache.write_slot(slot, arrays[f"rows/{slot}"])
+    decoder.slots.remember(texts)
     return messages
 
 

@@ -107,9 +107,8 @@ class Slots:
         places = range(self.num_running, self._cache.num_slots)
         return [self._idle_token_ids[slot][: self._cache.lengths[slot]] for slot in places]
 
-    def restore(self, texts: list[list[int]]) -> None:
-        """While nothing runs: the first slots hold these texts, whose rows are about to be written, the others none."""
-        self.reset()
+    def remember(self, texts: list[list[int]]) -> None:
+        """While nothing runs: the first slots hold these texts, whose rows are written."""
         self._idle_token_ids[: len(texts)] = texts
 
     def fill(self, token_ids: list[int]) -> None:

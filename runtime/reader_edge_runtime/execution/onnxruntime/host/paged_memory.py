@@ -37,9 +37,10 @@ class PagedMemory:
         return np.frombuffer(self._mapping, data_type).reshape(shape)
 
     def give_back(self, start: int, end: int) -> None:
-        """Let go of the pages in [start, end), which begin and end with them; they are zeros again."""
+        """Let go of the pages in [start, end), which begin and end with them. Locked ones stay (mlockall(2))."""
         assert sys.platform == "linux"
-        self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
+        with suppress(OSError):
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
 def whole_pages(num_bytes: int) -> int:
