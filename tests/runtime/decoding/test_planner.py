@@ -157,6 +157,29 @@ def test_rests_are_shorter_the_less_drafting_takes_of_a_pass() -> None:
     assert 0 < longest_rest(1e-4) < longest_rest(1e-3)
 
 
+def test_a_futile_draft_costs_all_who_wait_for_it_so_rests_are_longer_in_a_batch() -> None:
+    def longest_rest(batch_size: int) -> int:
+        planner = planner_of(cost(growth=1.0, batch_size=batch_size), overheads=replace(NOTHING, draft_s=1e-3))
+        requests = [a_request() for _ in range(batch_size)]
+        for request in requests[1:]:
+            request.trust.rest_left = 1000  # one alone drafts
+        return plan(planner, requests, [1.0, 0.1]).longest_rest
+
+    assert longest_rest(8) == 8 * longest_rest(1) > 0
+
+
+@pytest.mark.parametrize(("batch_size", "num_vain", "is_begun"), [(1, 3, True), (8, 0, True), (8, 3, False)])
+def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_pay_for_it(
+    batch_size: int, num_vain: int, is_begun: bool
+) -> None:
+    overheads = replace(NOTHING, start_s=10e-3)  # a fiftieth of 50 steps
+    planner = planner_of(cost(growth=0.1, batch_size=batch_size), overheads=overheads)
+    requests = [a_request(is_believed=False) for _ in range(batch_size)]
+    for request in requests:
+        request.trust.num_vain = num_vain
+    assert bool(plan(planner, requests, [1.0, 0.9]).drafts) == is_begun
+
+
 def test_a_drafter_that_lies_is_found_out_within_a_few_steps_and_so_knows_the_next_request() -> None:
     planner = planner_of(cost(growth=0.2))
     request = a_request(is_believed=False)

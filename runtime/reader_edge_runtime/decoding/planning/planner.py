@@ -117,7 +117,7 @@ class Planner:
         width, pays = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
             trees[b] = each.best(width)
-        longest_rest = int(self._draft_s(len(drafts)) / (_VAIN_SHARE * self._step_s(len(requests), past)))
+        longest_rest = int(self._draft_s(1) * len(requests) / (_VAIN_SHARE * self._step_s(len(requests), past)))
         return StepPlan(past, resting, trees, drafts, forced, pays, longest_rest, max(map(len, trees)))
 
     @property
@@ -174,7 +174,10 @@ class Planner:
         num_tokens = request.num_remaining_tokens - 1
         if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
             return num_tokens > 0
-        return self.overheads.first_draft_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
+        plain_s = num_tokens * self._step_s(batch_size, past)
+        if request.trust.num_vain > 0:  # the others, who wait for its start as well, make up for it no more
+            plain_s /= batch_size
+        return self.overheads.first_draft_s <= _START_SHARE * plain_s
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
