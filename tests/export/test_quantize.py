@@ -45,10 +45,11 @@ def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: s
         for node in range(len(TREE)):
             path = [other for other in range(len(TREE)) if TREE.ancestors_and_depths()[0][node, other]]
             token_ids = [TREE.token_ids[other] for other in path]
-            chain = _forward(target, [prompt], [DraftTree.chain(token_ids)])[0]
             single = _forward(target, [prompt + token_ids[:-1]], [DraftTree.chain(token_ids[-1:])])[0]
-            np.testing.assert_array_equal(chain, in_tree[b, path])
             np.testing.assert_array_equal(single[0], in_tree[b, node])
+            if node not in TREE.parents:  # other chains are parts of a leaf's
+                chain = _forward(target, [prompt], [DraftTree.chain(token_ids)])[0]
+                np.testing.assert_array_equal(chain, in_tree[b, path])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])

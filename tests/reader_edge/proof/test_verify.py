@@ -16,9 +16,9 @@ from tests.reader_edge.package_copy import PackageCopy
 
 
 def test_the_demo_package_passes(runner: CliRunner) -> None:
-    result = runner.invoke(main, ["verify", "-n", "4"])
+    result = runner.invoke(main, ["verify", "-n", "2"])
     assert result.exit_code == 0
-    num_tokens = 4 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_tokens = 2 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     assert f"{num_tokens} tokens compared, 0 divergences" in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
@@ -74,7 +74,7 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
     )
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "# tar\\n\\n"}\n')
-    arguments = ["verify", "-n", "32", "--prompts", str(prompts)]
+    arguments = ["verify", "-n", "12", "--prompts", str(prompts)]
     result = runner.invoke(main, arguments)
     assert result.exit_code == 1
     assert "Prompt 1 (# tar)" in result.stdout

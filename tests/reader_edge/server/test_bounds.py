@@ -16,6 +16,7 @@ from reader_edge.server import connection
 from reader_edge.server.connection import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, GenerationConfig
+from reader_edge_runtime.decoding.request import Request
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 from tests.reader_edge.server.test_refusals import assert_refused
 
@@ -53,27 +54,31 @@ def test_bodies_of_all_requests_have_a_bound_together(async_engine: AsyncEngine)
         assert again.status_code == 200
 
 
-def test_waiting_requests_of_a_lower_priority_number_are_answered_first(async_engine: AsyncEngine) -> None:
+def test_waiting_requests_of_a_lower_priority_number_are_answered_first(
+    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = GenerationConfig(max_tokens=2, ignores_eos=True)
-    started: list[tuple[int, int]] = []
+    decoder = async_engine.engine.decoder
+    started: list[int] = []
+    admit = decoder.roster.admit
 
-    async def ask(number: int, priority: int) -> None:
-        await async_engine.generate("# tar", config, priority)
-        started.append((priority, number))
+    def noted(request: Request) -> None:
+        started.append(request.priority)
+        admit(request)
 
     async def ask_all() -> None:
         loop = asyncio.get_running_loop()
-        decoder = async_engine.engine.decoder
         with async_engine.engine.working():
-            tasks = [loop.create_task(ask(number, -(number // 2 % 3))) for number in range(12)]
+            priorities = [-(number // 2 % 3) for number in range(12)]
+            tasks = [loop.create_task(async_engine.generate("# tar", config, priority)) for priority in priorities]
             while async_engine.num_waiting < len(tasks):
                 await asyncio.sleep(0.01)
-            decoder.slots._max_slots, most = 1, decoder.slots._max_slots
+            monkeypatch.setattr(decoder.roster, "admit", noted)
+            monkeypatch.setattr(decoder.slots, "_max_slots", 1)
         await asyncio.gather(*tasks)
-        decoder.slots._max_slots = most
 
     asyncio.run(asyncio.wait_for(ask_all(), LIMIT_S))
-    assert [priority for priority, _ in started] == [-2] * 4 + [-1] * 4 + [0] * 4
+    assert started == [-2] * 4 + [-1] * 4 + [0] * 4
 
 
 def test_a_request_names_its_priority(served: Served) -> None:

@@ -159,7 +159,7 @@ def test_more_than_may_wait_are_refused(async_engine: AsyncEngine) -> None:
 
 
 def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(async_engine, ServerSettings("demo", max_answer_s=2))
+    served = Served(async_engine, ServerSettings("demo", max_answer_s=0.5))
     step = async_engine.engine.decoder.step
 
     def slow_step() -> object:

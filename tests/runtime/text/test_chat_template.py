@@ -102,8 +102,11 @@ def test_what_transformers_gives_templates_is_there() -> None:
         ("{{ '{:3000000000}'.format(1) }}", "more memory"),
         ("{{ messages | tojson(indent=3000000000) }}", "more memory"),
         ("{{ [1] * 300000000 }}", "more memory"),
-        ("{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "more memory"),
-        ("{% for i in range(100000) %}{{ 'abcdefghij' * 1000 }}{% endfor %}", "more memory"),
+        (
+            "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "more (time or )?memory",  # which of them ends first depends on the machine
+        ),
+        ("{% for i in range(100000) %}{{ 'abcdefghij' * 1000 }}{% endfor %}", "more (time or )?memory"),
         ("{{ 'a' * 9000000 }}", "more than 8388608 characters"),
         (
             "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}"
