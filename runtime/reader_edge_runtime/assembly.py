@@ -84,7 +84,9 @@ def open_draft_model_source(
         raise DraftModelError(
             f"'{path}' has another tokenizer than '{package.folder}': give a model of the same family to draft."
         )
-    return DraftModelSource(DraftModel(open_target(drafting, config), config.max_batch), package.manifest.vocab_size)
+    return DraftModelSource(
+        DraftModel(open_target(drafting, config, is_aside=True), config.max_batch), package.manifest.vocab_size
+    )
 
 
 def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:

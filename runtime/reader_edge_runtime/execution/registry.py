@@ -20,13 +20,13 @@ class Provider:
     """A way to run packages.
 
     obstacle: why it cannot be had on this machine, one sentence with the remedy; None where nothing is known to be
-    missing. suits: whether a package is made for it. open: load a package with so many threads, and with native
-    kernels or without; raises ProviderError.
+    missing. suits: whether a package is made for it. open: load a package with so many threads, with native kernels or
+    without, and whether its passes come between another model's; raises ProviderError.
     """
 
     obstacle: Callable[[], str | None]
     suits: Callable[[ModelPackage], bool]
-    open: Callable[[ModelPackage, int, bool], Target]
+    open: Callable[[ModelPackage, int, bool, bool], Target]
 
 
 # By the names that options and configs have. The first that suits a package and is to be had runs it, unless another
@@ -35,14 +35,17 @@ PROVIDERS = {
     "cuda": Provider(
         obstacle=cuda_obstacle,
         suits=lambda package: COMMIT_NAME in package.manifest.files,  # its cache is moved by a graph
-        open=lambda package, threads, uses_native: DeviceTarget.open_on(package, "cuda", threads),
+        open=lambda package, threads, uses_native, is_aside: DeviceTarget.open_on(package, "cuda", threads),
     ),
     "cpu": Provider(obstacle=lambda: None, suits=lambda package: True, open=HostTarget.open),
 }
 
 
-def open_target(package: ModelPackage, config: EngineConfig) -> Target:
-    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing."""
+def open_target(package: ModelPackage, config: EngineConfig, is_aside: bool = False) -> Target:
+    """Load a package as a config has it. Raises ProviderError, for a provider asked for with what is missing.
+
+    is_aside: its passes come between those of another model.
+    """
     if config.provider is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:
@@ -50,7 +53,7 @@ def open_target(package: ModelPackage, config: EngineConfig) -> Target:
         obstacle = found.obstacle()
         if obstacle is not None:
             raise ProviderError(obstacle)
-    return found.open(package, config.threads, config.uses_native)
+    return found.open(package, config.threads, config.uses_native, is_aside)
 
 
 def open_head(head: HeadFile, manifest: Manifest) -> HeadModel:

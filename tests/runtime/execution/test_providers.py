@@ -26,7 +26,7 @@ def target(request: pytest.FixtureRequest, demo_folder: Path) -> Target:
     obstacle = provider.obstacle() or (None if provider.suits(package) else "the demo package is not made for it.")
     if obstacle is not None:
         pytest.skip(f"{request.param} does not run here: {obstacle}")
-    return provider.open(package, 1, True)
+    return provider.open(package, 1, True, False)
 
 
 def test_best_successors_are_those_of_the_logits(target: Target) -> None:

@@ -24,9 +24,16 @@ _REFUSAL = "cannot use the graph capture feature"
 _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their results are the host's
 
 
-def open_session(graph: Path, threads: int, library: Path | None = None) -> ort.InferenceSession:
-    """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions."""
+def open_session(
+    graph: Path, threads: int, library: Path | None = None, is_aside: bool = False
+) -> ort.InferenceSession:
+    """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions.
+
+    is_aside: its passes come between another session's, whose threads need the cores as soon as they end.
+    """
     options = cpu_options(threads)
+    if is_aside:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
     if library is not None:
         options.register_custom_ops_library(str(library))

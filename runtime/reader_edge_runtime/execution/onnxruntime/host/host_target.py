@@ -94,8 +94,13 @@ class HostTarget:
         self._bound_memory: KvArray | None = None
 
     @classmethod
-    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostTarget":
-        """uses_native: take native kernels where they are installed. Raises ProviderError or InstallationError."""
+    def open(
+        cls, package: ModelPackage, threads: int = 0, uses_native: bool = True, is_aside: bool = False
+    ) -> "HostTarget":
+        """uses_native: take native kernels where they are installed. is_aside: see `open_session`.
+
+        Raises ProviderError or InstallationError.
+        """
         if package.manifest.kv_dtype == "bfloat16":
             raise ProviderError(
                 f"'{package.folder}' is in bf16, which ONNX Runtime does not multiply on a CPU: "
@@ -105,7 +110,7 @@ class HostTarget:
         weights = package.folder / WEIGHTS_NAME
         with large_blocks_apart():
             others = mapped_ranges(weights)  # of other sessions on the same package, which may end before this one
-            session = open_session(package.path(GRAPH_NAME), threads, library)
+            session = open_session(package.path(GRAPH_NAME), threads, library, is_aside)
             pages = FilePages(weights, others)
         check_contract(session, package.manifest)
         is_native = library is not None and OPERATORS_PROPERTY in session.get_modelmeta().custom_metadata_map
