@@ -46,9 +46,11 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_runtime import GenerationConfig
+    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
     file_prompts = [*(read_prompts(prompts) if prompts else []), *read_prompts(INSTRUCTIONS)]
     engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
+    OwnAnswers.check_place(engine.package)  # rather than behind minutes of answers
     config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)
     start = time.perf_counter()
     questions = play_out(engine, file_prompts, config, is_raw=False)

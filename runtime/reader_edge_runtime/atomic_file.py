@@ -53,6 +53,16 @@ def write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def check_writable(path: Path) -> None:
+    """Raise the OSError that `new_file` would begin with: for work that fills the file only at its end."""
+
+    class Unwritten(Exception):  # noqa: N818 - no error
+        """Leaves what would be replaced as it is."""
+
+    with suppress(Unwritten), new_file(path):
+        raise Unwritten
+
+
 def temporary_name(target: Path, kind: str = "partial") -> Path:
     """A name beside `target` that only the calling thread uses."""
     return target.with_name(f".{target.name}.{kind}-{os.getpid()}-{threading.get_native_id()}")

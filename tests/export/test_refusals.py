@@ -251,7 +251,7 @@ def test_an_existing_folder_is_refused_before_any_work(source: Path, tmp_path: P
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ExportError, "is full"),
         (RuntimeError(f"write failed: {os.strerror(errno.ENOSPC)}"), ExportError, "is full"),
-        (PermissionError(errno.EACCES, "denied"), ExportError, "cannot be written"),
+        (PermissionError(errno.EACCES, "denied", "part"), ExportError, "cannot be written: denied.$"),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
         (ParityError("The graph computes something else."), ParityError, "something else"),
     ],

@@ -68,6 +68,17 @@ def test_a_run_that_is_interrupted_leaves_what_was_there(
     assert [each.name for each in package.folder.iterdir() if each.name.startswith(".")] == []
 
 
+def test_nothing_is_answered_where_no_file_can_be_made(
+    runner: CliRunner, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package.folder / OWN_ANSWERS_NAME).mkdir()
+    monkeypatch.setattr("reader_edge_runtime.drafting.sources.own_answers.OwnAnswers.of_package", lambda _: None)
+    monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", lambda _: pytest.fail("answered"))
+    result = runner.invoke(main, ["warm", str(package.folder), "--no-calibrate"])
+    assert result.exit_code == 1
+    assert f"{OWN_ANSWERS_NAME}' cannot be written: Not a regular file." in result.stderr
+
+
 def test_a_damaged_file_is_told_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:
     (package.folder / OWN_ANSWERS_NAME).write_bytes(bytes(200))
     result = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4", "--no-calibrate"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.atomic_file import new_file, temporary_name, write_file
+from reader_edge_runtime.atomic_file import check_writable, new_file, temporary_name, write_file
 
 
 def mode_of(path: Path) -> int:
@@ -41,6 +41,19 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
         file.write(bytes(1 // (file.write(b"half") - 4)))
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    check_writable(path)
+    assert os.listdir(tmp_path) == []
+    write_file(path, b"old")
+    check_writable(path)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+    with pytest.raises(FileNotFoundError) as raised:
+        check_writable(tmp_path / "nowhere" / "file")
+    assert raised.value.filename == str(tmp_path / "nowhere" / "file")
 
 
 def test_an_error_names_the_file_even_where_the_system_does_not(tmp_path: Path) -> None:

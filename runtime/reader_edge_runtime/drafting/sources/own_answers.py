@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from reader_edge_runtime.array_file import Array, ArrayFormat
+from reader_edge_runtime.atomic_file import check_writable
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import PackageError
@@ -48,6 +49,15 @@ class OwnAnswers:
     @property
     def num_tokens(self) -> int:
         return sum(map(len, self.texts))
+
+    @staticmethod
+    def check_place(package: ModelPackage) -> None:
+        """Raises PackageError where no file can be made beside a package, whatever its size."""
+        path = package.folder / OWN_ANSWERS_NAME
+        try:
+            check_writable(path)
+        except OSError as error:
+            raise PackageError(f"'{path}' cannot be written: {error.strerror or error}.") from error
 
     def write(self, package: ModelPackage) -> Path:
         """Put them beside a package, in place of others. Raises PackageError where that is not possible."""
