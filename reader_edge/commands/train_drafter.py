@@ -33,6 +33,7 @@ def train_drafter(
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts
     from reader_edge.terminal.console import count_progress, pairs_table, print_table, stage_progress
+    from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.pipeline import check_installation
     from reader_edge_runtime.errors import ConfigError
@@ -62,4 +63,6 @@ def train_drafter(
         ("time", f"{report.seconds:.0f} s"),
     ]
     print_table(pairs_table("Head", pairs))
+    folder = visible(f"'{report.folder}'")
+    click.echo(f"What it learned from stays in {folder} for another training: erase it if none is to come.", err=True)
     click.echo(report.out)

@@ -136,8 +136,9 @@ class Grammar:
     def __post_init__(self) -> None:
         _require(self.kind in _GRAMMARS, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
         _require(isinstance(self.text, str), "text", self.text, "a text")
-        num_characters = len(self.text)
-        _require(num_characters <= _MAX_GRAMMAR, "text", f"{num_characters} characters", f"{_MAX_GRAMMAR} at most")
+        if len(self.text) > _MAX_GRAMMAR:
+            size = f"{len(self.text)} characters, but may have {_MAX_GRAMMAR} at most"
+            raise ConfigError(f"The grammar has {size}: shorten it, or the schemas and tools that it is made of.")
         if self.kind == "choice":
             _require(_is_choice(self.text), "text", self.text[:80], "a JSON list of texts that are not empty")
 

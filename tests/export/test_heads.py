@@ -109,6 +109,14 @@ def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("few")
+def test_so_few_tokens_are_never_asked_for_that_no_answer_is_held_out(package: Path, tmp_path: Path) -> None:
+    head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(1), lambda stage: None)
+    report = head.run([], PAYBACK, lambda done, total: None)
+    assert report.acceptance.num_places > 0
+    assert report.folder.is_dir()
+
+
+@pytest.mark.usefixtures("few")
 def test_answers_that_are_written_are_not_written_again(package: Path, tmp_path: Path) -> None:
     written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
     prompts = bundled.instructions()

@@ -2,7 +2,7 @@
 
 from importlib import resources
 
-_HELD_OUT_EVERY = 16
+FEWEST_ANSWERS = 16  # of which one is held out
 
 
 def instructions() -> list[str]:
@@ -14,7 +14,7 @@ def instructions() -> list[str]:
 
 def is_held_out(number: int) -> bool:
     """Whether the answer to a prompt of this number measures heads, and trains none."""
-    return number % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
+    return number % FEWEST_ANSWERS == FEWEST_ANSWERS - 1
 
 
 def _lines(name: str) -> list[str]:

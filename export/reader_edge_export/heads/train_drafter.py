@@ -14,7 +14,7 @@ import torch
 from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
 from reader_edge_export.heads.examples import Examples, examples_of, frequent_ids
 from reader_edge_export.heads.head_module import HeadModule
-from reader_edge_export.heads.instructions import instructions, is_held_out
+from reader_edge_export.heads.instructions import FEWEST_ANSWERS, instructions, is_held_out
 from reader_edge_export.heads.payback import Payback, measure_payback
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.self_written import SelfWritten
@@ -41,7 +41,9 @@ _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """num_tokens: that the target writes, if there are prompts enough. minutes: for all of it; None for no limit.
+    """num_tokens: that the target writes, if there are prompts enough; more where one answer must be held out.
+
+    minutes: for all of it; None for no limit.
 
     force: train also where the head cannot pay.
     """
@@ -53,9 +55,13 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """What came of training. curve: steps and the loss of late, ten times. num_tokens: learned from."""
+    """What came of training. curve: steps and the loss of late, ten times. num_tokens: learned from.
+
+    folder: what was written to learn from, which stays for another training.
+    """
 
     out: Path
+    folder: Path
     num_bytes: int
     num_ids: int
     num_tokens: int
@@ -110,8 +116,9 @@ class HeadTraining:
         acceptance = measure_acceptance(model, examples_of(held_out, ids, vocab_size))
         head.write(self._out, self._package.manifest)
         seconds = time.monotonic() - self._began
+        num_bytes = self._out.stat().st_size
         return HeadReport(
-            self._out, self._out.stat().st_size, len(ids), len(examples), payback, acceptance, curve, seconds
+            self._out, self._folder, num_bytes, len(ids), len(examples), payback, acceptance, curve, seconds
         )
 
     def _asked(self, prompt: Encodable) -> Encodable:
@@ -129,7 +136,7 @@ class HeadTraining:
         num_tokens = 0
         for part in written.parts():
             for answer in part:
-                if num_tokens < self._options.num_tokens:
+                if num_tokens < self._options.num_tokens or len(answers) < FEWEST_ANSWERS:
                     answers.append(answer)
                     num_tokens += len(answer.states)
         return answers
