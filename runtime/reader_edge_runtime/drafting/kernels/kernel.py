@@ -42,7 +42,8 @@ class Kernel(Generic[_P, _R]):
     def _load(self) -> Callable[..., int]:
         # an address is what ctypes makes of integers, of bytes and of `Packed`
         words = [ctypes.c_void_p] * self.function.__code__.co_argcount
-        self._entry = ctypes.CFUNCTYPE(ctypes.c_int64, *words)(KernelLibrary.shared().address(self.name))
+        # Short as they are, they keep the interpreter: a busy event loop would hold up each one's return.
+        self._entry = ctypes.PYFUNCTYPE(ctypes.c_int64, *words)(KernelLibrary.shared().address(self.name))
         return self._entry
 
 
