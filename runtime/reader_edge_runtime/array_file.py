@@ -41,7 +41,8 @@ Array = npt.NDArray[Any]
 class ArrayFormat:
     """A kind of such files. magic: 8 bytes. error: what is raised of them. Words of its sentences:
 
-    name: what a file holds. owner: what its fingerprint is of. remedy: what to do with a damaged one.
+    name: what a file holds. owner: what its fingerprint is of. remedy: what to do with a damaged one. other: what to do
+    with one of another kind or owner.
     """
 
     magic: bytes
@@ -49,6 +50,7 @@ class ArrayFormat:
     name: str
     owner: str
     remedy: str
+    other: str = "name another file"
 
     def write(
         self,
@@ -88,7 +90,7 @@ class ArrayFormat:
         try:
             num_bytes = path.stat().st_size if path.is_file() else 0
             if not _HEADER.size <= num_bytes <= max_bytes:
-                raise self.error(f"'{path}' is not a file of {self.name}: name another one.")
+                raise self.error(f"'{path}' is not a file of {self.name}: {self.other}.")
             with path.open("rb") as file:
                 return self._read(path, file, fingerprint, num_bytes - _HEADER.size)
         except OSError as error:
@@ -99,9 +101,9 @@ class ArrayFormat:
     def _read(self, path: Path, file: BufferedReader, fingerprint: bytes, num_bytes: int) -> dict[str, Array]:
         magic, version, owner, checksum, table_bytes = _HEADER.unpack(file.read(_HEADER.size).ljust(_HEADER.size))
         if magic != self.magic or version != FORMAT_VERSION:
-            raise self.error(f"'{path}' is not a file of {self.name} of this version: name another one.")
+            raise self.error(f"'{path}' is not a file of {self.name} of this version: {self.other}.")
         if owner != fingerprint:
-            raise self.error(f"'{path}' belongs to another {self.owner}: name another file.")
+            raise self.error(f"'{path}' belongs to another {self.owner}: {self.other}.")
         if hashlib.file_digest(file, "sha256").digest() != checksum:
             raise self.error(f"'{path}' is damaged: {self.remedy}.")
         try:

@@ -25,6 +25,7 @@ _PART = ArrayFormat(
     name="answers that a head learns from",
     owner="package",
     remedy="erase it, it is written anew",
+    other="erase its folder, or name another --out",
 )
 
 

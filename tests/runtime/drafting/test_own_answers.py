@@ -86,7 +86,7 @@ def test_a_package_gives_back_what_lies_beside_it(tmp_path: Path) -> None:
 
 def test_those_of_another_package_are_refused(tmp_path: Path) -> None:
     OWN.write(make_package(tmp_path))
-    with pytest.raises(PackageError, match="another package"):
+    with pytest.raises(PackageError, match="belongs to another package: erase it"):
         OwnAnswers.of_package(make_package(tmp_path, checksum="cd" * 32))
 
 

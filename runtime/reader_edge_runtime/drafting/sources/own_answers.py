@@ -22,7 +22,12 @@ MOST_TOKENS = DraftConfig().max_history_tokens  # more would be forgotten at onc
 _MOST_BYTES = MOST_TOKENS * 8 + 1024  # a length for each text of one token; header, and names and shapes of arrays
 _REMEDY = "erase it, `reader-edge warm` makes it anew"
 _FORMAT = ArrayFormat(
-    magic=b"\x89redgoa\n", error=PackageError, name="a model's own answers", owner="package", remedy=_REMEDY
+    magic=b"\x89redgoa\n",
+    error=PackageError,
+    name="a model's own answers",
+    owner="package",
+    remedy=_REMEDY,
+    other=_REMEDY,  # nobody named it
 )
 
 
