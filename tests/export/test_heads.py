@@ -37,6 +37,7 @@ from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.registry import open_head
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.tiny_models import VOCAB_SIZE
 
 HIDDEN = 64
@@ -122,6 +123,9 @@ def test_answers_that_are_written_are_not_written_again(package: Path, tmp_path:
     prompts = bundled.instructions()
     written.write(package, prompts, 100, float("inf"), lambda done, total: None)
     parts = [len(part) for part in written.parts()]
+    tokenizer = Tokenizer.open(ModelPackage.open(package))
+    begun = {(*answer.prompt_ids, answer.token_ids[0]) for part in written.parts() for answer in part}
+    assert begun == {tuple(tokenizer.encode(text)) for text in prompts[: sum(parts)]}
     told: list[tuple[int, int]] = []
     written.write(package, prompts, 100, float("inf"), lambda done, total: told.append((done, total)))
     assert told == [(100, 100)]
@@ -159,7 +163,8 @@ def answer_of(count: int) -> RecordedAnswer:
     states = random.standard_normal((count, HIDDEN)).astype(np.float16)
     top_ids = np.argsort(random.random((count, VOCAB_SIZE)))[:, :4].astype(np.int32)
     token_ids = np.concatenate([[1], top_ids[:, 0]]).astype(np.int32)
-    return RecordedAnswer(token_ids, states, top_ids, -np.sort(random.random((count, 4))).astype(np.float32))
+    top_logits = -np.sort(random.random((count, 4))).astype(np.float32)
+    return RecordedAnswer(np.arange(3, dtype=np.int32), token_ids, states, top_ids, top_logits)
 
 
 def test_examples_are_a_state_the_pending_token_and_what_came_of_it() -> None:

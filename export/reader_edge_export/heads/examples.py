@@ -41,7 +41,7 @@ def frequent_ids(answers: Sequence[RecordedAnswer], vocab_size: int, most: int) 
     """The ids that the target named most often, in ascending order; fewer than `most` where it named fewer."""
     weights = np.zeros(vocab_size)
     for answer in answers:
-        np.add.at(weights, answer.top_ids, _shares(answer.top_logits))
+        np.add.at(weights, answer.top_ids, shares(answer.top_logits))
     best = np.argsort(-weights, kind="stable")[:most]
     return np.sort(best[weights[best] > 0]).astype(np.int32)
 
@@ -54,7 +54,7 @@ def examples_of(answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: 
     for answer in answers:
         if (count := len(answer.states) - 1) < 1:
             continue
-        tokens, top, share = numbers[answer.token_ids], numbers[answer.top_ids], _shares(answer.top_logits)
+        tokens, top, share = numbers[answer.token_ids], numbers[answer.top_ids], shares(answer.top_logits)
         after_last = np.zeros((1, top.shape[1]))
         values: tuple[npt.NDArray[np.generic], ...] = (
             answer.states[:count],
@@ -70,8 +70,8 @@ def examples_of(answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: 
     return Examples(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
 
-def _shares(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Softmax over the last axis."""
+def shares(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """What the target's best successors have of its belief, among themselves: softmax over the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
-    shares: npt.NDArray[np.float32] = powers / powers.sum(-1, keepdims=True)
-    return shares
+    among: npt.NDArray[np.float32] = powers / powers.sum(-1, keepdims=True)
+    return among

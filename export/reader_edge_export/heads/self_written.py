@@ -20,9 +20,9 @@ _MAX_TOKENS = 128  # of an answer
 
 _ARRAYS = tuple(field.name for field in fields(RecordedAnswer))
 _PART = ArrayFormat(
-    magic=b"\x89redghp\n",
+    magic=b"\x89redghq\n",
     error=ExportError,
-    name="answers that a head learns from",
+    name="answers to learn from",
     owner="package",
     remedy="erase it, it is written anew",
     other="erase its folder, or name another --out",
@@ -78,12 +78,11 @@ class SelfWritten:
 
     def _write(self, path: Path, answers: Sequence[RecordedAnswer]) -> None:
         arrays = {name: np.concatenate([getattr(answer, name) for answer in answers]) for name in _ARRAYS}
-        arrays["lengths"] = np.array([len(answer.states) for answer in answers], np.int32)
+        arrays["lengths"] = np.array([[len(getattr(answer, name)) for name in _ARRAYS] for answer in answers], np.int32)
         _PART.write(path, self._fingerprint, arrays)
 
     def _read(self, path: Path) -> list[RecordedAnswer]:
         arrays = _PART.read(path, self._fingerprint)
-        ends = np.cumsum(arrays["lengths"])
-        more = np.arange(1, len(ends) + 1)  # each has one token more than states
-        parts = [np.split(arrays[name], (ends + more * (name == "token_ids"))[:-1]) for name in _ARRAYS]
+        ends = np.cumsum(arrays["lengths"], 0)
+        parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(_ARRAYS)]
         return [RecordedAnswer(*each) for each in zip(*parts, strict=True)]

@@ -16,9 +16,11 @@ from reader_edge_runtime.errors import ReaderEdgeError
 class RecordedAnswer:
     """A prompt's last token and the answer, and what the target thought after each of these tokens but the last.
 
-    token_ids: int32 (T,). states: float16 (T - 1, E). top_ids, top_logits: int32 and float32 (T - 1, K), best first.
+    prompt_ids: int32 (P,), the prompt's other tokens. token_ids: int32 (T,). states: float16 (T - 1, E). top_ids,
+    top_logits: int32 and float32 (T - 1, K), best first.
     """
 
+    prompt_ids: npt.NDArray[np.int32]
     token_ids: npt.NDArray[np.int32]
     states: npt.NDArray[np.float16]
     top_ids: npt.NDArray[np.int32]
@@ -68,5 +70,6 @@ class RecordedRequest:
         if scored and len(states) == len(scored):
             top_ids = np.stack([each.top_ids[-1] for each in scored]).astype(np.int32)
             top_logits = np.stack([each.top_logits[-1] for each in scored])
-            answer = RecordedAnswer(token_ids, np.stack(states).astype(np.float16), top_ids, top_logits)
+            prompt_ids = np.array(self.token_ids[: self._first], np.int32)
+            answer = RecordedAnswer(prompt_ids, token_ids, np.stack(states).astype(np.float16), top_ids, top_logits)
             self._recorder.answers.append(answer)
