@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +92,12 @@ def _numbers(text: str) -> list[int]:
 
 
 def _bodies(path: Path, categories: str, count: int, num_tokens: int) -> Iterator[dict[str, Any]]:
-    """The prompts' first questions, so many; of too few prompts, again from the beginning."""
+    """The prompts' first questions, so many, none of them twice: a prompt's rows would serve again by luck."""
     wanted = set(filter(None, categories.split(",")))
     prompts = [prompt for prompt in read_prompts(path) if not wanted or prompt.category in wanted]
-    if not prompts:
-        raise SystemExit(f"'{path}' has no prompt of {categories}.")
-    for prompt in islice(cycle(prompts), count):
+    if len(prompts) < count:
+        raise SystemExit(f"'{path}' has {len(prompts)} prompts of {categories or 'any kind'}: ask for fewer --requests.")
+    for prompt in prompts[:count]:
         first = prompt.turns[0]
         messages = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)
         yield {"model": "model", "messages": messages, "temperature": 0, "max_tokens": num_tokens}
