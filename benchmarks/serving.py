@@ -96,7 +96,7 @@ def _bodies(path: Path, categories: str, count: int, num_tokens: int) -> Iterato
     wanted = set(filter(None, categories.split(",")))
     prompts = [prompt for prompt in read_prompts(path) if not wanted or prompt.category in wanted]
     if len(prompts) < count:
-        raise SystemExit(f"'{path}' has {len(prompts)} prompts of {categories or 'any kind'}: ask for fewer --requests.")
+        raise SystemExit(f"'{path}' has {len(prompts)} prompts of {categories or 'any kind'}: lower --requests.")
     for prompt in prompts[:count]:
         first = prompt.turns[0]
         messages = [{"role": "user", "content": first}] if isinstance(first, str) else list(first)

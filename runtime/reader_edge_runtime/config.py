@@ -192,8 +192,8 @@ class ServingConfig:
     """How many requests are served at once, and how (`AsyncEngine`).
 
     max_waiting: requests beyond `EngineConfig.max_batch` that may wait; more are refused.
-    prompt_budget: prompt tokens after which a step begins no further chunk of a prompt: fewer let running answers go on
-        sooner, more let new ones begin sooner.
+    prompt_budget: prompt tokens for each token of the running answers, after which no further chunk of a prompt is
+        begun: fewer let running answers go on sooner, more let new ones begin sooner.
     """
 
     max_waiting: Annotated[int, Range(0, 1_000_000)] = 64

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
 
-_BATCH_MEASURED = 4
+_BATCHES_MEASURED = (4, 16)
 
 
 class Engine:
@@ -244,11 +244,11 @@ class Engine:
                     forget_cost(decoder.target, decoder.config.threads, size)
 
     def calibrate_batches(self) -> None:
-        """Measure batched passes, before the first batch; one size stands for all. Nothing where they are known."""
+        """Measure batched passes, before the first batch; few sizes stand for all. Nothing where they are known."""
         with self.working() as decoder:
-            size = min(_BATCH_MEASURED, decoder.config.max_batch)
-            if decoder.config.is_calibrated and size > 1 and not decoder.planner.times.has(size):
-                decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
+            for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
+                if decoder.config.is_calibrated and not decoder.planner.times.has(size):
+                    decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
 
 def _given(config: Config | None, kind: type[Config], name: str) -> Config:

@@ -12,6 +12,7 @@ from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.prompt_pace import PromptPace
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.roster import Roster
@@ -30,9 +31,7 @@ class Decoder:
     are scored one after the other, in the order they came.
     planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
     decoding is always exact. is_drafting: False decodes every request plainly.
-    prompt_budget: prompt tokens after which a step begins no further chunk, so that nobody waits long for its next
-        token; None scores all prompts that find a slot, which is soonest for requests that came together. The chunks
-        are the same either way.
+    prompt_pace: how much of the prompts a step scores. The chunks are the same at any pace.
     on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
     that compare runs bit by bit.
     """
@@ -57,7 +56,7 @@ class Decoder:
         self.roster = Roster(self.slots, self.kv_budget)
         self.running, self.waiting = self.roster.running, self.roster.waiting
         self.is_drafting = True
-        self.prompt_budget: int | None = None
+        self.prompt_pace = PromptPace()
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
         self.recorder = Recorder()
 
@@ -251,15 +250,16 @@ class Decoder:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
         times = self.recorder.end_step()
         self.planner.settle(plan, self.running, times, verifications)
+        self.prompt_pace.earn(verifications)
         for request in self.running:
             request.stats.count_step(plan.width, times)
         self._release_ended()
 
     def _score_prompts(self) -> list[Request]:
-        """Score prompts chunk by chunk until the budget is spent, and return their requests."""
+        """Score prompts chunk by chunk, as many as keep pace, and return their requests."""
         requests: list[Request] = []
-        budget, num_scored = self.prompt_budget, 0
-        while (budget is None or num_scored < budget) and (request := self.roster.next_prompt()) is not None:
+        most, num_scored = self.prompt_pace.take(), 0
+        while num_scored < most and (request := self.roster.next_prompt()) is not None:
             if request not in requests:
                 requests.append(request)
             self.recorder.start()

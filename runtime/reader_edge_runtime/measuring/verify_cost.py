@@ -21,6 +21,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PASTS = (64, 512, 2048)
 MAX_WIDTH = WIDTHS[-1]
 MAX_ROWS = 64  # of a batch's pass: B * N
+MAX_CACHED_ROWS = 8192  # of all texts of a batch
 
 _MIN_ROUNDS = 2
 _MAX_ROUNDS = 6
@@ -67,7 +68,8 @@ def measure_verify_cost(
     on_progress: told cells timed and cells in all.
     """
     max_past = target.manifest.max_context - MAX_WIDTH
-    pasts = tuple(past for past in PASTS if past <= max_past) or (max(1, max_past),)
+    longest = min(max_past, max(MAX_CACHED_ROWS // batch_size, PASTS[0]))
+    pasts = tuple(past for past in PASTS if past <= longest) or (max(1, longest),)
     widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
     widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
     cells = [(past, width) for past in pasts for width in widths]

@@ -25,7 +25,7 @@ class Worker:
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
-            decoder.prompt_budget = config.prompt_budget
+            decoder.prompt_pace.budget = config.prompt_budget
         self._thread.start()
 
     @property
@@ -79,7 +79,7 @@ class Worker:
                         answer.request.fail(error)
             self._hand_out()
         with self._engine.working() as decoder:
-            decoder.prompt_budget = None
+            decoder.prompt_pace.budget = None
 
     def _wait(self) -> list[Answer] | None:
         """Answers that came since the last step, once there is something to do; None when all is done for good."""

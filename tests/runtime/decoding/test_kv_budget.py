@@ -56,7 +56,7 @@ def test_no_cache_is_larger_than_its_bound_and_no_token_changes(
         max_bytes = num_bytes(max_rows)
         decoder = bounded_decoder(max_bytes)
         assert decoder.cache.num_bytes <= max_bytes
-        decoder.prompt_budget = budget
+        decoder.prompt_pace.budget = budget
         requests: list[Request] = []
         for length, max_tokens in sizes:
             start = requests[-1].token_ids[: length // 2] if requests and random.random() < 0.5 else []
@@ -115,7 +115,7 @@ def test_a_batch_that_grows_one_by_one_does_not_copy_all_texts_for_each_that_joi
     max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = bounded_decoder(max_rows and num_bytes(max_rows), max_batch=11)
-    decoder.prompt_budget = 1
+    decoder.prompt_pace.budget = 1
     num_slots: set[int] = set()
     resize = HostCache._resize
 

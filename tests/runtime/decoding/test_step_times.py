@@ -29,6 +29,27 @@ def test_times_grow_with_width_length_and_batch() -> None:
     assert not times.has(4)
 
 
+def test_times_between_two_measured_batch_sizes_lie_between_theirs() -> None:
+    times = measured()
+    times.add(VerifyCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
+    one, four, sixteen = (times.seconds(size, 10) for size in (1, 4, 16))
+    for width in (1, 2, 4):
+        assert four[width] == pytest.approx((one[width] * sixteen[width]) ** 0.5)
+    assert len(four) == 17  # wider trees of sixteen were not measured, and grow as the last ones did
+    assert four[16] == pytest.approx((one[16] * 0.17) ** 0.5)
+    assert times.seconds(32, 10)[1] == pytest.approx(sixteen[1] * 2**0.5)
+
+
+def test_passes_of_one_batch_size_teach_those_that_are_most_like_it() -> None:
+    times = measured()
+    times.add(VerifyCost(16, (10,), (1, 2, 4), np.array([[0.02, 0.03, 0.05]])))
+    before = {size: times.seconds(size, 10)[4] for size in (1, 12)}
+    for _ in range(60):
+        times.learn(14, 4, 10, 2 * times._curve(14, 10)[4])
+    assert times.seconds(12, 10)[4] == pytest.approx(2 * before[12], rel=0.05)
+    assert times.seconds(1, 10)[4] == before[1]
+
+
 def test_what_a_width_takes_corrects_it_and_its_neighbours() -> None:
     times = measured()
     before = times.seconds(1, 10)

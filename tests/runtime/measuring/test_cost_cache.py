@@ -7,11 +7,11 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.measuring import cost_cache
+from reader_edge_runtime.measuring import cost_cache, verify_cost
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
-from tests.fake_target import FakeTarget
+from tests.fake_target import FakeTarget, make_manifest
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,15 @@ def test_measurement_covers_the_grid_with_positive_times(target: HostTarget) -> 
     assert cost.seconds.shape == (len(cost.pasts), len(cost.widths))
     assert (cost.seconds > 0).all()
     assert 0 <= cost.row_s < cost.seconds[0, 0]
+
+
+@pytest.mark.parametrize(("batch_size", "longest"), [(1, 2048), (4, 2048), (16, 512), (200, 64)])
+def test_texts_of_large_batches_are_short_while_they_are_measured(
+    batch_size: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_cost, "_pass_seconds", lambda *_: 1.0)
+    cost = measure_verify_cost(FakeTarget(make_manifest(6, max_context=4096)), batch_size, max_seconds=0.0)
+    assert cost.pasts[-1] == longest
 
 
 def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measured: list[int]) -> None:

@@ -25,7 +25,7 @@ def served(engine: Engine) -> Iterator[AsyncEngine]:
     served = AsyncEngine(engine)
     yield served
     asyncio.run(served.close(cancels=True))
-    assert engine.decoder.prompt_budget is None
+    assert engine.decoder.prompt_pace.budget is None
 
 
 def mixed_requests(texts: list[str], num: int) -> list[tuple[str, GenerationConfig]]:

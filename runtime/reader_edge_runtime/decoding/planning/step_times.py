@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.verify_cost import MAX_ROWS, VerifyCost
 
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
 _UNMEASURED_GROWTH = 0.033
@@ -20,8 +20,9 @@ _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measur
 class PassTimes:
     """Seconds of a pass over B trees of n nodes.
 
-    Measured times come through `add`; the nearest batch size is scaled for others, and without any a fixed growth is
-    assumed, in units of a one-node pass, and nothing is corrected.
+    Measured times come through `add`, of some batch sizes. Times of others lie between those on both sides, or are
+    the nearest one's, scaled; what their passes show corrects the nearest one. Without any a fixed growth is taken, in
+    units of a one-node pass, and nothing is corrected.
     is_measured: whether times are seconds of this machine.
     """
 
@@ -30,7 +31,7 @@ class PassTimes:
         self.is_measured = False
         self._costs: dict[int, VerifyCost] = {}
         self._curves: dict[tuple[int, int], list[float]] = {}
-        self._corrections: dict[int, list[float]] = {}  # of each batch size, the logarithm for each class of widths
+        self._corrections: dict[int, list[float]] = {}  # of each measured size, the logarithm for each class of widths
         self._num_seen: dict[tuple[int, int], int] = {}
         self._told_outrun: set[int] = set()
         self._classes = [max(width - 1, 0).bit_length() for width in range(max_width + 1)]
@@ -65,8 +66,9 @@ class PassTimes:
         number = self._classes[width]
         corrections = self._correction(batch_size)
         error = math.log(seconds / curve[width]) - corrections[number]
-        num_seen = self._num_seen.get((batch_size, number), 0)
-        self._num_seen[batch_size, number] = num_seen + 1
+        key = self._nearest(batch_size), number
+        num_seen = self._num_seen.get(key, 0)
+        self._num_seen[key] = num_seen + 1
         step = max(_MEMORY, 1 / (num_seen + 2)) * min(max(error, -0.7), 0.7)
         if number == 0:
             plain = corrections[0] + step
@@ -81,13 +83,17 @@ class PassTimes:
         outrun = {
             size
             for (size, number), num in self._num_seen.items()
-            if num >= _ENOUGH_SEEN and size in self._costs and self._corrections[size][number] < _OUTRUN
+            if num >= _ENOUGH_SEEN and self._corrections[size][number] < _OUTRUN
         } - self._told_outrun
         self._told_outrun |= outrun
         return sorted(outrun)
 
     def _correction(self, batch_size: int) -> list[float]:
-        return self._corrections.setdefault(batch_size, [0.0] * (self._classes[-1] + 1))
+        return self._corrections.setdefault(self._nearest(batch_size), [0.0] * (self._classes[-1] + 1))
+
+    def _nearest(self, batch_size: int) -> int:
+        """The measured size that is most like this one."""
+        return min(self._costs, key=lambda size: abs(math.log(size / batch_size)))
 
     def _curve(self, batch_size: int, past: int) -> list[float]:
         key = (batch_size, past // _PAST_STEP)
@@ -99,10 +105,21 @@ class PassTimes:
     def _measured_curve(self, batch_size: int, past: float) -> list[float]:
         if not self._costs:
             return [math.inf, *(1 + _UNMEASURED_GROWTH * n for n in range(self.max_width))]
-        nearest = min(self._costs, key=lambda size: abs(math.log(size / batch_size)))
-        growth = (batch_size / nearest) ** 0.5  # between no growth and one pass a sequence
-        times: list[float] = self._costs[nearest].pass_seconds(past)[: self.max_width + 1].tolist()
-        return [time * growth for time in times]
+        below = max((size for size in self._costs if size <= batch_size), default=min(self._costs))
+        above = min((size for size in self._costs if size >= batch_size), default=max(self._costs))
+        if above <= below:  # measured itself, or beyond all that were
+            growth = (batch_size / above) ** 0.5  # between no growth and one pass a sequence
+            return [time * growth for time in self._times_of(above, past)]
+        share = math.log(batch_size / below) / math.log(above / below)
+        pairs = zip(self._times_of(below, past), self._times_of(above, past, MAX_ROWS // batch_size), strict=False)
+        return [few ** (1 - share) * many**share for few, many in pairs]
+
+    def _times_of(self, size: int, past: float, widest: int = 0) -> list[float]:
+        """What was measured of a batch size; up to `widest` nodes, wider trees grow as the last ones did."""
+        times: list[float] = self._costs[size].pass_seconds(past).tolist()
+        step = times[-1] - times[-2] if len(times) > 2 else 0.0
+        times += [times[-1] + step * further for further in range(1, widest + 2 - len(times))]
+        return times[: self.max_width + 1]
 
 
 @dataclass(slots=True)
