@@ -20,7 +20,7 @@ def test_all_answers_of_all_servers_are_counted(
     package = PackageCopy(demo_folder, tmp_path / "package")
     package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
     prompts = tmp_path / "prompts.jsonl"
-    questions = [("rag", "What is tar?"), ("rag", "And curl?"), ("chat", "Who is there?")]
+    questions = [("rag", "What is tar?"), ("rag", "And curl?"), ("chat", "Who is there?"), ("rag", "And ls?")]
     prompts.write_text("".join(json.dumps({"category": kind, "prompt": text}) + "\n" for kind, text in questions))
     # A source tree is not installed: other processes must be told where pytest found the packages.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
