@@ -32,6 +32,7 @@ class Decoder:
     planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
     decoding is always exact. is_drafting: False decodes every request plainly.
     prompt_pace: how much of the prompts a step scores. The chunks are the same at any pace.
+    on_advance: called when running requests have got tokens, and prompts are about to be scored.
     on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
     that compare runs bit by bit.
     """
@@ -57,6 +58,7 @@ class Decoder:
         self.running, self.waiting = self.roster.running, self.roster.waiting
         self.is_drafting = True
         self.prompt_pace = PromptPace()
+        self.on_advance: Callable[[], object] | None = None
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
         self.recorder = Recorder()
 
@@ -98,6 +100,8 @@ class Decoder:
             if self.running:
                 self.recorder.start()
                 self._advance()
+                if self.on_advance is not None:
+                    self.on_advance()
             advanced += self._score_prompts()
         except BaseException as error:
             for request in self.running if isinstance(error, Exception) else self.roster.owners:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from reader_edge_runtime.decoding.acceptance import Verification
 
+_MOST_AT_ONCE = 2  # budgets: answers whose drafts were refused wait for them as well
+
 
 class PromptPace:
     """Keeps prompts in step with tokens: a drafted step gives several and takes longer, and would hold prompts up.
@@ -22,9 +24,9 @@ class PromptPace:
         self._num_due += sum(len(each.token_ids) for each in verifications if each is not None) / len(verifications)
 
     def take(self) -> float:
-        """Prompt tokens after which no further chunk is begun now: the whole budgets that are due, one at least."""
+        """Prompt tokens after which no further chunk is begun now: the whole budgets that are due, one or two."""
         if self.budget is None:
             return math.inf
-        num_taken = max(1, int(self._num_due))
-        self._num_due = max(0.0, self._num_due - num_taken)
+        num_taken = min(max(1, int(self._num_due)), _MOST_AT_ONCE)
+        self._num_due = min(max(0.0, self._num_due - num_taken), 1.0)
         return num_taken * self.budget

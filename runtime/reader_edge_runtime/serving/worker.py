@@ -26,6 +26,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
             decoder.prompt_pace.budget = config.prompt_budget
+            decoder.on_advance = self._hand_out_early
         self._thread.start()
 
     @property
@@ -79,7 +80,7 @@ class Worker:
                         answer.request.fail(error)
             self._hand_out()
         with self._engine.working() as decoder:
-            decoder.prompt_pace.budget = None
+            decoder.prompt_pace.budget = decoder.on_advance = None
 
     def _wait(self) -> list[Answer] | None:
         """Answers that came since the last step, once there is something to do; None when all is done for good."""
@@ -95,6 +96,11 @@ class Worker:
                     if request.is_running:
                         decoder.enqueue(request)
             decoder.step()
+
+    def _hand_out_early(self) -> None:
+        """So that no text waits for the prompts of others; nothing in steps that other threads take."""
+        if threading.current_thread() is self._thread:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         with self._changed:

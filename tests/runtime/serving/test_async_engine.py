@@ -12,8 +12,10 @@ import pytest
 from reader_edge import AsyncEngine
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig, ServingConfig
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
+from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import BusyError, CapacityError, ClosedError, ConfigError, PromptError
+from reader_edge_runtime.serving.worker import Worker
 
 GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
 LONG = replace(GREEDY, max_tokens=400)
@@ -93,6 +95,30 @@ def steps_of(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[Reque
 
     monkeypatch.setattr(engine.decoder, "step", watched)
     return steps
+
+
+def test_what_was_said_is_handed_out_before_prompts_are_scored(
+    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def note(owner: type, name: str) -> None:
+        done = getattr(owner, name)
+
+        def noted(self: object) -> object:
+            events.append(name)
+            return done(self)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(Decoder, "_advance")
+    note(Decoder, "_score_prompts")
+    note(Worker, "_hand_out")
+    asyncio.run(served.generate("tar", GREEDY))
+    assert events.count("_advance") > 1
+    for number, event in enumerate(events):
+        if event == "_advance":
+            assert events[number : number + 4] == ["_advance", "_hand_out", "_score_prompts", "_hand_out"]
 
 
 @pytest.mark.parametrize("way", ["break", "cancelled task", "aclose"])
