@@ -1,0 +1,91 @@
+"""Recorded answers of a model that tells hidden states, drafted afresh: what sources that read these bring."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
+from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.bench.simulator import Simulator
+from reader_edge_runtime import GenerationStats
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.head_file import Float32Array
+from reader_edge_runtime.target import Pass, Target
+
+_CHUNK = 128  # tokens of a pass
+
+
+class ReplayedAnswer:
+    """A request of a drafter that follows a recording. states: float32 (R, E), of the recorded positions."""
+
+    def __init__(self, drafter: RetrievalDrafter, turn: RecordedTurn, states: Float32Array) -> None:
+        assert turn.successors is not None
+        self._drafter, self._said, self._states = drafter, turn.successors, states
+        self._token_ids = list(turn.prompt)
+        self._request = drafter.begin(self._token_ids)
+        self._num_told = 0
+        self._vocab_size = 1 + int(self._said.top_ids.max())
+
+    def draft(self, max_nodes: int) -> DraftTree:
+        [tree] = self._drafter.draft([DraftWish(self._request, max_nodes, MAX_DEPTH)])
+        assert isinstance(tree, DraftTree), tree
+        return tree
+
+    def extend(self, turn: RecordedTurn) -> None:
+        raise NotImplementedError("recorded turns are requests of their own")
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Tell the drafter what was said of the tokens before the last one, which no pass has scored yet."""
+        self._token_ids += token_ids
+        positions = self._said.positions
+        new = np.arange(self._num_told, np.searchsorted(positions, len(self._token_ids) - 1))
+        for rows in np.split(new, np.flatnonzero(np.diff(positions[new]) != 1) + 1):
+            if len(rows):
+                first, last = int(positions[rows[0]]), int(positions[rows[-1]])
+                tree = DraftTree.chain(self._token_ids[first : last + 1])
+                said = self._said.top_ids[rows], self._said.top_logits[rows]
+                states = self._states[rows]
+                self._request.observe(ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, states))
+        self._num_told += len(new)
+
+    def finish(self) -> None:
+        """Each answer is drafted afresh, so that nothing is kept."""
+
+
+def hidden_states(target: Target, turn: RecordedTurn) -> Float32Array:
+    """float32 (R, E), after the recorded positions of a text."""
+    assert turn.successors is not None
+    text, positions = [*turn.prompt, *turn.output], turn.successors.positions
+    cache = target.new_cache(1, len(text))
+    found = []
+    for start in range(0, int(positions[-1]) + 1, _CHUNK):
+        tree = DraftTree.chain(text[start : start + _CHUNK])
+        rows = [position - start for position in positions.tolist() if start <= position < start + _CHUNK]
+        said = target.forward(cache, Pass(0, [tree], [rows or [0]], wants_hidden_states=True))
+        assert said.hidden_states is not None
+        found.append(said.hidden_states[0, : len(rows)].copy())
+        cache.commit(0, range(len(tree)))
+    return np.concatenate(found)
+
+
+def replayed(
+    drafter: RetrievalDrafter, request: RecordedRequest, states: Float32Array, num_nodes: int
+) -> GenerationStats:
+    """Of a drafter that knows nothing but what ships."""
+    drafter.forget()
+    simulator = Simulator(
+        partial(ReplayedAnswer, drafter, states=states), lambda answer, num_left: answer.draft(num_nodes + 1)
+    )
+    simulator.decode(request)
+    return simulator.stats
+
+
+def passes_saved(without: Sequence[GenerationStats], with_head: Sequence[GenerationStats]) -> str:
+    """Share of passes that a head saves, with its standard error by the jackknife over answers, in per cent."""
+    before, after = (np.array([stats.num_steps for stats in each], float) for each in (without, with_head))
+    shares = 1 - (after.sum() - after) / (before.sum() - before)
+    error = shares.std() * (len(shares) - 1) ** 0.5
+    return f"{100 * (1 - after.sum() / before.sum()):.1f} ± {100 * error:.1f}"
