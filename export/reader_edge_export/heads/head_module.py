@@ -35,11 +35,11 @@ class HeadModule(nn.Module):
         return self.vocabulary(self.first_out(inner)), self.second_logits(inner, guesses)
 
     def inner_of(self, states: Tensor, pending: Tensor) -> Tensor:
-        known = torch.cat([(states - self.mean) / self.scale, self.embedding[pending]], 1)
+        known = torch.cat([(states - self.mean) / self.scale, self.embedding[pending]], -1)
         return nn.functional.silu(self.first(known))
 
     def second_logits(self, inner: Tensor, guesses: Tensor) -> Tensor:
-        known = torch.cat([inner, self.embedding[guesses]], 1)
+        known = torch.cat([inner, self.embedding[guesses]], -1)
         logits: Tensor = self.vocabulary(self.second_out(nn.functional.silu(self.second(known))))
         return logits
 

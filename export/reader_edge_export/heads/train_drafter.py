@@ -108,7 +108,7 @@ class HeadTraining:
         self._on_stage("finding the rows of the logit head")
         rows = torch.from_numpy(logit_head_rows(self._target, learned, ids))
         examples = examples_of(learned, ids, vocab_size)
-        module = _new_module(examples, rows)
+        module = new_module(examples.states, rows)
         curve = self._train(module, examples, on_progress)
         self._on_stage("measuring acceptance")
         head = rounded_head(module, ids)
@@ -161,9 +161,10 @@ class HeadTraining:
         return float("inf") if self._options.minutes is None else 60 * self._options.minutes
 
 
-def _new_module(examples: Examples, rows: torch.Tensor) -> HeadModule:
+def new_module(states: torch.Tensor, rows: torch.Tensor) -> HeadModule:
+    """An untrained head. states: float16 (N, E), to learn from. rows: float32 (ids, E), of the target's logit head."""
     torch.manual_seed(0)
-    states = examples.states[:: max(1, len(examples) // 10_000)].float()
-    module = HeadModule(HeadSizes(states.shape[1], len(rows)), states.mean(0), states.std(0) + 1e-3)
+    some = states[:: max(1, len(states) // 10_000)].float()
+    module = HeadModule(HeadSizes(some.shape[1], len(rows)), some.mean(0), some.std(0) + 1e-3)
     module.start_from(rows)
     return module

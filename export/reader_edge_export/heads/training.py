@@ -19,10 +19,10 @@ from reader_edge_runtime.errors import ExportError
 Tensor = torch.Tensor
 OnLoss = Callable[[int, int, float], None]  # told steps done, steps in all, and the loss of late
 
-_BATCH = 256
-_RATE, _DECAY = 1.5e-3, 0.05
+BATCH = 256  # places of a step
+RATE, DECAY = 1.5e-3, 0.05
+LATER = 0.7  # weight of a second guess, which matters only where the first was right
 _WARM_UP = 0.03  # share of the steps in which the rate grows
-_SECOND = 0.7  # weight of the second guess, which matters only where the first was right
 _EVERY_S = 30.0  # seconds between checkpoints
 _SMOOTHING = 0.98
 
@@ -49,13 +49,13 @@ class TrainingPlan:
 
 def train(module: HeadModule, examples: Examples, plan: TrainingPlan, checkpoint: Path, on_loss: OnLoss) -> None:
     """Train a module in place, from the checkpoint where there is one of this plan. Raises ExportError."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=_RATE, weight_decay=_DECAY)
-    total = plan.epochs * -(-len(examples) // _BATCH)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
+    total = plan.epochs * -(-len(examples) // BATCH)
     step, spent, loss_of_late = _resumed(module, optimizer, plan, checkpoint)
     began = saved = time.monotonic()
     while step < total and spent + time.monotonic() - began < plan.seconds:
         elapsed = spent + time.monotonic() - began
-        rate = _rate(step / total, max(step / total, elapsed / plan.seconds))
+        rate = learning_rate(step / total, max(step / total, elapsed / plan.seconds))
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = _loss(module, examples.at(_places(step, len(examples))))
@@ -72,27 +72,27 @@ def train(module: HeadModule, examples: Examples, plan: TrainingPlan, checkpoint
             _save(module, optimizer, plan, checkpoint, (step, spent + saved - began, loss_of_late))
 
 
-def _rate(begun: float, done: float) -> float:
+def learning_rate(begun: float, done: float) -> float:
     """The rate of learning: it grows quickly, then falls along a cosine."""
-    return _RATE * min(1.0, begun / _WARM_UP + 0.01) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return RATE * min(1.0, begun / _WARM_UP + 0.01) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
 def _places(step: int, count: int) -> Tensor:
     """The examples of a step: every epoch sees each once, in an order of its own."""
-    steps_an_epoch = -(-count // _BATCH)
+    steps_an_epoch = -(-count // BATCH)
     generator = torch.Generator().manual_seed(step // steps_an_epoch)
-    start = step % steps_an_epoch * _BATCH
-    return torch.randperm(count, generator=generator)[start : start + _BATCH]
+    start = step % steps_an_epoch * BATCH
+    return torch.randperm(count, generator=generator)[start : start + BATCH]
 
 
 def _loss(module: HeadModule, batch: Examples) -> Tensor:
     first, second = module(batch.states.float(), batch.pending, batch.guess)
-    return _distance(first, batch.top, batch.share) + _SECOND * _distance(second, batch.next_top, batch.next_share)
+    return distance(first, batch.top, batch.share) + LATER * distance(second, batch.next_top, batch.next_share)
 
 
-def _distance(logits: Tensor, top: Tensor, share: Tensor) -> Tensor:
-    """Cross entropy against the target's best successors."""
-    return -(share * torch.log_softmax(logits, 1).gather(1, top)).sum(1).mean()
+def distance(logits: Tensor, top: Tensor, share: Tensor) -> Tensor:
+    """Mean cross entropy against the target's best successors. logits: (..., ids + 1). top, share: (..., K)."""
+    return -(share * torch.log_softmax(logits, -1).gather(-1, top)).sum(-1).mean()
 
 
 def _save(
