@@ -116,9 +116,11 @@ def test_what_was_said_is_handed_out_before_prompts_are_scored(
     note(Worker, "_hand_out")
     asyncio.run(served.generate("tar", GREEDY))
     assert events.count("_advance") > 1
+    order = ["_advance", "_hand_out", "_score_prompts", "_hand_out"]
     for number, event in enumerate(events):
         if event == "_advance":
-            assert events[number : number + 4] == ["_advance", "_hand_out", "_score_prompts", "_hand_out"]
+            seen = events[number : number + 4]  # the answer may be there before its last step has ended
+            assert seen == order[: max(2, len(seen))]
 
 
 @pytest.mark.parametrize("way", ["break", "cancelled task", "aclose"])
