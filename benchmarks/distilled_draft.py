@@ -1,7 +1,7 @@
 """A small draft model for a target that has no smaller relative, learned from what the target itself says.
 
     python -m benchmarks.distilled_draft PACKAGE OUT [--minutes M] [--tokens N] [--answers FOLDER]
-    reader-edge export OUT -o DRAFT && reader-edge run PACKAGE --draft-model DRAFT
+    reader-edge export OUT DRAFT && reader-edge run PACKAGE --draft-model DRAFT
 
 The package answers the bundled instructions, and a llama of two layers learns from its eight best successors at every
 token, on one thread, for M minutes of processor time. FOLDER keeps the answers (OUT.training unless named), as

@@ -85,12 +85,13 @@ class DraftModule(nn.Module):
 class Steering(nn.Module):
     """A linear map that adds nothing at first.
 
-    states: float32 (N, E), of the target, some of those that are brought to mean 0 and variance 1.
+    states: float32 (N, E), of the target, some of those that are brought to mean 0 and a length of about 1.
     """
 
     def __init__(self, states: Tensor, width: int) -> None:
         super().__init__()
-        self.mean, self.scale = nn.Buffer(states.mean(0)), nn.Buffer(states.std(0) + 1e-3)
+        self.mean = nn.Buffer(states.mean(0))
+        self.scale = nn.Buffer((states.std(0) + 1e-3) * states.shape[1] ** 0.5)
         self.map = nn.Linear(states.shape[1], width, bias=False)
         nn.init.zeros_(self.map.weight)
 
