@@ -32,10 +32,10 @@ class KvBudget:
         """Raise CapacityError for a request that would not even fit alone."""
         num_bytes = self._num_bytes([self._num_rows(request)])
         if self._max_bytes and num_bytes > self._max_bytes:
-            needed, allowed = num_bytes / 1e6, self._max_bytes / 1e6
             raise CapacityError(
-                f"Prompt and answer of up to {request.max_length} tokens need {needed:.3g} MB of KV cache, which "
-                f"may have {allowed:.3g} MB: shorten the prompt, ask for fewer tokens or raise max_kv_bytes."
+                f"Prompt and answer of up to {request.max_length} tokens need {_readable(num_bytes)} of KV cache, "
+                f"which may have {_readable(self._max_bytes)}: shorten the prompt, ask for fewer tokens or raise "
+                "max_kv_bytes (--kv-bytes)."
             )
 
     def fits(self, requests: Sequence[Request]) -> bool:
@@ -71,7 +71,7 @@ class KvBudget:
         elif needed <= self._max_bytes:
             self._cache.resize(num_slots, capacity)
         else:
-            raise CapacityError(f"it needs {needed / 1e6:.3g} MB of KV cache: raise max_kv_bytes.")
+            raise CapacityError(f"it needs {_readable(needed)} of KV cache: raise max_kv_bytes (--kv-bytes).")
 
     def _reserve(self, num_slots: int, capacity: int) -> None:
         if num_slots > 1:
@@ -94,3 +94,9 @@ class KvBudget:
 
     def _num_rows(self, request: Request) -> int:
         return min(request.max_length + self._widest, self._max_context)
+
+
+def _readable(num_bytes: int) -> str:
+    if num_bytes < 1000:
+        return f"{num_bytes} bytes"
+    return f"{num_bytes / 1e6:.3g} MB" if num_bytes >= 100_000 else f"{num_bytes / 1e3:.3g} kB"

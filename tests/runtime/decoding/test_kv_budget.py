@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.kv_budget import _readable
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import CapacityError
 from reader_edge_runtime.execution.onnxruntime.host import host_cache
@@ -144,6 +145,11 @@ def test_slots_for_those_to_come_do_not_shorten_those_that_there_are() -> None:
 def test_a_request_that_can_never_fit_is_refused_at_once_in_one_sentence() -> None:
     decoder = bounded_decoder(num_bytes(100 + MAX_WIDTH))
     decoder.submit([1] * 50, GenerationConfig(max_tokens=50))
-    with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes\.$"):
+    with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes \(--kv-bytes\)\.$"):
         decoder.submit([1] * 50, GenerationConfig(max_tokens=51))
     assert len(decoder.waiting) == 1
+
+
+@pytest.mark.parametrize(("num_bytes", "told"), [(999, "999 bytes"), (2_500, "2.5 kB"), (3_000_000, "3 MB")])
+def test_bytes_are_told_in_a_unit_that_fits(num_bytes: int, told: str) -> None:
+    assert _readable(num_bytes) == told

@@ -192,7 +192,7 @@ def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path)
                 await served.generate("")
             with pytest.raises(ConfigError, match="GenerationConfig"):
                 await anext(served.stream("# tar", 3))  # type: ignore[arg-type]
-            with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes\.$"):
+            with pytest.raises(CapacityError, match=r"^[^\n]+max_kv_bytes \(--kv-bytes\)\.$"):
                 await served.generate("# tar", replace(GREEDY, max_tokens=900))
             assert len((await served.generate("# tar", GREEDY)).token_ids) == 40
 
