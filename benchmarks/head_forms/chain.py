@@ -9,33 +9,32 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmarks.head_forms.form import Form, best
+from benchmarks.head_forms.form import best
 from benchmarks.head_forms.places import Places
-from benchmarks.head_forms.text_attention import Remembered, TextAttention
+from benchmarks.head_forms.text_attention import Remembered
+from benchmarks.head_forms.text_form import TextForm
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES
 
 Tensor = torch.Tensor
 
 
-class ChainForm(Form):
+class ChainForm(TextForm):
     """Runs once for each token, each time over what it made of the one before."""
 
     name = "EAGLE's"
 
     def __init__(self, head: HeadModule) -> None:
         super().__init__(head)
-        inner, width = self.sizes.inner, self.sizes.inner // 2
+        inner, width = self.sizes.inner, self.width
         self.from_state, self.from_feature = nn.Linear(self.sizes.hidden, width), nn.Linear(width, width)
         self.from_token = nn.Linear(self.sizes.embedded, width)
-        self.attention, self.first_norm = TextAttention(width), nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.SiLU(), nn.Linear(inner, width))
         self.last_norm, self.out = nn.LayerNorm(width), nn.Linear(width, self.sizes.rank)
 
     def logits(self, places: Places) -> Tensor:
-        entered = self._enter(places.states, places.pending)
-        queries, keys, values = self.attention.split(self.first_norm(entered))
-        text = keys, values
+        entered = self.enter(places.states, places.pending)
+        queries, text = self.read(entered)
         feature = self._feature(entered, queries, text)
         found, chain = [self._guess(feature)], list[Remembered]()
         for depth in range(1, self.depth):
@@ -43,15 +42,9 @@ class ChainForm(Form):
             found.append(self._guess(feature))
         return torch.stack(found, 2)
 
-    def remember(self, states: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
-        _, keys, values = self.attention.split(self.first_norm(self._enter(states, pending)))
-        return keys, values
-
     def forward(self, states: Tensor, pending: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        entered = self._enter(states, pending)
-        queries, new_keys, new_values = self.attention.split(self.first_norm(entered))
-        text = torch.cat([keys, new_keys], 2), torch.cat([values, new_values], 2)
-        feature = self._feature(entered[:, -1:], queries[:, :, -1:], text)
+        entered, queries, text = self.last_place(states, pending, keys, values)
+        feature = self._feature(entered, queries, text)
         probabilities, numbers = best(self._guess(feature)[:, 0])
         found, chain = [probabilities, numbers], list[Remembered]()
         feature, chosen = feature.expand(NUM_GUESSES, -1, -1), numbers[0, :NUM_GUESSES, None]
@@ -62,15 +55,15 @@ class ChainForm(Form):
             found += [probabilities, numbers]
         return tuple(found)
 
-    def _enter(self, states: Tensor, pending: Tensor) -> Tensor:
+    def enter(self, states: Tensor, pending: Tensor) -> Tensor:
         entered: Tensor = self.from_state(self.known(states)) + self.from_token(self.embedding[pending])
         return entered
 
     def _follow(self, feature: Tensor, tokens: Tensor, text: Remembered, chain: list[Remembered]) -> Tensor:
         """The feature behind a guess; the chain grows by the guess."""
         entered = self.from_feature(feature) + self.from_token(self.embedding[tokens])
-        queries, keys, values = self.attention.split(self.first_norm(entered))
-        chain.append((keys, values))
+        queries, remembered = self.read(entered)
+        chain.append(remembered)
         return self._feature(entered, queries, text, chain)
 
     def _feature(self, entered: Tensor, queries: Tensor, text: Remembered, chain: Sequence[Remembered] = ()) -> Tensor:

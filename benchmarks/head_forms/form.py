@@ -1,5 +1,7 @@
 """What every form of head has: the tokens' numbers and the rows of the vocabulary that HeadModule begins with."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 
@@ -10,7 +12,7 @@ from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 Tensor = torch.Tensor
 
 
-class Form(nn.Module):
+class Form(nn.Module, ABC):
     """A network that guesses `depth` tokens. Called as a module it makes one step of decoding, as that is timed.
 
     reads_text: whether it looks at earlier places of its text, too.
@@ -30,14 +32,15 @@ class Form(nn.Module):
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
+    @abstractmethod
     def logits(self, places: Places) -> Tensor:
         """(N, L, depth, ids + 1) of each token behind the pending one, where those before it came as in the text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remember(self, states: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (1, H, L, D) of a text's L places, as a step gets them; of no heads where it reads none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, states: Tensor, pending: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         """A step's best guesses, depth after depth: probabilities and numbers (B, NUM_FIRST).
 
@@ -45,7 +48,6 @@ class Form(nn.Module):
         NUM_GUESSES. states: float32 (1, n, E) of the places that are new, pending: int64 (1, n); keys, values: of those
         before them.
         """
-        raise NotImplementedError
 
     def known(self, states: Tensor) -> Tensor:
         """Hidden states, brought to mean 0 and variance 1."""

@@ -7,24 +7,23 @@ alone. Narrow, as wide as the MLP's step is dear.
 import torch
 from torch import nn
 
-from benchmarks.head_forms.form import Form, best
+from benchmarks.head_forms.form import best
 from benchmarks.head_forms.places import DEPTH, Places
-from benchmarks.head_forms.text_attention import TextAttention
+from benchmarks.head_forms.text_form import TextForm
 from reader_edge_export.heads.head_module import HeadModule
 
 Tensor = torch.Tensor
 
 
-class ParallelForm(Form):
+class ParallelForm(TextForm):
     """Its guesses know nothing of one another's choice."""
 
     name = "SpecFormer's"
 
     def __init__(self, head: HeadModule) -> None:
         super().__init__(head)
-        inner, width, slot = self.sizes.inner, self.sizes.inner // 2, self.sizes.rank
-        self.enter = nn.Linear(self.sizes.hidden + self.sizes.embedded, width)
-        self.attention, self.first_norm = TextAttention(width), nn.LayerNorm(width)
+        inner, width, slot = self.sizes.inner, self.width, self.sizes.rank
+        self.entering = nn.Linear(self.sizes.hidden + self.sizes.embedded, width)
         self.slots = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, inner), nn.SiLU(), nn.Linear(inner, DEPTH * slot)
         )
@@ -34,24 +33,16 @@ class ParallelForm(Form):
         self.last_norm = nn.LayerNorm(slot)
 
     def logits(self, places: Places) -> Tensor:
-        entered = self._enter(places.states, places.pending)
-        queries, keys, values = self.attention.split(self.first_norm(entered))
-        return self._guess(entered + self.attention(queries, (keys, values)))
-
-    def remember(self, states: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
-        _, keys, values = self.attention.split(self.first_norm(self._enter(states, pending)))
-        return keys, values
+        entered = self.enter(places.states, places.pending)
+        return self._guess(entered + self.attention(*self.read(entered)))
 
     def forward(self, states: Tensor, pending: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        entered = self._enter(states, pending)
-        queries, new_keys, new_values = self.attention.split(self.first_norm(entered))
-        text = torch.cat([keys, new_keys], 2), torch.cat([values, new_values], 2)
-        read = self.attention(queries[:, :, -1:], text)
-        probabilities, numbers = best(self._guess(entered[:, -1:] + read)[0, 0])
+        entered, queries, text = self.last_place(states, pending, keys, values)
+        probabilities, numbers = best(self._guess(entered + self.attention(queries, text))[0, 0])
         return (*(each for depth in range(DEPTH) for each in (probabilities[depth, None], numbers[depth, None])),)
 
-    def _enter(self, states: Tensor, pending: Tensor) -> Tensor:
-        entered: Tensor = self.enter(torch.cat([self.known(states), self.embedding[pending]], -1))
+    def enter(self, states: Tensor, pending: Tensor) -> Tensor:
+        entered: Tensor = self.entering(torch.cat([self.known(states), self.embedding[pending]], -1))
         return entered
 
     def _guess(self, read: Tensor) -> Tensor:
