@@ -33,7 +33,7 @@ from benchmarks.head_forms.sequential import SequentialForm
 from benchmarks.head_forms.step_time import open_step, step_seconds
 from benchmarks.head_forms.training import train_form
 from benchmarks.measuring import say
-from reader_edge.bench.replayed_states import passes_saved
+from benchmarks.replayed_states import passes_saved
 from reader_edge_export.heads.examples import Int32Array, frequent_ids
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.instructions import is_held_out

@@ -6,10 +6,10 @@ from pathlib import Path
 from benchmarks.head_forms.form import Form
 from benchmarks.head_forms.guess_trees import guesses_of, up_to
 from benchmarks.head_forms.recorded_guesses import RecordedGuesses, recorded_answer
+from benchmarks.replayed_states import hidden_states, replayed
 from reader_edge.bench.fixed_budget import drafter_of
 from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay import check_successors
-from reader_edge.bench.replayed_states import hidden_states, replayed
 from reader_edge_export.heads.examples import Int32Array
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.drafting.sources.source import Proposal

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Tokens a pass by source set of recorded answers, trained heads among the sources, each answer drafted afresh.
 
     reader-edge bench record PACKAGE --prompts PROMPTS -n 128 -o RECORDING.jsonl
-    scripts/replay_head RECORDING PACKAGE HEAD [HEAD ...]
+    python -m benchmarks.replay_head RECORDING PACKAGE HEAD [HEAD ...]
 
 The package that was recorded tells its hidden states of the recorded texts; heads are asked in every step, and hear of
 accepted drafts only, as in all replays. Behind each set with a head: the share of passes that it saves, with its
@@ -13,10 +12,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge.bench.fixed_budget import drafter_of
 from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay import check_successors
-from reader_edge.bench.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge_runtime import EngineConfig, GenerationStats
 from reader_edge_runtime.assembly import open_head_source, open_package, settled_target
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
