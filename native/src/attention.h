@@ -12,8 +12,7 @@ struct KvRows {
   const std::uint16_t* halves;
 };
 
-// One call's tensors, row-major, all fp32 but for keys and values that the cache keeps in fp16. Rows of a KV head: its
-// group's queries, G * N of them.
+// One call's tensors, row-major, all fp32 but for keys and values that the cache keeps in fp16.
 struct AttentionShape {
   std::int64_t batch, query_heads, kv_heads, nodes, visible, capacity, head_size;
   float scale;
@@ -28,32 +27,37 @@ struct AttentionTensors {
   float* output;       // (B, Hq, N, D), or (B, N, Hq * D)
 };
 
-// What the mask says of a sequence: nothing before `first`, nothing visible from `last` on.
-struct MaskedColumns {
-  std::int64_t first, last;
+// What is asked of a sequence: its mask says nothing before column `first`, and nothing is visible from `last` on. Nodes
+// from `nodes` on repeat the one before them, as padding does, and get its output. Rows of a KV head: its group's queries
+// of the others, G * nodes of them.
+struct SequencePart {
+  std::int64_t first, last, nodes;
+};
+
+// A query row: where it lies, where its output goes, and where its node's row begins in its sequence's mask.
+struct QueryPlace {
+  const float* query;
+  float* output;
+  std::int32_t mask;
 };
 
 struct AttentionKernels {
   // How many of the first `count` numbers come before one that is not zero.
   std::int64_t (*zeros_before)(const float* numbers, std::int64_t count);
 
-  // One KV head's query rows [first, first + count), at most kMaxTaskRows; has_integers: softmax weights and values are.
-  void (*attend)(const AttentionShape& shape, const AttentionTensors& tensors, MaskedColumns columns, bool has_integers,
-                 std::int64_t head, std::int64_t first, std::int64_t count);
+  // `count` query rows of a KV head, at most kMaxTaskRows; has_integers: softmax weights and values are.
+  void (*attend)(const AttentionShape& shape, const AttentionTensors& tensors, SequencePart part, bool has_integers,
+                 std::int64_t head, const QueryPlace* rows, std::int64_t count);
 };
 
 constexpr std::int64_t kMaxTaskRows = 64;  // of queries, that share each read of keys and values
 
-// Of every sequence.
-std::vector<MaskedColumns> masked_columns(const AttentionShape& shape, const float* mask);
+// Of every sequence. query: (B, Hq, N, D).
+std::vector<SequencePart> parts_of_sequences(const AttentionShape& shape, const float* query, const float* mask);
 
 // Tasks are independent: run attend() for every index below num_tasks, on any thread.
 std::int64_t num_tasks(const AttentionShape& shape);
-void attend(const AttentionShape& shape, const AttentionTensors& tensors, const std::vector<MaskedColumns>& columns,
+void attend(const AttentionShape& shape, const AttentionTensors& tensors, const std::vector<SequencePart>& parts,
             bool has_integers, std::int64_t task);
-
-inline std::int64_t rows_of_head(const AttentionShape& shape) {
-  return shape.query_heads / shape.kv_heads * shape.nodes;
-}
 
 }  // namespace reader_edge

@@ -34,7 +34,8 @@ BlockLinear::BlockLinear(const KernelAttributes& attributes, bool has_bias)
 }
 
 // Rows as bytes, in memory that a thread keeps from call to call.
-BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
+BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const DistinctRows& distinct,
+                               const RowTasks& tasks) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_starts, kept_totals;
   thread_local Scratch kept_scales;
@@ -47,11 +48,11 @@ BlockRows BlockLinear::rounded(KernelCall& call, const float* rows, const RowTas
     thread_local Scratch kept_row;
     float* const spread = kept_row.take<float>(static_cast<std::int64_t>(stride));
     std::int8_t* const bytes = values + index * stride;
-    const float largest = spread_.apply(rows + index * num_inputs, spread);
+    const float largest = spread_.apply(rows + distinct.places[index] * num_inputs, spread);
     scales[index] = kernels().rounding.round(spread, largest, num_inputs, bytes, stride);
     totals[index] = kernels().blocks.order_blocks(bytes, num_blocks, starts + index * num_blocks);
   });
-  return {values, stride, starts, totals, scales, tasks.num_rows};
+  return {values, stride, starts, totals, scales, distinct.places, tasks.num_rows};
 }
 
 void BlockLinear::compute(KernelCall& call) const {
@@ -67,17 +68,17 @@ void BlockLinear::compute(KernelCall& call) const {
   if (num_rows == 0) return;
 
   const std::size_t row_bytes = (num_blocks + 1) / 2 * 2 * kBlockInputs;  // a multiple of 64, which tiles read
-  const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          row_bytes,
+  const DistinctRows distinct = distinct_rows(rows.data, num_rows, num_inputs);
+  const RowTasks tasks{distinct.count,             num_inputs,            num_outputs,          row_bytes,
                        kernels().blocks.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
-  const BlockRows all = rounded(call, rows.data, tasks);
+  const BlockRows all = rounded(call, rows.data, distinct, tasks);
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const BlockRows group{all.values + first_row * all.stride, all.stride, all.starts + first_row * num_blocks,
-                          all.totals + first_row, all.scales + first_row, count};
-    float* const outputs = output + first_row * num_outputs;
-    kernels().blocks.multiply_panels(group, weight_, first, last, scales_.data(), outputs);
-    if (bias_ != nullptr) {
-      add_bias(bias_, first * kPanelOutputs, std::min(last * kPanelOutputs, num_outputs), count, outputs, num_outputs);
-    }
+                          all.totals + first_row, all.scales + first_row, all.places + first_row, count};
+    kernels().blocks.multiply_panels(group, weight_, first, last, scales_.data(), output);
+    const std::size_t begin = first * kPanelOutputs, end = std::min(last * kPanelOutputs, num_outputs);
+    if (bias_ != nullptr) add_bias(bias_, begin, end, group.places, count, output, num_outputs);
+    distinct.repeat(first_row, count, begin, end, output, num_outputs);
   });
 }
 

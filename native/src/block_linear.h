@@ -7,6 +7,7 @@
 
 #include "block_product.h"
 #include "block_weight.h"
+#include "distinct_rows.h"
 #include "kernel.h"
 #include "row_tasks.h"
 #include "spread.h"
@@ -19,7 +20,7 @@ class BlockLinear {
   void compute(KernelCall& call) const;
 
  private:
-  BlockRows rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const;
+  BlockRows rounded(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
   Spread spread_;
   BlockWeight weight_;

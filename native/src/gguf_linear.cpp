@@ -65,7 +65,8 @@ GgufWeight packed(const KernelAttributes& attributes, const GgufType& type) {
 GgufProduct::GgufProduct(const KernelAttributes& attributes, const GgufType& type) : weight_(packed(attributes, type)) {}
 
 // Rows as bytes, in memory that a thread keeps from call to call.
-GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const {
+GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const DistinctRows& distinct,
+                              const RowTasks& tasks) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_scales, kept_sums;
   thread_local Scratch kept_offsets;
@@ -76,10 +77,11 @@ GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const RowTask
                      kept_scales.take<float>(count),
                      kept_offsets.take<std::int32_t>(count),
                      kept_sums.take<float>(count),
+                     distinct.places,
                      tasks.num_rows,
                      num_blocks};
   tasks.round_rows(call, [&](std::size_t index) {
-    kernels().gguf.round_blocks(rows + index * tasks.num_inputs, weight_.type(), all, index);
+    kernels().gguf.round_blocks(rows + distinct.places[index] * tasks.num_inputs, weight_.type(), all, index);
   });
   return all;
 }
@@ -96,14 +98,16 @@ void GgufProduct::compute(KernelCall& call) const {
   float* const output = call.output<float>(0, sizes).data;
   if (num_rows == 0) return;
 
-  const RowTasks tasks{num_rows,      num_inputs,           num_outputs,          num_inputs,
+  const DistinctRows distinct = distinct_rows(rows.data, num_rows, num_inputs);
+  const RowTasks tasks{distinct.count,           num_inputs,            num_outputs,          num_inputs,
                        kernels().gguf.tile_rows, weight_.num_panels(), weight_.panel_bytes()};
-  const GgufRows all = rounded(call, rows.data, tasks);
+  const GgufRows all = rounded(call, rows.data, distinct, tasks);
   const auto multiply = kernels().gguf.multiply_panel;
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
     const GgufRows group = all.from(first_row, count);
-    float* const outputs = output + first_row * num_outputs;
-    for (std::size_t panel = first; panel < last; ++panel) multiply(group, weight_, panel, outputs);
+    for (std::size_t panel = first; panel < last; ++panel) multiply(group, weight_, panel, output);
+    distinct.repeat(first_row, count, first * kGgufOutputs, std::min(last * kGgufOutputs, num_outputs), output,
+                    num_outputs);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "distinct_rows.h"
 #include "gguf_product.h"
 #include "gguf_weight.h"
 #include "kernel.h"
@@ -17,7 +18,7 @@ class GgufProduct {
   void compute(KernelCall& call) const;
 
  private:
-  GgufRows rounded(KernelCall& call, const float* rows, const RowTasks& tasks) const;
+  GgufRows rounded(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
   GgufWeight weight_;
 };

@@ -44,7 +44,7 @@ void Int8CacheAttention::compute(KernelCall& call) const {
   if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
   const Int8Call tensors{shape,     spread_,   unit_,  query.data,
-                         keys.data, values.data, mask.data, output, masked_columns(shape, mask.data)};
+                         keys.data, values.data, mask.data, output, parts_of_sequences(shape, query.data, mask.data)};
   const std::int64_t num_tasks = tensors.num_tasks();
   const std::int64_t run = std::max((shape.visible / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
   const bool is_cut = num_tasks < kEnoughTasks && shape.visible >= 2 * kLeastRun &&

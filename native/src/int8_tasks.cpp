@@ -141,23 +141,35 @@ class Tasks {
         float* const output = call_.output_of(task.head, task.rows.first + row);
         const float weight_top = task.found.weight_tops[row];
         kernels().byte_sums.finish_row(call_.shape.head_size, sums + row * row_sums, weight_top, task.found.totals[row], output);
+        repeat(task.head, task.rows.first + row, output);
       }
     }
   }
 
  private:
+  // Copies the output of a sequence's last node to those that repeat it.
+  void repeat(std::int64_t head, std::int64_t row, float* output) const {
+    const AttentionShape& s = call_.shape;
+    const std::int64_t num_nodes = call_.part_of(head).nodes;
+    if (row % num_nodes != num_nodes - 1) return;
+    for (std::int64_t copy = 1; copy <= s.nodes - num_nodes; ++copy) {
+      std::copy_n(output, s.head_size, output + copy * s.query_heads * s.head_size);
+    }
+  }
+
   void prepare(std::int64_t index, float* scores, std::int8_t* planes, Task& task) {
     const AttentionShape& s = call_.shape;
     task.head = index / call_.tasks_of_head();
     const std::int64_t sequence = task.head / s.kv_heads, plane_bytes = sum_size(s.head_size);
-    const std::int64_t first = index % call_.tasks_of_head() * call_.rows_of_task();
-    const std::int64_t count = std::min(call_.rows_of_task(), call_.rows_of_head() - first);
-    const MaskedColumns columns = call_.columns[static_cast<std::size_t>(sequence)];
-    task.num_visible = columns.last;
-    task.mask = {call_.mask + sequence * s.nodes * s.visible, s.nodes, s.visible, columns.first};
+    const SequencePart& part = call_.part_of(task.head);
+    const std::int64_t num_rows = call_.group_size() * part.nodes;
+    const std::int64_t first = std::min(index % call_.tasks_of_head() * call_.rows_of_task(), num_rows);
+    const std::int64_t count = std::min(call_.rows_of_task(), num_rows - first);
+    task.num_visible = count == 0 ? 0 : part.last;
+    task.mask = {call_.mask + sequence * s.nodes * s.visible, part.nodes, s.visible, part.first};
     task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
-    const float* const query = call_.query + (task.head * call_.rows_of_head() + first) * s.head_size;
-    for (std::int64_t row = 0; row < count; ++row) round_query(call_, query + row * s.head_size, task.rows, row);
+    for (std::int64_t row = 0; row < count; ++row)
+      round_query(call_, call_.query_of(task.head, first + row), task.rows, row);
   }
 
   Task& task_of(std::size_t index) { return tasks_[static_cast<std::int64_t>(index) / num_runs_]; }
@@ -175,9 +187,8 @@ class Tasks {
 
 }  // namespace
 
-std::int64_t Int8Call::rows_of_head() const { return shape.query_heads / shape.kv_heads * shape.nodes; }
-std::int64_t Int8Call::tasks_of_head() const { return divided_up(rows_of_head(), kMostQueryRows); }
-std::int64_t Int8Call::rows_of_task() const { return divided_up(rows_of_head(), tasks_of_head()); }
+std::int64_t Int8Call::tasks_of_head() const { return divided_up(group_size() * shape.nodes, kMostQueryRows); }
+std::int64_t Int8Call::rows_of_task() const { return divided_up(group_size() * shape.nodes, tasks_of_head()); }
 
 std::int64_t Int8Call::score_stride() const {
   return (divided_up(shape.visible, kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages: rows would evict rows
@@ -187,9 +198,15 @@ CacheHead Int8Call::cache_head(const std::int8_t* rows, std::int64_t head) const
   return {rows + head * shape.capacity * (shape.head_size + kMagnitudeBytes), shape.head_size};
 }
 
+const float* Int8Call::query_of(std::int64_t head, std::int64_t row) const {
+  const std::int64_t num_nodes = part_of(head).nodes, query_head = head * group_size() + row / num_nodes;
+  return query + (query_head * shape.nodes + row % num_nodes) * shape.head_size;
+}
+
 float* Int8Call::output_of(std::int64_t head, std::int64_t row) const {
-  const std::int64_t query_head = head % shape.kv_heads * (rows_of_head() / shape.nodes) + row / shape.nodes;
-  const std::int64_t node = head / shape.kv_heads * shape.nodes + row % shape.nodes;
+  const std::int64_t num_nodes = part_of(head).nodes;
+  const std::int64_t query_head = head % shape.kv_heads * group_size() + row / num_nodes;
+  const std::int64_t node = head / shape.kv_heads * shape.nodes + row % num_nodes;
   return output + (node * shape.query_heads + query_head) * shape.head_size;
 }
 

@@ -12,7 +12,7 @@
 
 namespace reader_edge {
 
-// A call's tensors. Rows of a KV head: its group's queries, G * N of them; a task is some of them.
+// A call's tensors. Rows of a KV head: as SequencePart has them; a task is some of them.
 struct Int8Call {
   AttentionShape shape;
   const Spread& spread;
@@ -21,15 +21,17 @@ struct Int8Call {
   const std::int8_t *keys, *values;  // (B, H, S, D + 2)
   const float* mask;    // (B, 1, N, M)
   float* output;        // (B, N, Hq * D)
-  std::vector<MaskedColumns> columns;
+  std::vector<SequencePart> parts;
 
-  std::int64_t rows_of_head() const;
-  std::int64_t tasks_of_head() const;
-  std::int64_t rows_of_task() const;
+  std::int64_t group_size() const { return shape.query_heads / shape.kv_heads; }
+  std::int64_t tasks_of_head() const;  // at most
+  std::int64_t rows_of_task() const;   // at most
   std::int64_t num_tasks() const { return shape.batch * shape.kv_heads * tasks_of_head(); }
   std::int64_t score_stride() const;
   CacheHead cache_head(const std::int8_t* rows, std::int64_t head) const;
+  const float* query_of(std::int64_t head, std::int64_t row) const;
   float* output_of(std::int64_t head, std::int64_t row) const;
+  const SequencePart& part_of(std::int64_t head) const { return parts[static_cast<std::size_t>(head / shape.kv_heads)]; }
 };
 
 // work(i) for i in [0, count), in any order.

@@ -12,10 +12,11 @@ const float* of_outputs(const KernelAttributes& attributes, std::size_t input, s
   return constant.data;
 }
 
-void add_bias(const float* bias, std::size_t first, std::size_t last, std::size_t num_rows, float* output,
-              std::size_t stride) {
+void add_bias(const float* bias, std::size_t first, std::size_t last, const std::size_t* places, std::size_t num_rows,
+              float* output, std::size_t stride) {
   for (std::size_t row = 0; row < num_rows; ++row) {
-    for (std::size_t j = first; j < last; ++j) output[row * stride + j] += bias[j];
+    float* const outputs = output + places[row] * stride;
+    for (std::size_t j = first; j < last; ++j) outputs[j] += bias[j];
   }
 }
 

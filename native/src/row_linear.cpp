@@ -38,7 +38,8 @@ RowProduct::RowProduct(const KernelAttributes& attributes, const RowForm& form)
 }
 
 // Rows as bytes, in memory that a thread keeps from call to call.
-QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const RowTasks& tasks) const {
+QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const DistinctRows& distinct,
+                                    const RowTasks& tasks) const {
   thread_local Scratch kept_values;
   thread_local Scratch kept_scales;
   const std::size_t num_inputs = tasks.num_inputs, stride = tasks.row_bytes / num_planes_;
@@ -46,7 +47,7 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const R
   float* const scales = kept_scales.take<float>(static_cast<std::int64_t>(tasks.num_rows));
   tasks.round_rows(call, [=](std::size_t index) {
     thread_local Scratch kept_row;
-    const float* const row = rows + index * num_inputs;
+    const float* const row = rows + distinct.places[index] * num_inputs;
     std::uint8_t* const bytes = values + index * num_planes_ * stride;
     if (!spread_) {
       scales[index] = kernels().rounding.quantize(row, num_inputs, bytes, stride);
@@ -58,7 +59,7 @@ QuantizedRows RowProduct::quantized(KernelCall& call, const float* rows, const R
                         ? kernels().rounding.round_raised(spread, largest, num_inputs, bytes, stride)
                         : kernels().rounding.round_16_raised(spread, largest, num_inputs, bytes, bytes + stride, stride);
   });
-  return {values, stride, scales, tasks.num_rows, num_planes_};
+  return {values, stride, scales, distinct.places, tasks.num_rows, num_planes_};
 }
 
 void RowProduct::compute(KernelCall& call) const {
@@ -74,19 +75,20 @@ void RowProduct::compute(KernelCall& call) const {
   if (num_rows == 0) return;
 
   const std::size_t row_bytes = rounded_up(num_inputs, kRowAlignment) * num_planes_;
-  const RowTasks tasks{num_rows,  num_inputs,           num_outputs,           row_bytes,
+  const DistinctRows distinct = distinct_rows(rows.data, num_rows, num_inputs);
+  const RowTasks tasks{distinct.count,           num_inputs,           num_outputs,           row_bytes,
                        kernels().rows.tile_rows, weight_.num_blocks(), weight_.block_bytes()};
-  const QuantizedRows all = quantized(call, rows.data, tasks);
+  const QuantizedRows all = quantized(call, rows.data, distinct, tasks);
   const auto multiply = kernels().rows.multiply_blocks;
   tasks.multiply(call, [&](std::size_t first_row, std::size_t count, std::size_t first, std::size_t last) {
-    const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row, count,
+    const std::size_t* const places = distinct.places + first_row;
+    const QuantizedRows group{all.values + first_row * row_bytes, all.stride, all.scales + first_row, places, count,
                               num_planes_};
-    float* const outputs = output + first_row * num_outputs;
-    multiply(group, weight_, first, last, scales_.data(), outputs);
-    if (bias_ != nullptr) {
-      const std::size_t size = weight_.block_outputs();
-      add_bias(bias_, first * size, std::min(last * size, num_outputs), count, outputs, num_outputs);
-    }
+    multiply(group, weight_, first, last, scales_.data(), output);
+    const std::size_t begin = first * weight_.block_outputs();
+    const std::size_t end = std::min(last * weight_.block_outputs(), num_outputs);
+    if (bias_ != nullptr) add_bias(bias_, begin, end, places, count, output, num_outputs);
+    distinct.repeat(first_row, count, begin, end, output, num_outputs);
   });
 }
 

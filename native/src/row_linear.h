@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "distinct_rows.h"
 #include "kernel.h"
 #include "packed_weight.h"
 #include "row_product.h"
@@ -29,7 +30,7 @@ class RowProduct {
   void compute(KernelCall& call) const;
 
  private:
-  QuantizedRows quantized(KernelCall& call, const float* rows, const RowTasks& tasks) const;
+  QuantizedRows quantized(KernelCall& call, const float* rows, const DistinctRows& distinct, const RowTasks& tasks) const;
 
   std::size_t num_planes_;
   std::optional<Spread> spread_;

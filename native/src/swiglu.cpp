@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "distinct_rows.h"
 #include "kernels.h"
 
 namespace reader_edge {
@@ -23,16 +24,19 @@ void SwiGlu::compute(KernelCall& call) const {
   const std::size_t width = gate_up.size(rank - 1) / 2, num_rows = gate_up.count(0, rank - 1);
 
   // A task is a run of columns of a row.
+  const DistinctRows rows = distinct_rows(gate_up.data, num_rows, 2 * width);
   const std::size_t num_runs = (width + kTaskColumns - 1) / kTaskColumns;
   const auto compute_run = [&](std::size_t task) {
-    const std::size_t row = task / num_runs, first = task % num_runs * kTaskColumns;
+    const std::size_t row = rows.places[task / num_runs], first = task % num_runs * kTaskColumns;
+    const std::size_t count = std::min(kTaskColumns, width - first);
     const float* const gate = gate_up.data + row * 2 * width + first;
-    kernels().swiglu.gated(gate, gate + width, std::min(kTaskColumns, width - first), output + row * width + first);
+    kernels().swiglu.gated(gate, gate + width, count, output + row * width + first);
+    rows.repeat(task / num_runs, 1, first, first + count, output, width);
   };
-  if (num_rows * width <= kSerialElements) {
-    for (std::size_t task = 0; task < num_rows * num_runs; ++task) compute_run(task);
+  if (rows.count * width <= kSerialElements) {
+    for (std::size_t task = 0; task < rows.count * num_runs; ++task) compute_run(task);
   } else {
-    call.parallel_for(num_rows * num_runs, compute_run);
+    call.parallel_for(rows.count * num_runs, compute_run);
   }
 }
 

@@ -54,9 +54,9 @@ void TreeAttention::compute_over(KernelCall& call) const {
   const AttentionTensors tensors{query.data, rows_of(keys.data), rows_of(values.data), mask.data,
                                  call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
-  const auto columns = masked_columns(shape, mask.data);
+  const auto parts = parts_of_sequences(shape, query.data, mask.data);
   const auto work = [&](std::size_t task) {
-    attend(shape, tensors, columns, form_.has_integers, static_cast<std::int64_t>(task));
+    attend(shape, tensors, parts, form_.has_integers, static_cast<std::int64_t>(task));
   };
   call.parallel_for(count, work);
 }

@@ -44,9 +44,9 @@ class FixedBudget(Planner):
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[int, list[bool]]:
-        """The width N of the next pass: the widest draft's."""
-        return max(len(draft) for draft in drafts if draft is not None), [True] * len(drafts)
+    ) -> tuple[list[int], list[bool]]:
+        """Every tree has all of its draft's nodes."""
+        return [1 if draft is None else len(draft) for draft in drafts], [True] * len(drafts)
 
 
 def bench_budgets(

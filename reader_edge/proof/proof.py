@@ -77,7 +77,7 @@ def prove(
 class AnyWidth(Planner):
     """Verifies what would not pay, so that a proof sees every source's drafts; nothing rests, no plain step is due.
 
-    Draws the width of each pass at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
+    Draws the width of each tree at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
     """
 
     is_plain_due = False
@@ -89,10 +89,10 @@ class AnyWidth(Planner):
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[int, list[bool]]:
-        """The width N of the next pass; every draft counts as worth its time."""
-        widest = max(len(draft) for draft in drafts if draft is not None)
-        return int(self._random.integers(2, widest + 1)) if widest > 1 else 1, [True] * len(drafts)
+    ) -> tuple[list[int], list[bool]]:
+        """Nodes of each tree; every draft counts as worth its time."""
+        most = [1 if draft is None else len(draft) for draft in drafts]
+        return [int(self._random.integers(2, each + 1)) if each > 1 else 1 for each in most], [True] * len(drafts)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ class Pass(NamedTuple):
     """A forward pass over B draft trees, and what is wanted of it. Plain values, so that it can cross a process.
 
     first_slot: tree b is scored against slot first_slot + b of the cache.
-    rows: of each tree, the nodes to report on. R is the longest of them; shorter ones repeat the root's row.
+    rows: of each tree, the nodes to report on. R is the longest of them; shorter ones repeat their last.
     wants_hidden_states: refused with ProviderError by a target whose graph does not report them.
     """
 

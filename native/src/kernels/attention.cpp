@@ -19,12 +19,12 @@ constexpr std::int64_t kKeysAhead = 16;  // they are fetched so early
 float query_scale(const AttentionShape& s) { return s.query_heads == s.kv_heads ? 1.0f : s.scale; }
 float score_scale(const AttentionShape& s) { return s.query_heads == s.kv_heads ? s.scale : 1.0f; }
 
-// query rows, scaled and transposed: (D, kQueries), unused lanes zero.
-void load_query(const AttentionShape& s, const float* query, std::int64_t count, float* out) {
+// Query rows of a block, scaled and transposed: (D, kQueries), unused lanes zero.
+void load_query(const AttentionShape& s, const Block& block) {
   const float scale = query_scale(s);
   for (std::int64_t d = 0; d < s.head_size; ++d)
     for (std::int64_t r = 0; r < kQueries; ++r)
-      out[d * kQueries + r] = r < count ? query[r * s.head_size + d] * scale : 0.0f;
+      block.query[d * kQueries + r] = r < block.count ? block.rows[r].query[d] * scale : 0.0f;
 }
 
 template <int kKeys>
@@ -54,19 +54,10 @@ std::int64_t zeros_before(const float* numbers, std::int64_t count) {
   return j;
 }
 
-// Of a row of a KV head (numbered through the batch).
-std::int64_t output_offset(const AttentionShape& s, std::int64_t head, std::int64_t row) {
-  if (!s.has_merged_heads) return (head * rows_of_head(s) + row) * s.head_size;
-  const std::int64_t group_size = s.query_heads / s.kv_heads, node = row % s.nodes;
-  const std::int64_t query_head = head % s.kv_heads * group_size + row / s.nodes;
-  return ((head / s.kv_heads * s.nodes + node) * s.query_heads + query_head) * s.head_size;
-}
-
 // Adds the mask's columns [begin, end) to the scores of a block.
-void add_mask(const AttentionShape& s, const float* mask, std::int64_t begin, std::int64_t end, const Block& block) {
+void add_mask(const float* mask, std::int64_t begin, std::int64_t end, const Block& block) {
   alignas(kVector) std::int32_t offsets[kQueries];
-  for (std::int64_t lane = 0; lane < kQueries; ++lane)
-    offsets[lane] = static_cast<std::int32_t>((block.first + lane) % s.nodes * s.visible);
+  for (std::int64_t lane = 0; lane < kQueries; ++lane) offsets[lane] = block.rows[std::min(lane, block.count - 1)].mask;
   const Ints index = load(offsets);
   for (std::int64_t j = begin; j < end; ++j) {
     float* const scores = block.scores + j * kQueries;
@@ -75,44 +66,42 @@ void add_mask(const AttentionShape& s, const float* mask, std::int64_t begin, st
 }
 
 // Scores of a block against keys [begin, end), which `keys` begins with.
-void score_tile(const AttentionShape& s, const float* mask, MaskedColumns columns, const float* keys,
+void score_tile(const AttentionShape& s, const float* mask, SequencePart part, const float* keys,
                 std::int64_t begin, std::int64_t end, Block& block) {
   std::int64_t j = begin;
   for (; j + kKeyTile <= end; j += kKeyTile)
     score_keys<kKeyTile>(s, block.query, keys + (j - begin) * s.head_size, block.scores + j * kQueries);
   for (; j < end; ++j) score_keys<1>(s, block.query, keys + (j - begin) * s.head_size, block.scores + j * kQueries);
-  add_mask(s, mask, std::max(begin, columns.first), end, block);
+  add_mask(mask, std::max(begin, part.first), end, block);
   Floats top = load(block.top);
   for (j = begin; j < end; ++j) top = max(top, load(block.scores + j * kQueries));
   store(block.top, top);
 }
 
-void attend(const AttentionShape& s, const AttentionTensors& t, MaskedColumns columns, bool has_integers,
-            std::int64_t head, std::int64_t first, std::int64_t num_rows) {
+void attend(const AttentionShape& s, const AttentionTensors& t, SequencePart part, bool has_integers,
+            std::int64_t head, const QueryPlace* rows, std::int64_t num_rows) {
   static thread_local Scratch scratch;
   const std::int64_t num_blocks = (num_rows + kQueries - 1) / kQueries, row_size = kQueries * s.head_size;
   const float* const mask = t.mask + head / s.kv_heads * s.nodes * s.visible;
   const std::int64_t kv_offset = head * s.capacity * s.head_size;
 
   Block blocks[kMaxBlocks];
-  const std::int64_t block_size = row_size + columns.last * kQueries;
+  const std::int64_t block_size = row_size + part.last * kQueries;
   float* const memory = scratch.take<float>(num_blocks * block_size);
   for (std::int64_t b = 0; b < num_blocks; ++b) {
-    const std::int64_t row = first + b * kQueries, offset = (head * rows_of_head(s) + row) * s.head_size;
     float* const query = memory + b * block_size;
-    const std::int64_t count = std::min(kQueries, num_rows - b * kQueries);
-    blocks[b] = {row, count, query, query + row_size, {}, {}};
-    for (std::int64_t r = 0; r < count; ++r) blocks[b].outputs[r] = t.output + output_offset(s, head, row + r);
+    const std::int64_t first = b * kQueries;
+    blocks[b] = {rows + first, std::min(kQueries, num_rows - first), query, query + row_size, {}};
     std::fill_n(blocks[b].top, kQueries, -std::numeric_limits<float>::infinity());
-    load_query(s, t.query + offset, count, query);
+    load_query(s, blocks[b]);
   }
   const KvRows all_keys = rows_from(t.keys, kv_offset), all_values = rows_from(t.values, kv_offset);
-  for (std::int64_t j = 0; j < columns.last; j += kTile) {
-    const std::int64_t end = std::min(j + kTile, columns.last);
+  for (std::int64_t j = 0; j < part.last; j += kTile) {
+    const std::int64_t end = std::min(j + kTile, part.last);
     const float* const keys = read_rows(all_keys, s.head_size, j, end - j);
-    for (std::int64_t b = 0; b < num_blocks; ++b) score_tile(s, mask, columns, keys, j, end, blocks[b]);
+    for (std::int64_t b = 0; b < num_blocks; ++b) score_tile(s, mask, part, keys, j, end, blocks[b]);
   }
-  (has_integers ? integer_sums : float64_sums)(s.head_size, columns.last, all_values, blocks, num_blocks);
+  (has_integers ? integer_sums : float64_sums)(s.head_size, part.last, all_values, blocks, num_blocks);
 }
 
 }  // namespace

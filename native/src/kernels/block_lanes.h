@@ -62,19 +62,20 @@ class PanelOutputs {
     }
   }
 
-  void store_row(std::size_t row, float row_scale, const Ints (&sums)[kPanelVectors]) const {
+  // place: the row of the output that is meant.
+  void store_row(std::size_t place, float row_scale, const Ints (&sums)[kPanelVectors]) const {
     for (std::size_t i = 0; i < kPanelVectors; ++i) {
       const Floats product = number_of(sums[i]) * scales_[i] * all(row_scale);
-      store(first_ + row * num_outputs_ + i * kLanes, product, lanes_[i]);
+      store(first_ + place * num_outputs_ + i * kLanes, product, lanes_[i]);
     }
   }
 
   // The same of a row in two planes.
-  void store_row(std::size_t row, float row_scale, const Ints (&high)[kPanelVectors],
+  void store_row(std::size_t place, float row_scale, const Ints (&high)[kPanelVectors],
                  const Ints (&low)[kPanelVectors]) const {
     for (std::size_t i = 0; i < kPanelVectors; ++i) {
       const Floats product = number_of(high[i]) * scales_[i] * all(1.0f * kBase) + number_of(low[i]) * scales_[i];
-      store(first_ + row * num_outputs_ + i * kLanes, product * all(row_scale), lanes_[i]);
+      store(first_ + place * num_outputs_ + i * kLanes, product * all(row_scale), lanes_[i]);
     }
   }
 

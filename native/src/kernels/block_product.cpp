@@ -53,7 +53,7 @@ void multiply_blocks(const BlockRows& rows, std::size_t row, const BlockWeight& 
     values.advance(kBlockInputs);
   }
 #pragma GCC unroll 10
-  for (std::size_t m = 0; m < kRows; ++m) outputs.store_row(row + m, rows.scales[row + m], totals[m]);
+  for (std::size_t m = 0; m < kRows; ++m) outputs.store_row(rows.places[row + m], rows.scales[row + m], totals[m]);
 }
 
 std::int32_t order_blocks(std::int8_t* values, std::size_t num_blocks, std::int32_t* starts) {

@@ -60,7 +60,7 @@ void add_tile(std::int64_t head_size, std::int64_t rows, std::int64_t count, con
 void divide(std::int64_t head_size, const double* sums, const double* totals, const Block& block) {
   for (std::int64_t r = 0; r < block.count; ++r, sums += head_size) {
     const Doubles total = all(totals[r]);
-    for (std::int64_t d = 0; d < head_size; d += kStep) store_narrowed(block.outputs[r] + d, load(sums + d) / total);
+    for (std::int64_t d = 0; d < head_size; d += kStep) store_narrowed(block.rows[r].output + d, load(sums + d) / total);
   }
 }
 

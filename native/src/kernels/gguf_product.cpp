@@ -117,7 +117,7 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
   }
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) {
-    store(output + (row + m) * weight.num_outputs(), totals[m], outputs);
+    store(output + rows.places[row + m] * weight.num_outputs(), totals[m], outputs);
   }
 }
 

@@ -116,7 +116,7 @@ void scale_sums(std::int64_t head_size, const double* sums, Floats top, const do
   store(tops, top);
   for (std::int64_t r = 0; r < block.count; ++r, sums += padded(head_size)) {
     const Doubles unit = all(static_cast<double>(tops[r]) / (totals[r] * kTotalUnit) * kUnit);
-    for (std::int64_t d = 0; d < head_size; d += kDoubles) store_narrowed(block.outputs[r] + d, load(sums + d) * unit);
+    for (std::int64_t d = 0; d < head_size; d += kDoubles) store_narrowed(block.rows[r].output + d, load(sums + d) * unit);
   }
 }
 

@@ -76,7 +76,7 @@ void multiply_tile(const QuantizedRows& rows, std::size_t row, const Block& bloc
   for (int m = 0; m < kRows; ++m) {
     Floats product = scaled_sum(sums[m * kPlanes], block);
     if constexpr (kPlanes == 2) product = product * all(1.0f * kBase) + scaled_sum(sums[m * kPlanes + 1], block);
-    store(output + (row + m) * stride, product * all(rows.scales[row + m]), block.outputs);
+    store(output + rows.places[row + m] * stride, product * all(rows.scales[row + m]), block.outputs);
   }
 }
 

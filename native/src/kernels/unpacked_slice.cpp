@@ -38,7 +38,7 @@ void multiply_rows(const BlockRows& rows, std::size_t row, const Slice& slice, c
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) {
     if (slice.is_last) {
-      outputs.store_row(row + m, rows.scales[row + m], sums[m]);
+      outputs.store_row(rows.places[row + m], rows.scales[row + m], sums[m]);
     } else {
       totals[m * kPanelVectors] = sums[m][0];
       totals[m * kPanelVectors + 1] = sums[m][1];

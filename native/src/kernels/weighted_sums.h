@@ -15,10 +15,10 @@ constexpr std::int64_t kRowBlock = 4;      // query rows whose sums are in regis
 
 // At most kQueries query rows.
 struct Block {
-  std::int64_t first, count;             // in their KV head
+  const QueryPlace* rows;
+  std::int64_t count;
   float* query;                          // (D, kQueries)
   float* scores;                         // (M, kQueries), masked
-  float* outputs[kQueries];              // each row's, (D,)
   alignas(kVector) float top[kQueries];  // each row's largest score
 };
 

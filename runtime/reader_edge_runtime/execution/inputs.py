@@ -21,7 +21,8 @@ def pass_width(trees: Sequence[DraftTree], min_rows: int) -> int:
 def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int) -> Inputs:
     """Inputs of a pass over a cache, by the graph's names, after making room for the rows that it writes.
 
-    Shorter trees, and passes of fewer than min_rows nodes, are padded with nodes that nobody looks at. Raises
+    Shorter trees, and passes of fewer than min_rows nodes, are padded with repetitions of their last node: what it says
+    is the same again, so that kernels may compute it once. Nobody looks at them. Raises
     ProviderError where a pass asks for hidden states that the graph does not report.
     """
     if wanted.wants_hidden_states and manifest.hidden_size is None:
@@ -41,9 +42,14 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         input_ids[b, :size] = tree.token_ids
         ancestors, depths = tree.ancestors_and_depths()
         position_ids[b, :size] = length + depths
-        mask[b, 0, :size, :length] = 0.0
+        mask[b, 0, :, :length] = 0.0
         mask[b, 0, :size, length : length + size][ancestors] = 0.0
         rows[b, : len(wanted.rows[b])] = wanted.rows[b]
+        if size < num_nodes:
+            input_ids[b, size:] = input_ids[b, size - 1]
+            position_ids[b, size:] = position_ids[b, size - 1]
+            mask[b, 0, size:, length:] = mask[b, 0, size - 1, length:]
+        rows[b, len(wanted.rows[b]) :] = wanted.rows[b][-1]
     inputs: Inputs = {
         "input_ids": input_ids,
         "position_ids": position_ids,

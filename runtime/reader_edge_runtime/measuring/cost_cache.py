@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, mea
 from reader_edge_runtime.processor import num_usable_cores, processor_name
 from reader_edge_runtime.target import Target
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have
@@ -36,7 +37,7 @@ def load_or_measure(
     cost = None if is_redone else _read(path, batch_size)
     if cost is None:
         cost = measure_verify_cost(target, batch_size, on_progress=on_progress)
-        fields = {"pasts": cost.pasts, "widths": cost.widths, "seconds": cost.seconds.tolist(), "row_s": cost.row_s}
+        fields = asdict(cost) | {"seconds": cost.seconds.tolist()}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, json.dumps(fields).encode())
@@ -77,7 +78,10 @@ def parse_cost(fields: dict[str, object], batch_size: int) -> VerifyCost:
     row_s = float(str(fields["row_s"]))
     if not 0 <= row_s < _MAX_SECONDS:
         raise ValueError("row_s is no time")
-    return VerifyCost(batch_size, pasts, widths, seconds, row_s)
+    padding_share = float(str(fields.get("padding_share", 1.0)))
+    if not 0 <= padding_share <= 1:
+        raise ValueError("padding_share is no share")
+    return VerifyCost(batch_size, pasts, widths, seconds, row_s, padding_share)
 
 
 def _ascending(values: object, most: int) -> tuple[int, ...]:

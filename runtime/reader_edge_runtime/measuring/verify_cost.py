@@ -27,13 +27,15 @@ _MIN_ROUNDS = 2
 _MAX_ROUNDS = 6
 _PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
+_PADDED_WIDTH = 8  # nodes of the one wide tree by which padding is measured
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyCost:
     """Measured pass times of a batch size: seconds, float64 (P, W), at P committed lengths and W tree sizes, ascending.
 
-    row_s: seconds that the logits of one more row take; 0 where they were not measured.
+    row_s: seconds that the logits of one more row take; 0 where they were not measured. padding_share: what a node
+    takes that only fills a tree of a batch up, as a share of what others take, from 0 to 1.
     """
 
     batch_size: int
@@ -41,6 +43,7 @@ class VerifyCost:
     widths: tuple[int, ...]
     seconds: Float64Array
     row_s: float = 0.0
+    padding_share: float = 1.0
 
     def bounded(self) -> "VerifyCost":
         """What passes need to take, as plans have it: where others take less, that bounds what was measured."""
@@ -84,8 +87,9 @@ def measure_verify_cost(
             on_progress(len(rounds), _MAX_ROUNDS)
     seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
     row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1])
+    padding_share = _padding_share(target, cache, batch_size, pasts[0], widths[-1])
     target.release_memory()  # drafts are seldom as wide
-    return VerifyCost(batch_size, pasts, widths, seconds, row_s)
+    return VerifyCost(batch_size, pasts, widths, seconds, row_s, padding_share)
 
 
 def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
@@ -100,18 +104,47 @@ def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width
     return max(0.0, float(all_rows - one_row)) / (batch_size * (width - 1))
 
 
+def _padding_share(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
+    """By passes in turn in which all trees are wide, one is, and none is. 1 where one wide tree alone tells nothing."""
+    width = min(width, _PADDED_WIDTH)
+    if width == 1 or batch_size == 1:
+        return 1.0
+    wide, narrow = _tree(width), _tree(1)
+    rounds = [
+        [
+            _seconds(target, cache, past, [wide] * num_wide + [narrow] * (batch_size - num_wide))
+            for num_wide in (0, 1, batch_size)
+        ]
+        for _ in range(_ROW_ROUNDS)
+    ]
+    none, one, every = np.min(rounds, axis=0)
+    if every <= none:
+        return 1.0
+    without_padding = 1 / batch_size  # of what all wide trees add, where padding takes nothing
+    return float(np.clip(((one - none) / (every - none) - without_padding) / (1 - without_padding), 0, 1))
+
+
 def _pass_seconds(
     target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rows: int | None = None
 ) -> float:
-    """Time a pass over trees in which every second node branches off the root, as drafts do; None: all rows' logits."""
-    cache.lengths[:] = [past] * batch_size
-    tree = DraftTree.root(0)
-    for node in range(1, width):
-        tree.add(0, (node - 1) * (node % 2), "")
-    wanted = Pass(0, [tree] * batch_size, [range(num_rows or width)] * batch_size)
+    """Time a pass over trees of one width; None: all rows' logits."""
+    return _seconds(target, cache, past, [_tree(width)] * batch_size, num_rows)
+
+
+def _seconds(target: Target, cache: Cache, past: int, trees: Sequence[DraftTree], num_rows: int | None = None) -> float:
+    cache.lengths[:] = [past] * len(trees)
+    wanted = Pass(0, trees, [range(num_rows or len(tree)) for tree in trees])
     start = time.perf_counter()
     target.forward(cache, wanted)
     return time.perf_counter() - start
+
+
+def _tree(width: int) -> DraftTree:
+    """Every second node branches off the root, as in drafts."""
+    tree = DraftTree.root(0)
+    for node in range(1, width):
+        tree.add(0, (node - 1) * (node % 2), "")
+    return tree
 
 
 def bounded(seconds: Float64Array, widths: Sequence[int]) -> Float64Array:

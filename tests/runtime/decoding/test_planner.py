@@ -56,7 +56,7 @@ def chain_of(values: Sequence[float]) -> DraftTree:
 
 
 def choose(planner: Planner, *values: Sequence[float], past: int = 50) -> int:
-    return planner.choose([a_request() for _ in values], [chain_of(each) for each in values], past)[0]
+    return max(planner.choose([a_request() for _ in values], [chain_of(each) for each in values], past)[0])
 
 
 def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float], room: int = 100) -> StepPlan:
@@ -98,13 +98,13 @@ def test_nothing_is_drafted_where_nodes_cost_more_than_they_give() -> None:
     assert choose(planner_of(cost(growth=0.0)), [1.0, 0.4, 0.3, 0.2]) == 4
 
 
-def test_in_a_batch_strong_evidence_sets_the_width_and_weak_evidence_does_not_pay() -> None:
+def test_where_padding_costs_as_much_as_nodes_strong_evidence_sets_the_width_and_weak_does_not_pay() -> None:
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
     requests = [a_request() for _ in range(4)]
-    width, pays = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
-    assert (width, pays) == (8, [False, True, False, False])
-    assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == 1
+    widths, pays = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
+    assert (widths, pays) == ([8] * 4, [False, True, False, False])
+    assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == [1] * 4
 
 
 def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything() -> None:

@@ -1,11 +1,13 @@
 """Measured costs: plausible, kept for this machine and package alone, and re-measured when the file is no good."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring import cost_cache, verify_cost
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
@@ -26,7 +28,8 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
     def measure(target: HostTarget, batch_size: int, on_progress: object = None) -> VerifyCost:
         measured.append(batch_size)
-        return VerifyCost(batch_size, (10, 20), (1, 4), np.array([[1.0, 2.0], [3.0, 4.0]]), row_s=0.25)
+        seconds = np.array([[1.0, 2.0], [3.0, 4.0]])
+        return VerifyCost(batch_size, (10, 20), (1, 4), seconds, row_s=0.25, padding_share=0.5)
 
     monkeypatch.setattr(cost_cache, "measure_verify_cost", measure)
     monkeypatch.setattr(cost_cache, "user_cache_path", lambda name: tmp_path / name)
@@ -45,9 +48,23 @@ def test_measurement_covers_the_grid_with_positive_times(target: HostTarget) -> 
 def test_texts_of_large_batches_are_short_while_they_are_measured(
     batch_size: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_cost, "_pass_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(verify_cost, "_seconds", lambda *_: 1.0)
     cost = measure_verify_cost(FakeTarget(make_manifest(6, max_context=4096)), batch_size, max_seconds=0.0)
     assert cost.pasts[-1] == longest
+
+
+@pytest.mark.parametrize(("cost_of_padding", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
+def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
+    cost_of_padding: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seconds(target: object, cache: object, past: int, trees: Sequence[DraftTree], *_: object) -> float:
+        widest, num_nodes = max(map(len, trees)), sum(map(len, trees))
+        return 1 + 0.1 * (num_nodes + cost_of_padding * (widest * len(trees) - num_nodes))
+
+    monkeypatch.setattr(verify_cost, "_seconds", seconds)
+    target = FakeTarget(make_manifest(6, max_context=4096))
+    assert measure_verify_cost(target, 4, max_seconds=0.0).padding_share == pytest.approx(share)
+    assert measure_verify_cost(target, 1, max_seconds=0.0).padding_share == 1  # alone, no tree is padded
 
 
 def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measured: list[int]) -> None:
@@ -57,6 +74,7 @@ def test_second_load_reads_what_the_first_measured(target: HostTarget, num_measu
     assert (first.batch_size, first.pasts, first.widths) == (second.batch_size, second.pasts, second.widths)
     np.testing.assert_array_equal(first.seconds, second.seconds)
     assert first.row_s == second.row_s == 0.25
+    assert first.padding_share == second.padding_share == 0.5
     cost_cache.load_or_measure(target, threads=2, batch_size=4, is_redone=True)
     assert num_measured == [4, 4]
 
@@ -115,6 +133,8 @@ def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
         '{"pasts": [10], "widths": [1], "seconds": [[1e308]], "row_s": 0}',
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 1%s}' % ("0" * 400),
         '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": [[]]}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": 1.5}',
+        '{"pasts": [10], "widths": [1], "seconds": [[1]], "row_s": 0, "padding_share": NaN}',
         " " * ((1 << 20) + 1),
     ],
 )

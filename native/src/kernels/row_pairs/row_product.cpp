@@ -38,8 +38,8 @@ struct Block {
     scales = load(all_scales + index * kLanes, outputs);
   }
 
-  void store_row(std::size_t row, Floats product, float row_scale) const {
-    store(output + row * num_outputs, product * all(row_scale), outputs);
+  void store_row(const QuantizedRows& rows, std::size_t row, Floats product) const {
+    store(output + rows.places[row] * num_outputs, product * all(rows.scales[row]), outputs);
   }
 };
 
@@ -53,10 +53,10 @@ void store_pair(const QuantizedRows& rows, std::size_t pair, const Ints (&sums)[
   Ints of_rows[2];
   set_apart(sums, of_rows);
   const Floats first = number_of(of_rows[0]) * block.scales, second = number_of(of_rows[1]) * block.scales;
-  if (rows.num_planes == 2) return block.store_row(pair, first * all(1.0f * kBase) + second, rows.scales[pair]);
+  if (rows.num_planes == 2) return block.store_row(rows, pair, first * all(1.0f * kBase) + second);
   const std::size_t row = 2 * pair;
-  block.store_row(row, first, rows.scales[row]);
-  if (row + 1 < rows.count) block.store_row(row + 1, second, rows.scales[row + 1]);
+  block.store_row(rows, row, first);
+  if (row + 1 < rows.count) block.store_row(rows, row + 1, second);
 }
 
 // kPairs pairs of rows of bytes, from `pair` on, times a block; their sums stay in registers.

@@ -34,10 +34,11 @@ struct Block {
         outputs(output, weight.num_outputs(), index, scales) {}
 
   // The sums of a row, and of its second plane where it has one.
-  void store_row(std::size_t row, float row_scale, const Ints* sums, const Ints* low) const {
+  void store_row(const QuantizedRows& rows, std::size_t row, const Ints* sums, const Ints* low) const {
+    const std::size_t place = rows.places[row];
     const Ints high[kPanelVectors] = {sums[0] - corrections[0], sums[1] - corrections[1]};
-    if (low == nullptr) return outputs.store_row(row, row_scale, high);
-    outputs.store_row(row, row_scale, high, {low[0] - corrections[0], low[1] - corrections[1]});
+    if (low == nullptr) return outputs.store_row(place, rows.scales[row], high);
+    outputs.store_row(place, rows.scales[row], high, {low[0] - corrections[0], low[1] - corrections[1]});
   }
 };
 
@@ -70,7 +71,7 @@ template <std::size_t kByteRows>
   for (std::size_t m = 0; m < kByteRows; ++m) totals[m][0] = sums[m][0], totals[m][1] = sums[m][1];
   for (std::size_t row = 0; row < rows.count; ++row) {
     const std::size_t m = row * rows.num_planes;
-    block.store_row(row, rows.scales[row], totals[m], rows.num_planes == 2 ? totals[m + 1] : nullptr);
+    block.store_row(rows, row, totals[m], rows.num_planes == 2 ? totals[m + 1] : nullptr);
   }
 }
 
@@ -96,10 +97,10 @@ void multiply_many(const QuantizedRows& rows, std::size_t row, std::size_t heigh
   for (std::size_t m = 0; m < height; ++m) {
     const Ints high[] = {load(sums[m]), load(sums[m] + kLanes)};
     if (rows.num_planes == 1) {
-      block.store_row(row + m, rows.scales[row + m], high, nullptr);
+      block.store_row(rows, row + m, high, nullptr);
     } else {
       const Ints low[] = {load(sums[kTileRows + m]), load(sums[kTileRows + m] + kLanes)};
-      block.store_row(row + m, rows.scales[row + m], high, low);
+      block.store_row(rows, row + m, high, low);
     }
   }
 }

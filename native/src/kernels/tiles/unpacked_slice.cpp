@@ -44,7 +44,7 @@ void multiply_slice(const BlockRows& rows, const Slice& slice, const PanelOutput
   }
   for (std::size_t row = 0; row < rows.count && slice.is_last; ++row) {
     const Ints* const totals = slice.totals + row * kPanelVectors;
-    outputs.store_row(row, rows.scales[row], {totals[0], totals[1]});
+    outputs.store_row(rows.places[row], rows.scales[row], {totals[0], totals[1]});
   }
 }
 

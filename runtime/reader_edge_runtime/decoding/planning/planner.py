@@ -1,16 +1,16 @@
 """Planning: which requests draft in a step, and how many nodes its pass gets.
 
-A pass gets the width with the most expected tokens per second on this machine, if that is clearly better than plain
-decoding. A request whose drafts do not pay for themselves rests.
+A pass gets the nodes with the most expected tokens per second on this machine, if that is clearly better than plain
+decoding; in a batch they go to the requests where they are worth most. A request whose drafts do not pay rests.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.planning.step_times import Overheads, PassTimes
+from reader_edge_runtime.decoding.planning.tree_widths import best_widths
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
@@ -21,7 +21,6 @@ from reader_edge_runtime.stats import StepTimes
 _FIRST_DRAFT = 16  # nodes drafted before the first pass was chosen
 _LEAST_DRAFT = 4
 
-_MARGIN = 1.02  # by how much drafting must promise to beat plain decoding, since estimates err
 _VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
 _START_SHARE = 0.02  # share of a request's coming plain steps that a first draft in vain may take
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
@@ -114,9 +113,9 @@ class Planner:
         made = forced | drafts
         if not made:
             return StepPlan(past, resting, trees, {}, {}, [], 0, 1)
-        width, pays = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
+        widths, pays = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
-            trees[b] = each.best(width)
+            trees[b] = each.best(widths[b])
         longest_rest = int(self._draft_s(1) * len(requests) / (_VAIN_SHARE * self._step_s(len(requests), past)))
         return StepPlan(past, resting, trees, drafts, forced, pays, longest_rest, max(map(len, trees)))
 
@@ -127,8 +126,8 @@ class Planner:
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[int, list[bool]]:
-        """The width N of a pass, 1 for plain decoding; and of each draft, whether it pays for its own time.
+    ) -> tuple[list[int], list[bool]]:
+        """Nodes of each tree, 1 for plain decoding; and of each draft, whether it pays for its own time.
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
@@ -136,18 +135,20 @@ class Planner:
         times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
-        width, tokens_per_s = _best_width(gains, times, plain_s - times[1] + drafting_s)
-        self.max_drafted = min(max(2 * width, _LEAST_DRAFT), self.times.max_width)
+        padding_share = self.times.padding_share(len(requests))
+        widths, tokens_per_s = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
+        self.max_drafted = min(max(2 * max(widths), _LEAST_DRAFT), self.times.max_width)
         token_s = plain_s / len(requests)
-        is_worth_it = width > 1 and tokens_per_s * token_s > 1
-        return width, [is_worth_it and sum(each[: width - 1]) * token_s > self._draft_s(1) for each in gains]
+        is_worth_it = max(widths) > 1 and tokens_per_s * token_s > 1
+        pairs = zip(gains, widths, strict=True)
+        return widths, [is_worth_it and sum(each[: width - 1]) * token_s > self._draft_s(1) for each, width in pairs]
 
     def settle(
         self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
     ) -> None:
         """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
-        self.times.learn(len(requests), plan.width, plan.past, times.forward_s)
+        self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
         # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
         asked_s = sum(draft.asked_s for draft in plan.drafts.values())
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
@@ -191,22 +192,6 @@ class Planner:
 
     def _draft_s(self, num_drafts: int) -> float:
         return num_drafts * self.overheads.draft_s if self.times.is_measured else 0.0
-
-
-def _best_width(gains: Sequence[Sequence[float]], times: Sequence[float], beside_s: float) -> tuple[int, float]:
-    """The width with the most expected tokens per second, and those; 1 where none beats plain decoding by the margin.
-
-    gains: expected tokens that each further node of a tree adds, best first. beside_s: seconds beside the pass.
-    """
-    chosen, expected = 1, float(len(gains))
-    best = _MARGIN * expected / (times[1] + beside_s)
-    steps = zip(map(sum, zip_longest(*gains, fillvalue=0.0)), times[2:], strict=False)
-    for width, (gain, seconds) in enumerate(steps, start=2):
-        expected += gain
-        rate = expected / (seconds + beside_s)
-        if rate > best:
-            chosen, best = width, rate
-    return chosen, best
 
 
 def _gains(request: Request, draft: DraftTree | None) -> list[float]:

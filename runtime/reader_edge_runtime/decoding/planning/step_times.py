@@ -1,8 +1,10 @@
 """What steps take here and now: a measured curve of passes, corrected by real ones, and what comes beside them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reader_edge_runtime.decoding.planning.tree_widths import equal_width, time_at
 from reader_edge_runtime.measuring.verify_cost import MAX_ROWS, VerifyCost
 
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
@@ -57,15 +59,20 @@ class PassTimes:
         factors = [math.exp(correction) for correction in self._correction(batch_size)]
         return [time * factors[number] for time, number in zip(curve, self._classes, strict=False)]
 
-    def learn(self, batch_size: int, width: int, past: int, seconds: float) -> None:
-        """Move the estimates towards what a pass took, never far by one outlier."""
+    def padding_share(self, batch_size: int) -> float:
+        """What a node takes that fills a tree up to the widest of its pass, as a share of what other nodes take."""
+        return self._costs[self._nearest(batch_size)].padding_share if self._costs else 1.0
+
+    def learn(self, widths: Sequence[int], past: int, seconds: float) -> None:
+        """Move the estimates towards what a pass over trees of these widths took, never far by one outlier."""
         if not self.is_measured:
             return
+        batch_size = len(widths)
         curve = self._curve(batch_size, past)
-        width = min(width, len(curve) - 1)
-        number = self._classes[width]
+        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share(batch_size)), len(curve) - 1)
+        number = self._classes[round(width)]
         corrections = self._correction(batch_size)
-        error = math.log(seconds / curve[width]) - corrections[number]
+        error = math.log(seconds / time_at(curve, width)) - corrections[number]
         key = self._nearest(batch_size), number
         num_seen = self._num_seen.get(key, 0)
         self._num_seen[key] = num_seen + 1

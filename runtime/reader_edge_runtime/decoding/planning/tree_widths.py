@@ -1,0 +1,78 @@
+"""How many nodes each tree of a pass gets: those with the most expected tokens per second on this machine.
+
+Nodes that fill a tree up to the widest one of its pass take a share of what others take (`padding_share`): where that
+is all of it, trees are equally wide, and the sequence with the strongest evidence sets the width.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, zip_longest
+
+_MARGIN = 1.02  # by how much drafting must promise to beat plain decoding, since estimates err
+_WIDEST = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are looked at, where trees differ
+
+Gains = Sequence[Sequence[float]]  # of each tree, expected tokens that each further node adds, best first
+
+
+def best_widths(gains: Gains, times: Sequence[float], padding_share: float, beside_s: float) -> tuple[list[int], float]:
+    """Nodes of each tree, and expected tokens per second; all 1 where none beats plain decoding by the margin.
+
+    times: seconds of a pass over trees of n nodes each; entry 0 is infinite. beside_s: seconds beside the pass.
+    """
+    plain = _MARGIN * len(gains) / (times[1] + beside_s)
+    if len(gains) == 1 or padding_share == 1:
+        return _equal_widths(gains, times, beside_s, plain)
+    return _unequal_widths(gains, times, padding_share, beside_s, plain)
+
+
+def equal_width(num_nodes: int, widest: int, batch_size: int, padding_share: float) -> float:
+    """How wide trees that are equally wide would be, of a pass that takes as long as one of so many nodes in all."""
+    mean = num_nodes / batch_size
+    return mean + padding_share * (widest - mean)
+
+
+def time_at(times: Sequence[float], width: float) -> float:
+    """Between the times of whole widths. width: from 1 to the last of them."""
+    below = int(width)
+    return times[below] if below == width else times[below] + (width - below) * (times[below + 1] - times[below])
+
+
+def _equal_widths(gains: Gains, times: Sequence[float], beside_s: float, best: float) -> tuple[list[int], float]:
+    chosen, expected = 1, float(len(gains))
+    steps = zip(map(sum, zip_longest(*gains, fillvalue=0.0)), times[2:], strict=False)
+    for width, (gain, seconds) in enumerate(steps, start=2):
+        expected += gain
+        rate = expected / (seconds + beside_s)
+        if rate > best:
+            chosen, best = width, rate
+    return [chosen] * len(gains), best
+
+
+def _unequal_widths(
+    gains: Gains, times: Sequence[float], padding_share: float, beside_s: float, best: float
+) -> tuple[list[int], float]:
+    batch_size = len(gains)
+    order = sorted(
+        ((gain, b, width) for b, each in enumerate(gains) for width, gain in enumerate(each, start=2)), reverse=True
+    )
+    chosen = [1] * batch_size
+    for widest in _within(1 + max(map(len, gains))):
+        nodes = [(gain, b) for gain, b, width in order if width <= widest]
+        found = 0
+        totals = accumulate((gain for gain, _ in nodes), initial=float(batch_size))
+        for number, expected in enumerate(totals):
+            width = equal_width(batch_size + number, widest, batch_size, padding_share)
+            if width > len(times) - 1:
+                break
+            rate = expected / (time_at(times, width) + beside_s)
+            if rate > best:
+                found, best = number, rate
+        if found:
+            chosen = [1] * batch_size
+            for _, b in nodes[:found]:
+                chosen[b] += 1
+    return chosen, best
+
+
+def _within(most: int) -> list[int]:
+    """The widest trees to look at, where none has more nodes than `most`."""
+    return [width for width in _WIDEST if width < most] + [most] * (most > 1)
