@@ -12,6 +12,7 @@ from reader_edge_runtime import Grammar
 _FORMATS = ("text", "json_object", "json_schema")
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "lark"}
 _OLD_NAMES = {f"guided_{name}": name for name in _KINDS}
+_MAX_DEPTH = 120  # of a schema: llguidance reads JSON of 127, in which it lies within other objects
 
 
 class AnswerForm(NamedTuple):
@@ -62,12 +63,23 @@ def _form(form: dict[str, object], described: object, name: str) -> AnswerForm:
         place = name if described is form else f"{name}.json_schema"
         raise ApiError(400, f"'{place}' must be an object with an object 'schema'.", name)
     schema = described.get("schema") or {"type": "object"}
+    check_depth(schema, f"The schema of '{name}'", name)
     return AnswerForm(Grammar("json_schema", schema_text(schema, described.get("strict") is True)), name, form)
 
 
 def schema_text(schema: dict[str, object], is_strict: bool) -> str:
     """A schema as a grammar's text. is_strict: what cannot be followed is refused, otherwise it is ignored."""
     return json.dumps(schema if is_strict else schema | {"x-guidance": {"lenient": True}})
+
+
+def check_depth(schema: object, name: str, param: str) -> None:
+    """Raise ApiError for a schema that is nested deeper than can be followed. name: what the refusal calls it."""
+    depth, level = 0, [schema]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
+    if depth > _MAX_DEPTH:
+        raise ApiError(400, f"{name} is nested {depth} deep, but may be {_MAX_DEPTH} at most: make it flatter.", param)
 
 
 def _read_structured_outputs(fields: Fields) -> list[AnswerForm]:
@@ -91,4 +103,6 @@ def _grammar(part: str, value: object, param: str) -> Grammar:
     if not is_text and not is_right:
         wanted = {"json": "an object or its text", "choice": "a list of texts"}.get(part, "a text")
         raise ApiError(400, f"'{param}' must hold {wanted} as '{part}'.", param)
+    if isinstance(value, dict):
+        check_depth(value, f"The schema of '{param}'", param)
     return Grammar(_KINDS[part], value if isinstance(value, str) else json.dumps(value))

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.fields import Fields
+from reader_edge.server.structured_outputs import check_depth
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.conversation import CallForm
 
@@ -97,6 +98,7 @@ def _compact(text: str) -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError):
         schema = None
+    check_depth(schema, "The schema of the answer beside 'tools'", "tools")
     options = (schema.get("x-guidance") or {}) if isinstance(schema, dict) else None
     if not isinstance(options, dict):
         raise ApiError(400, "Beside 'tools' the schema of the answer must be a sound JSON object: change it.", "tools")
@@ -104,7 +106,9 @@ def _compact(text: str) -> str:
 
 
 def _arguments_schema(function: Json) -> Json:
+    """Raises ApiError."""
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+    check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     options = _SPACES | {"whitespace_flexible": False, "lenient": function.get("strict") is not True}
     return {**schema, "x-guidance": options}
 

@@ -121,6 +121,8 @@ def test_a_deeply_nested_schema_is_followed_or_refused(served: Served, depth: in
     headers = {"Content-Type": "application/json"}
     response = served.request("POST", "/v1/chat/completions", content=body, headers=headers)
     assert response.status_code in (200, 400), response.text
+    if depth == 300:
+        assert_refused(response, 400, "The schema of 'response_format' is nested 601 deep, but may be 120 at most")
 
 
 def test_beside_hostile_grammars_others_get_their_answers(served: Served) -> None:

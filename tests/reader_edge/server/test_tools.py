@@ -22,6 +22,9 @@ def tool(name: str, properties: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 WEATHER = tool("weather", {"city": {"type": "string", "maxLength": 8}, "days": {"$ref": "#/$defs/days"}})
 WEATHER["function"]["parameters"]["$defs"] = {"days": {"enum": [1, 2]}}
+DEEP: dict[str, Any] = {}
+for _ in range(60):
+    DEEP = {"properties": {"a": DEEP}}
 TIME: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
 CHAT = {"model": "demo", "messages": [USER], "tools": [WEATHER, TIME], "max_tokens": 300, "seed": 5}
 
@@ -160,6 +163,11 @@ def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None
         ({"guided_json": {"x-guidance": "lenient"}}, "a sound JSON object"),
         ({"guided_json": {"x-guidance": [1]}}, "a sound JSON object"),
         ({"tools": [tool("x", {"a": {"type": "strange"}})], "tool_choice": "required"}, "change or simplify it"),
+        (
+            {"tools": [tool("x", {"a": DEEP})], "tool_choice": "required"},
+            "The schema of the parameters of 'x' is nested 123 deep, but may be 120 at most: make it flatter.",
+        ),
+        ({"guided_json": json.dumps(DEEP)}, "The schema of the answer beside 'tools' is nested 121 deep"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "tool_call_id"),
         ({"messages": [USER | {"tool_calls": [{}]}]}, "for the role 'assistant' alone"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]}, "tool_calls[0]"),
