@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reader_edge_runtime.atomic_file import clear_leftovers, leftovers, temporary_name
+from reader_edge_runtime.atomic_file import FULL_DISK, clear_leftovers, leftovers, temporary_name
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_target(out: Path, force: bool) -> None:
@@ -78,7 +76,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or what it came from, is a full disk."""
     # Libraries in C++ report a full disk as a RuntimeError with the system's words.
     while error is not None:
-        if (isinstance(error, OSError) and error.errno in _FULL) or os.strerror(errno.ENOSPC) in str(error):
+        if (isinstance(error, OSError) and error.errno in FULL_DISK) or os.strerror(errno.ENOSPC) in str(error):
             return True
         error = error.__cause__ or error.__context__
     return False

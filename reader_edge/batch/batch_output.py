@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import BatchError
 
 _BEGINNING = b'{"id": "batch_req_'
@@ -43,6 +44,9 @@ class BatchOutput:
         except Timeout:
             self.close()
             raise BatchError(f"Another process writes '{path}': wait for its end.") from None
+        except OSError as error:  # no file can be made for the lock
+            self.close()
+            raise self._failure(error) from error
         except BaseException:
             self.close()
             raise
@@ -101,4 +105,4 @@ class BatchOutput:
         self.done.add(custom_id)
 
     def _failure(self, error: OSError) -> BatchError:
-        return BatchError(f"'{self._path}' cannot be written ({error.strerror or error}): the same command goes on.")
+        return BatchError(write_failure(self._path, error, "the same command goes on"))

@@ -130,7 +130,9 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
 
 def _check_out(out: Path, force: bool) -> None:
     """Tell before the work what would spoil it."""
+    from reader_edge_runtime.atomic_file import check_writable, write_failure
     from reader_edge_runtime.drafting.sources.datastore.datastore import is_datastore
+    from reader_edge_runtime.errors import DatastoreError
 
     if out.exists() and not is_datastore(out):
         raise click.UsageError(f"'{out}' exists and is not a datastore: name another file.")
@@ -138,3 +140,7 @@ def _check_out(out: Path, force: bool) -> None:
         raise click.UsageError(f"'{out}' exists: add --force to replace it.")
     if not out.parent.is_dir():
         raise click.UsageError(f"There is no folder '{out.parent}'.")
+    try:
+        check_writable(out)
+    except OSError as error:
+        raise DatastoreError(write_failure(out, error, "build it again")) from error

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.atomic_file import new_file
+from reader_edge_runtime.atomic_file import new_file, write_failure
 from reader_edge_runtime.errors import ReaderEdgeError
 
 FORMAT_VERSION = 1
@@ -42,7 +42,7 @@ class ArrayFormat:
     """A kind of such files. magic: 8 bytes. error: what is raised of them. Words of its sentences:
 
     name: what a file holds. owner: what its fingerprint is of. remedy: what to do with a damaged one. other: what to do
-    with one of another kind or owner.
+    with one of another kind or owner. again, elsewhere: see `write_failure`.
     """
 
     magic: bytes
@@ -51,6 +51,8 @@ class ArrayFormat:
     owner: str
     remedy: str
     other: str = "name another file"
+    again: str = "try again"
+    elsewhere: str = "name a file in a folder that can be written"
 
     def write(
         self,
@@ -77,7 +79,7 @@ class ArrayFormat:
                 file.seek(0)
                 file.write(_HEADER.pack(self.magic, FORMAT_VERSION, fingerprint, digest.digest(), len(table)))
         except OSError as error:
-            raise self.error(f"'{path}' cannot be written: {error.strerror or error}.") from error
+            raise self.error(write_failure(path, error, self.again, self.elsewhere)) from error
         except ValueError as error:  # a path with a NUL
             raise self.error(f"{str(path)!r} cannot be written: {error}.") from None
 

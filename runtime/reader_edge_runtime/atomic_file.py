@@ -14,6 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_NO_PLACE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    *(errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP),
+)
+
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o666, is_durable: bool = False) -> Iterator[BinaryIO]:
@@ -61,6 +67,18 @@ def check_writable(path: Path) -> None:
 
     with suppress(Unwritten), new_file(path):
         raise Unwritten
+
+
+def write_failure(
+    path: Path, error: OSError, again: str = "try again", elsewhere: str = "name a file in a folder that can be written"
+) -> str:
+    """A sentence that says which file was not written, why, and what to do about that.
+
+    again: what to do once there is room. elsewhere: what to do where no such file can be.
+    """
+    remedy = elsewhere if error.errno in _NO_PLACE else f"see to its disk, then {again}"
+    remedy = f"free some space, then {again}" if error.errno in FULL_DISK else remedy
+    return f"'{path}' cannot be written ({error.strerror or error}): {remedy}."
 
 
 def temporary_name(target: Path, kind: str = "partial") -> Path:

@@ -76,7 +76,7 @@ def test_nothing_is_answered_where_no_file_can_be_made(
     monkeypatch.setattr("reader_edge_runtime.decoding.decoder.Decoder.step", lambda _: pytest.fail("answered"))
     result = runner.invoke(main, ["warm", str(package.folder), "--no-calibrate"])
     assert result.exit_code == 1
-    assert f"{OWN_ANSWERS_NAME}' cannot be written: Not a regular file." in result.stderr
+    assert f"{OWN_ANSWERS_NAME}' cannot be written (Not a regular file): copy the package to" in result.stderr
 
 
 def test_a_damaged_file_is_told_in_one_sentence(runner: CliRunner, package: PackageCopy) -> None:

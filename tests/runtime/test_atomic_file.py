@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.atomic_file import check_writable, new_file, temporary_name, write_file
+from reader_edge_runtime.atomic_file import check_writable, new_file, temporary_name, write_failure, write_file
 
 
 def mode_of(path: Path) -> int:
@@ -54,6 +54,21 @@ def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError) as raised:
         check_writable(tmp_path / "nowhere" / "file")
     assert raised.value.filename == str(tmp_path / "nowhere" / "file")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space, then go on"),
+        (errno.EACCES, "name a file in a folder that can be written"),
+        (errno.EROFS, "name a file in a folder that can be written"),
+        (errno.EIO, "see to its disk, then go on"),
+    ],
+)
+def test_what_to_do_about_a_file_that_was_not_written_fits_the_cause(number: int, remedy: str) -> None:
+    reason = os.strerror(number)
+    told = write_failure(Path("kept"), OSError(number, reason), "go on")
+    assert told == f"'kept' cannot be written ({reason}): {remedy}."
 
 
 def test_an_error_names_the_file_even_where_the_system_does_not(tmp_path: Path) -> None:

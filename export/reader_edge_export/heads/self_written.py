@@ -26,6 +26,7 @@ _PART = ArrayFormat(
     owner="package",
     remedy="erase it, it is written anew",
     other="erase its folder, or name another --out",
+    again="the same command goes on",
 )
 
 

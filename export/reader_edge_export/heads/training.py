@@ -32,6 +32,7 @@ _CHECKPOINT = ArrayFormat(
     name="a head in training",
     owner="plan of training",
     remedy="erase it, training starts anew",
+    again="the same command goes on",
 )
 
 

@@ -209,7 +209,8 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     with FileLock(f"{files.out}.lock"):
         assert_refused(files.run(), f"Another process writes '{files.out}'")
     files.out = tmp_path / "no" / "folder"
-    assert_refused(files.run(), f"'{files.out}' cannot be written")
+    sentence = "cannot be written (No such file or directory): name a file in a folder that can be written."
+    assert_refused(files.run(), f"'{files.out}' {sentence}")
 
 
 @pytest.fixture
@@ -227,7 +228,8 @@ def small_disk() -> Iterator[None]:
 def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, request: pytest.FixtureRequest) -> None:
     files.write(*REQUESTS)
     request.getfixturevalue("small_disk")
-    assert_refused(files.run(), f"'{files.out}' cannot be written (File too large): the same command goes on.")
+    sentence = "cannot be written (File too large): see to its disk, then the same command goes on."
+    assert_refused(files.run(), f"'{files.out}' {sentence}")
     assert 0 < len(files.answers()) < len(REQUESTS)
     resource = pytest.importorskip("resource")
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

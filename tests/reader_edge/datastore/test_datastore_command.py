@@ -1,5 +1,6 @@
 """`reader-edge datastore`: built from texts, told, searched and merged."""
 
+import errno
 import json
 import resource
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge_runtime import atomic_file
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from tests.reader_edge.datastore.datastore_command import TEXT, Command, failed
@@ -178,8 +180,21 @@ def test_a_disk_that_takes_only_a_part_is_one_sentence_and_leaves_nothing(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     for result, name in zip(results, ("new.ds", "corpus.ds"), strict=True):
-        assert f"'{tmp_path / name}' cannot be written (File too large): free some space" in failed(result)
+        sentence = "cannot be written (File too large): see to its disk, then build it again."
+        assert failed(result) == f"'{tmp_path / name}' {sentence}"
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+    command: Command, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(target: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(atomic_file, "clear_leftovers", refuse)
+    monkeypatch.setattr(DatastoreBuilder, "add", lambda builder, token_ids: pytest.fail("read"))
+    sentence = "cannot be written (Permission denied): name a file in a folder that can be written."
+    assert failed(command("build", corpus, "-o", tmp_path / "new.ds")).endswith(sentence)
 
 
 def test_a_tokenizer_that_is_none_is_told(runner: CliRunner, corpus: Path, tmp_path: Path) -> None:

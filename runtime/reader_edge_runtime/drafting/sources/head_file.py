@@ -35,6 +35,7 @@ _FORMAT = ArrayFormat(
     name="a trained head",
     owner="model",
     remedy=_REMEDY,
+    again="the same command goes on",
 )
 
 Float32Array = npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from reader_edge_runtime.array_file import Array, ArrayFormat
-from reader_edge_runtime.atomic_file import check_writable
+from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import PackageError
@@ -21,6 +21,7 @@ MOST_TOKENS = DraftConfig().max_history_tokens  # more would be forgotten at onc
 
 _MOST_BYTES = MOST_TOKENS * 8 + 1024  # a length for each text of one token; header, and names and shapes of arrays
 _REMEDY = "erase it, `reader-edge warm` makes it anew"
+_AGAIN, _ELSEWHERE = "warm it again", "copy the package to a folder that can be written"
 _FORMAT = ArrayFormat(
     magic=b"\x89redgoa\n",
     error=PackageError,
@@ -28,6 +29,8 @@ _FORMAT = ArrayFormat(
     owner="package",
     remedy=_REMEDY,
     other=_REMEDY,  # nobody named it
+    again=_AGAIN,
+    elsewhere=_ELSEWHERE,
 )
 
 
@@ -62,7 +65,7 @@ class OwnAnswers:
         try:
             check_writable(path)
         except OSError as error:
-            raise PackageError(f"'{path}' cannot be written: {error.strerror or error}.") from error
+            raise PackageError(write_failure(path, error, _AGAIN, _ELSEWHERE)) from error
 
     def write(self, package: ModelPackage) -> Path:
         """Put them beside a package, in place of others. Raises PackageError where that is not possible."""

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_runtime.atomic_file import new_file
+from reader_edge_runtime.atomic_file import new_file, write_failure
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.header import (
     HEADER_BYTES,
@@ -98,9 +98,7 @@ class DatastoreBuilder:
             with new_file(path, is_durable=True) as file:
                 return self._write_parts(file, facts.pack(), stream, suffixes)
         except OSError as error:
-            raise DatastoreError(
-                f"'{path}' cannot be written ({error.strerror or error}): free some space, or name another file."
-            ) from error
+            raise DatastoreError(write_failure(path, error, "build it again")) from error
 
     def _write_parts(
         self, file: BinaryIO, facts: bytes, stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]
