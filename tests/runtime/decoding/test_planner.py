@@ -233,6 +233,19 @@ def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> 
     assert widths[first + 1] == 2
 
 
+def test_the_more_requests_the_narrower_their_widest_draft() -> None:
+    planner = planner_of(replace(cost(growth=0.0, batch_size=32), padding_share=0.0))
+    wished: list[int] = []
+
+    def draft(wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
+        wished.extend(wish.max_nodes for wish in wishes.values())
+        return {}
+
+    for num_requests in (1, 32, 200):
+        planner.plan([a_request() for _ in range(num_requests)], 50, 100, draft)
+    assert wished == [16] + [4] * 32  # of 200, none drafts
+
+
 def test_without_a_measurement_sure_nodes_are_drafted_and_unlikely_ones_are_not() -> None:
     planner = Planner(max_width=16)
     assert choose(planner, [1.0, 0.9, 0.8, 0.7]) == 4

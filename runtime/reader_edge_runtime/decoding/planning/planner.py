@@ -20,6 +20,7 @@ from reader_edge_runtime.stats import StepTimes
 
 _FIRST_DRAFT = 16  # nodes drafted before the first pass was chosen
 _LEAST_DRAFT = 4
+_MOST_ROWS = 128  # of a pass, padding included: each takes memory for a row of logits
 
 _VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
 _START_SHARE = 0.02  # share of a request's coming plain steps that a first draft in vain may take
@@ -92,7 +93,7 @@ class Planner:
 
     def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
-        most = 0 if self.is_plain_due else min(room, self.max_drafted)
+        most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
         resting: list[int] = []
         wishes: dict[int, DraftWish] = {}
         for b, request in enumerate(requests):
