@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reader_edge_export.sources.gguf.summary import GgufSummary
+    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.package.manifest import Manifest
 
 
@@ -26,6 +27,7 @@ def info(model: str | None, as_json: bool) -> None:
     """
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
+    from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
     from reader_edge_runtime.errors import PackageError
     from reader_edge_runtime.package.manifest import MANIFEST_NAME
     from reader_edge_runtime.package.model_package import ModelPackage
@@ -43,14 +45,16 @@ def info(model: str | None, as_json: bool) -> None:
     package = ModelPackage.open(path)
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
+    own_answers = OwnAnswers.of_package(package)
     if not as_json:
-        print_pairs(_pairs(package.manifest))
+        print_pairs([*_pairs(package.manifest), ("own answers", _told_own_answers(package.folder, own_answers))])
         return
     fields = asdict(package.manifest) | {
         "folder": str(package.folder),
         "num_bytes": _num_bytes(package.manifest),
         "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "checksums_verified": True,
+        "num_own_answer_tokens": 0 if own_answers is None else own_answers.num_tokens,
     }
     click.echo(json.dumps(fields))
 
@@ -83,6 +87,17 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
+
+
+def _told_own_answers(folder: "Path", own_answers: "OwnAnswers | None") -> str:
+    """Of what lies beside the package's own files, and in no manifest."""
+    from reader_edge.terminal.sizes import readable_size
+    from reader_edge_runtime.drafting.sources.own_answers import OWN_ANSWERS_NAME
+
+    if own_answers is None:
+        return "none: `reader-edge warm` writes them"
+    size = readable_size((folder / OWN_ANSWERS_NAME).stat().st_size)
+    return f"{own_answers.num_tokens} tokens in {len(own_answers.texts)} answers, {size} ({OWN_ANSWERS_NAME})"
 
 
 def _bits_pairs(precision: str) -> list[tuple[str, str]]:

@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -20,6 +23,20 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     assert lines["files"].strip() == "checksums verified"
     assert set(manifest["files"]) <= set(lines)
     assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
+
+
+def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, package: PackageCopy) -> None:
+    command = ["info", str(package.folder)]
+    assert "none: `reader-edge warm` writes them" in runner.invoke(main, command).stdout
+    path = OwnAnswers([np.arange(5, dtype=np.int32), np.arange(2, dtype=np.int32)]).write(
+        ModelPackage.open(package.folder)
+    )
+    assert (
+        f"7 tokens in 2 answers, {path.stat().st_size} bytes (own_answers.bin)" in runner.invoke(main, command).stdout
+    )
+    assert json.loads(runner.invoke(main, [*command, "--json"]).stdout)["num_own_answer_tokens"] == 7
+    path.write_bytes(bytes(200))
+    assert runner.invoke(main, command).exit_code == 1
 
 
 def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
