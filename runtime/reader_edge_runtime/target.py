@@ -147,10 +147,12 @@ class Cache(ABC):
         """
         if (num_slots, capacity) == (self.num_slots, self.capacity):
             return
-        self._resize(num_slots, capacity)
-        self.num_slots, self.capacity = num_slots, capacity
         lengths = [min(length, capacity) for length in self.lengths[:num_slots]]
-        self.lengths[:] = lengths + [0] * (num_slots - len(lengths))
+        lengths += [0] * (num_slots - len(lengths))
+        self._resize(num_slots, capacity)
+        # Nothing is called from here on: interrupts come with calls, and would leave another size than the memory's.
+        self.num_slots, self.capacity = num_slots, capacity
+        self.lengths[:] = lengths
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""

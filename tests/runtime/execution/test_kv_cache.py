@@ -67,6 +67,30 @@ def test_growth_is_geometric_bounded_and_keeps_committed_rows(kv_dtype: str) -> 
         cache.reserve(1, 65)
 
 
+class Interrupted(int):
+    """A length at whose comparison number `at` an interrupt comes."""
+
+    at = 0
+
+    def __gt__(self, other: int) -> bool:
+        Interrupted.at -= 1
+        if Interrupted.at == 0:
+            raise KeyboardInterrupt
+        return int(self) > other
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("size", [(1, 8), (3, 24)])
+def test_an_interrupt_amid_a_change_of_size_leaves_a_cache_of_one_size(size: tuple[int, int], at: int) -> None:
+    cache = filled("float32", 2, 16)
+    cache.lengths[:] = [Interrupted(12), 5]
+    memory, Interrupted.at = cache.memory, at
+    with pytest.raises(KeyboardInterrupt):
+        cache.resize(*size)
+    assert cache.memory is memory
+    assert (cache.num_slots, cache.capacity, cache.lengths) == (2, 16, [12, 5])
+
+
 @of_each_type
 def test_swap_exchanges_contents_and_lengths(kv_dtype: str) -> None:
     cache = filled(kv_dtype, 3, 8)

@@ -89,6 +89,7 @@ class HostCache(Cache):
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         kept = [min(length, capacity) for length in self.lengths[:num_slots]]
+        kept += [0] * (num_slots - len(kept))
         if self._pages is None:
             self._move_to(self._dense(num_slots, capacity), None, kept)
         elif num_slots > self.memory.shape[1] or capacity > self.memory.shape[3]:
@@ -96,13 +97,15 @@ class HostCache(Cache):
         else:
             for slot in range(self.num_slots):
                 self._keep(slot, kept[slot] if slot < num_slots else 0)
-        self._num_written = self._num_written[:num_slots] + [0] * (num_slots - len(self._num_written))
+            added = [0] * (num_slots - self.num_slots)
+            self._num_written = self._num_written[:num_slots] + added
 
     def _move_to(self, memory: KvArray, pages: PagedMemory | None, kept: Sequence[int]) -> None:
         """Move the first rows of each slot, so many, to other memory."""
-        for slot, num_rows in enumerate(kept):
+        for slot, num_rows in enumerate(kept[: self.num_slots]):
             memory[:, slot, :, :num_rows] = self.memory[:, slot, :, :num_rows]
-        self.memory, self._pages, self._num_written = memory, pages, list(kept)
+        written = list(kept)
+        self.memory, self._pages, self._num_written = memory, pages, written
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self.slab[:, slot, :, start : start + len(rows)] = self.slab[:, slot][:, :, rows]
