@@ -50,7 +50,7 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
 
     file_prompts = [*(read_prompts(prompts) if prompts else []), *read_prompts(INSTRUCTIONS)]
     engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
-    OwnAnswers.check_place(engine.package)  # rather than behind minutes of answers
+    OwnAnswers.check_place(engine.package, tokens)  # rather than behind minutes of answers
     config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)
     start = time.perf_counter()
     questions = play_out(engine, file_prompts, config, is_raw=False)

@@ -59,13 +59,15 @@ def write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def check_writable(path: Path) -> None:
-    """Raise the OSError that `new_file` would begin with: for work that fills the file only at its end."""
+def check_writable(path: Path, num_bytes: int = 0) -> None:
+    """Raise the OSError that so many bytes in a `new_file` would: for work that fills the file only at its end."""
 
     class Unwritten(Exception):  # noqa: N818 - no error
         """Leaves what would be replaced as it is."""
 
-    with suppress(Unwritten), new_file(path):
+    with suppress(Unwritten), new_file(path) as file:
+        file.write(bytes(num_bytes))
+        file.flush()
         raise Unwritten
 
 

@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -54,6 +55,21 @@ def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
     with pytest.raises(FileNotFoundError) as raised:
         check_writable(tmp_path / "nowhere" / "file")
     assert raised.value.filename == str(tmp_path / "nowhere" / "file")
+
+
+def test_a_disk_without_room_for_so_many_bytes_is_told_and_nothing_stays(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # a limit of a file's size stands for a full disk
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        check_writable(tmp_path / "file", 1000)
+        with pytest.raises(OSError, match="too large"):
+            check_writable(tmp_path / "file", 1001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from reader_edge_runtime.package.model_package import ModelPackage
 OWN_ANSWERS_NAME = "own_answers.bin"
 MOST_TOKENS = DraftConfig().max_history_tokens  # more would be forgotten at once
 
-_MOST_BYTES = MOST_TOKENS * 8 + 1024  # a length for each text of one token; header, and names and shapes of arrays
+_MOST_BYTES_A_TOKEN, _MOST_OTHER_BYTES = 8, 1024  # with its text's length; header, and names and shapes of arrays
+_MOST_BYTES = MOST_TOKENS * _MOST_BYTES_A_TOKEN + _MOST_OTHER_BYTES
 _REMEDY = "erase it, `reader-edge warm` makes it anew"
 _AGAIN, _ELSEWHERE = "warm it again", "copy the package to a folder that can be written"
 _FORMAT = ArrayFormat(
@@ -59,11 +60,11 @@ class OwnAnswers:
         return sum(map(len, self.texts))
 
     @staticmethod
-    def check_place(package: ModelPackage) -> None:
-        """Raises PackageError where no file can be made beside a package, whatever its size."""
+    def check_place(package: ModelPackage, num_tokens: int) -> None:
+        """Raises PackageError where no file of so many tokens can be made beside a package."""
         path = package.folder / OWN_ANSWERS_NAME
         try:
-            check_writable(path)
+            check_writable(path, num_tokens * _MOST_BYTES_A_TOKEN + _MOST_OTHER_BYTES)
         except OSError as error:
             raise PackageError(write_failure(path, error, _AGAIN, _ELSEWHERE)) from error
 
