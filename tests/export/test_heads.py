@@ -298,6 +298,25 @@ def test_a_proof_has_runs_of_its_own_for_a_head(
     assert sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.drafter == "all sources + head") > 0
 
 
+@pytest.mark.usefixtures("few")
+def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.head"
+    command = ["train-drafter", str(package), "-o", str(path), "--self", "1000", "--force"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0, told.output
+    assert told.stdout == f"{path}\n"
+    assert "A step of the head takes" in told.stderr
+    assert re.search(r"next token .* by the best four", told.stderr)
+    Engine.load(package, head=path)
+
+
+def test_a_place_where_nothing_can_be_written_is_told_with_what_to_do(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    head = HeadTraining(package, tmp_path / "file" / "new.head", TrainingOptions(), lambda stage: None)
+    with pytest.raises(ExportError, match=r"new\.head\.training' cannot be written .*: name a file in a folder"):
+        head.run([], PAYBACK, lambda done, total: None)
+
+
 def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.head"
     path.write_bytes(b"mine")

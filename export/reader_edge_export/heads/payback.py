@@ -54,8 +54,9 @@ def measure_payback(target: Target, sizes: HeadSizes) -> Payback:
     """Time an untrained head of these sizes beside its target, in turn."""
     module = HeadModule(sizes, torch.zeros(sizes.hidden), torch.ones(sizes.hidden))
     head = open_head(rounded_head(module, np.arange(sizes.ids, dtype=np.int32)), target.manifest)
-    cache = target.new_cache(1, _PAST + _NODES)
-    cache.fill(0, _PAST)
+    past = min(_PAST, target.manifest.max_context - _NODES)
+    cache = target.new_cache(1, past + _NODES)
+    cache.fill(0, past)
     state, pending = np.zeros((1, sizes.hidden), np.float32), np.zeros(1, np.int64)
     wanted = Pass(0, [DraftTree.chain([0] * _NODES)], [range(_NODES)], wants_hidden_states=True)
     head_s, pass_s = [], []

@@ -22,6 +22,7 @@ from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.training import TrainingPlan, train
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
 from reader_edge_runtime.assembly import open_package, settled_target
+from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
@@ -128,7 +129,10 @@ class HeadTraining:
 
     def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
         self._on_stage("having the model answer")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExportError(write_failure(self._folder, error, "the same command goes on")) from error
         written = SelfWritten(self._folder, self._package.fingerprint())
         until = self._began + _SHARE_OF_WRITING * self._seconds
         written.write(self._package.folder, prompts, self._options.num_tokens, until, on_progress)
