@@ -72,8 +72,7 @@ def manifest(package: Path) -> Manifest:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that a test can wait for."""
-    monkeypatch.setattr(self_written, "BATCH", 8)
-    monkeypatch.setattr(self_written, "_PROMPTS_A_PART", 16)
+    monkeypatch.setattr(self_written, "BATCH", 16)
     monkeypatch.setattr(self_written, "_MAX_TOKENS", 12)
     monkeypatch.setattr(train_drafter, "_EPOCHS", 2)
 
@@ -118,7 +117,7 @@ def test_so_few_tokens_are_never_asked_for_that_no_answer_is_held_out(package: P
 
 
 @pytest.mark.usefixtures("few")
-def test_answers_that_are_written_are_not_written_again(package: Path, tmp_path: Path) -> None:
+def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch(package: Path, tmp_path: Path) -> None:
     written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
     prompts = bundled.instructions()
     written.write(package, prompts, 100, float("inf"), lambda done, total: None)
@@ -127,9 +126,17 @@ def test_answers_that_are_written_are_not_written_again(package: Path, tmp_path:
     begun = {(*answer.prompt_ids, answer.token_ids[0]) for part in written.parts() for answer in part}
     assert begun == {tuple(tokenizer.encode(text)) for text in prompts[: sum(parts)]}
     told: list[tuple[int, int]] = []
+
+    def interrupt(done: int, total: int) -> None:
+        if len(list(written.parts())) > len(parts):
+            raise KeyboardInterrupt
+
     written.write(package, prompts, 100, float("inf"), lambda done, total: told.append((done, total)))
     assert told == [(100, 100)]
     assert [len(part) for part in written.parts()] == parts
+    with pytest.raises(KeyboardInterrupt):
+        written.write(package, prompts, 10_000, float("inf"), interrupt)
+    assert [len(part) for part in written.parts()] == [16] * (len(parts) + 1)
     other = self_written.SelfWritten(tmp_path, bytes(32))
     with pytest.raises(ExportError, match="another package"):
         list(other.parts())

@@ -1,21 +1,23 @@
 """A folder of answers that a package wrote itself, with hidden states; in parts, so that it can be gone on with."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from reader_edge_export.heads.state_recorder import RecordedAnswer, StateRecorder
-from reader_edge_runtime.array_file import ArrayFormat
+from reader_edge_runtime.array_file import Array, ArrayFormat
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.text.conversation import Encodable
 
 BATCH = 32  # sequences of a pass: about three times the tokens a second of 4, on two cores
-_PROMPTS_A_PART = 4 * BATCH
+_OLD_PROMPTS_A_PART = 128  # of those that do not tell
 _MAX_TOKENS = 128  # of an answer
 
 _ARRAYS = tuple(field.name for field in fields(RecordedAnswer))
@@ -31,7 +33,7 @@ _PART = ArrayFormat(
 
 
 class SelfWritten:
-    """Parts of answers in a folder, the n-th of them to the n-th prompts. Raises ExportError for a damaged part."""
+    """Parts of answers in a folder, to one batch of prompts after the other. Raises ExportError for a damaged part."""
 
     def __init__(self, folder: Path, fingerprint: bytes) -> None:
         self._folder = folder
@@ -39,10 +41,10 @@ class SelfWritten:
 
     def parts(self) -> Iterator[list[RecordedAnswer]]:
         """What is written so far, part by part."""
-        number = 0
-        while (path := self._path(number)).is_file():
-            yield self._read(path)
-            number += 1
+        for arrays in self._arrays():
+            ends = np.cumsum(arrays["lengths"], 0)
+            parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(_ARRAYS)]
+            yield [RecordedAnswer(*each) for each in zip(*parts, strict=True)]
 
     def write(
         self,
@@ -56,20 +58,22 @@ class SelfWritten:
 
         on_progress: told tokens written, of earlier times too, and tokens wanted.
         """
-        lengths = [sum(len(answer.states) for answer in part) for part in self.parts()]
-        done, total = len(lengths), sum(lengths)
+        written = [(len(arrays["states"]), _num_asked(arrays)) for arrays in self._arrays()]
+        total, num_asked = (sum(each) for each in zip((0, 0), *written, strict=True))
         on_progress(min(total, num_tokens), num_tokens)
-        if total >= num_tokens or done * _PROMPTS_A_PART >= len(prompts):
+        if total >= num_tokens or num_asked >= len(prompts):
             return
         recorder = StateRecorder()
         config = EngineConfig(max_batch=BATCH, is_calibrated=False, is_probed=False)
         engine = Engine.load(package, config, drafter=recorder)
-        for number in range(done, -(-len(prompts) // _PROMPTS_A_PART)):
-            asked = prompts[number * _PROMPTS_A_PART : (number + 1) * _PROMPTS_A_PART]
-            engine.generate_batch(asked, GenerationConfig(max_tokens=_MAX_TOKENS))
-            self._write(self._path(number), recorder.answers)
-            total += sum(len(answer.states) for answer in recorder.answers)
-            recorder.answers = []
+        num_parts, num_untold = len(written), 0
+        for batch in _answered(engine, prompts[num_asked:]):
+            answers = [recorder.answers.pop(each) for each in batch if each in recorder.answers]
+            num_untold += len(batch)
+            if answers:
+                self._write(self._path(num_parts), answers, num_untold)
+                num_parts, num_untold = num_parts + 1, 0
+            total += sum(len(answer.states) for answer in answers)
             on_progress(min(total, num_tokens), num_tokens)
             if total >= num_tokens or time.monotonic() > until:
                 return
@@ -77,13 +81,41 @@ class SelfWritten:
     def _path(self, number: int) -> Path:
         return self._folder / f"answers-{number:04}.bin"
 
-    def _write(self, path: Path, answers: Sequence[RecordedAnswer]) -> None:
+    def _arrays(self) -> Iterator[dict[str, Array]]:
+        number = 0
+        while (path := self._path(number)).is_file():
+            yield _PART.read(path, self._fingerprint)
+            number += 1
+
+    def _write(self, path: Path, answers: Sequence[RecordedAnswer], num_asked: int) -> None:
         arrays = {name: np.concatenate([getattr(answer, name) for answer in answers]) for name in _ARRAYS}
         arrays["lengths"] = np.array([[len(getattr(answer, name)) for name in _ARRAYS] for answer in answers], np.int32)
+        arrays["num_asked"] = np.array([num_asked], np.int32)
         _PART.write(path, self._fingerprint, arrays)
 
-    def _read(self, path: Path) -> list[RecordedAnswer]:
-        arrays = _PART.read(path, self._fingerprint)
-        ends = np.cumsum(arrays["lengths"], 0)
-        parts = [np.split(arrays[name], ends[:-1, column]) for column, name in enumerate(_ARRAYS)]
-        return [RecordedAnswer(*each) for each in zip(*parts, strict=True)]
+
+def _num_asked(arrays: Mapping[str, Array]) -> int:
+    """How many prompts a part answers, those without a token included."""
+    return int(arrays["num_asked"][0]) if "num_asked" in arrays else _OLD_PROMPTS_A_PART
+
+
+def _answered(engine: Engine, prompts: Sequence[Encodable]) -> Iterator[range]:
+    """Have prompts answered, and tell the numbers of each batch of them once its answers have ended.
+
+    The next batch is in line by then, and begins as answers end: no pass is left half empty.
+    """
+    config = GenerationConfig(max_tokens=_MAX_TOKENS)
+    batches = [range(first, min(first + BATCH, len(prompts))) for first in range(0, len(prompts), BATCH)]
+    running: list[Request] = []
+    with engine.working() as decoder:
+        try:
+            for batch, following in zip_longest(batches, batches[1:], fillvalue=range(0)):
+                for number in (*(batch if not running else ()), *following):
+                    running.append(decoder.submit(engine.encode_prompt(prompts[number]), config))
+                while any(request.is_running for request in running[: len(batch)]):
+                    decoder.step()
+                del running[: len(batch)]
+                yield batch
+        finally:
+            for request in running:
+                decoder.cancel(request)

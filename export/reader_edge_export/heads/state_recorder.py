@@ -28,17 +28,22 @@ class RecordedAnswer:
 
 
 class StateRecorder:
-    """A drafter that drafts nothing and keeps what the target thought. answers: of requests that ended."""
+    """A drafter that drafts nothing and keeps what the target thought.
+
+    answers: of requests that ended, by their number in the order in which they began.
+    """
 
     is_ready = True
     num_harvested_rows = 1
     wants_hidden_states = True
 
     def __init__(self) -> None:
-        self.answers: list[RecordedAnswer] = []
+        self.answers: dict[int, RecordedAnswer] = {}
+        self._num_begun = 0
 
     def begin(self, token_ids: Sequence[int]) -> "RecordedRequest":
-        return RecordedRequest(self, token_ids)
+        self._num_begun += 1
+        return RecordedRequest(self, self._num_begun - 1, token_ids)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         # Roots, and not nothing: only what was drafted for is observed.
@@ -51,9 +56,10 @@ class StateRecorder:
 class RecordedRequest:
     """What the target thought of one request's tokens, from the last one of its prompt on."""
 
-    def __init__(self, recorder: StateRecorder, token_ids: Sequence[int]) -> None:
+    def __init__(self, recorder: StateRecorder, number: int, token_ids: Sequence[int]) -> None:
         self.token_ids = token_ids
         self._recorder = recorder
+        self._number = number
         self._first = len(token_ids) - 1
         self._scored: list[ScoredTree] = []
 
@@ -71,5 +77,6 @@ class RecordedRequest:
             top_ids = np.stack([each.top_ids[-1] for each in scored]).astype(np.int32)
             top_logits = np.stack([each.top_logits[-1] for each in scored])
             prompt_ids = np.array(self.token_ids[: self._first], np.int32)
-            answer = RecordedAnswer(prompt_ids, token_ids, np.stack(states).astype(np.float16), top_ids, top_logits)
-            self._recorder.answers.append(answer)
+            self._recorder.answers[self._number] = RecordedAnswer(
+                prompt_ids, token_ids, np.stack(states).astype(np.float16), top_ids, top_logits
+            )
