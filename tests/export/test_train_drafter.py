@@ -1,0 +1,177 @@
+"""Training of heads: on what a package wrote itself, gone on with after a break, told where it cannot pay."""
+
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from reader_edge import Engine, GenerationConfig
+from reader_edge.cli import main
+from reader_edge_export.heads import instructions as bundled
+from reader_edge_export.heads import self_written, train_drafter, training
+from reader_edge_export.heads.examples import examples_of
+from reader_edge_export.heads.payback import Payback
+from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.export.test_heads import HIDDEN, all_ids, untrained
+from tests.tiny_models import VOCAB_SIZE
+
+PAYBACK = Payback(1e-4, 1e-2)
+
+
+@pytest.fixture(scope="session")
+def package(exported: Callable[..., Path]) -> Path:
+    return exported("llama", "int8", "exact")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that a test can wait for."""
+    monkeypatch.setattr(self_written, "BATCH", 16)
+    monkeypatch.setattr(self_written, "_MAX_TOKENS", 12)
+    monkeypatch.setattr(train_drafter, "_EPOCHS", 2)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
+    head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300), stages.append)
+    report = head.run(["the cat sat"], PAYBACK, lambda done, total: None)
+    assert "training" in stages
+    assert report.num_tokens > 200
+    losses = [loss for _, loss in report.curve]
+    assert losses[-1] < losses[0]
+    answers = [
+        Engine.load(package, head=path).generate("the cat", GenerationConfig(max_tokens=40)).token_ids
+        for path in (None, report.out)
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("few")
+def test_so_few_tokens_are_never_asked_for_that_no_answer_is_held_out(package: Path, tmp_path: Path) -> None:
+    head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(1), lambda stage: None)
+    report = head.run([], PAYBACK, lambda done, total: None)
+    assert report.acceptance.num_places > 0
+    assert report.folder.is_dir()
+
+
+@pytest.mark.usefixtures("few")
+def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch(package: Path, tmp_path: Path) -> None:
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    prompts = bundled.instructions()
+    written.write(package, prompts, 100, float("inf"), lambda done, total: None)
+    parts = [len(part) for part in written.parts()]
+    tokenizer = Tokenizer.open(ModelPackage.open(package))
+    begun = {(*answer.prompt_ids, answer.token_ids[0]) for part in written.parts() for answer in part}
+    assert begun == {tuple(tokenizer.encode(text)) for text in prompts[: sum(parts)]}
+    told: list[tuple[int, int]] = []
+
+    def interrupt(done: int, total: int) -> None:
+        if len(list(written.parts())) > len(parts):
+            raise KeyboardInterrupt
+
+    written.write(package, prompts, 100, float("inf"), lambda done, total: told.append((done, total)))
+    assert told == [(100, 100)]
+    assert [len(part) for part in written.parts()] == parts
+    with pytest.raises(KeyboardInterrupt):
+        written.write(package, prompts, 10_000, float("inf"), interrupt)
+    assert [len(part) for part in written.parts()] == [16] * (len(parts) + 1)
+    other = self_written.SelfWritten(tmp_path, bytes(32))
+    with pytest.raises(ExportError, match="another package"):
+        list(other.parts())
+
+
+def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_EVERY_S", 0.0)
+    examples = examples_of([answer_of(200)], all_ids(), VOCAB_SIZE)
+    plan = training.TrainingPlan(6, float("inf"), bytes(32))
+
+    def trained(path: Path, breaks_at: int | None) -> dict[str, torch.Tensor]:
+        module = untrained()
+        count = itertools.count(1)
+
+        def on_loss(step: int, total: int, loss: float) -> None:
+            if next(count) == breaks_at:
+                raise KeyboardInterrupt
+
+        training.train(module, examples, plan, path, on_loss)
+        return module.state_dict()
+
+    whole = trained(tmp_path / "whole", None)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "broken", 4)
+    resumed = trained(tmp_path / "broken", None)
+    assert all(torch.allclose(whole[name], resumed[name], atol=1e-6) for name in whole)
+
+
+def answer_of(count: int) -> RecordedAnswer:
+    random = np.random.default_rng(0)
+    states = random.standard_normal((count, HIDDEN)).astype(np.float16)
+    top_ids = np.argsort(random.random((count, VOCAB_SIZE)))[:, :4].astype(np.int32)
+    token_ids = np.concatenate([[1], top_ids[:, 0]]).astype(np.int32)
+    top_logits = -np.sort(random.random((count, 4))).astype(np.float32)
+    return RecordedAnswer(np.arange(3, dtype=np.int32), token_ids, states, top_ids, top_logits)
+
+
+def test_examples_are_a_state_the_pending_token_and_what_came_of_it() -> None:
+    answer = answer_of(6)
+    examples = examples_of([answer], all_ids(), VOCAB_SIZE)
+    assert len(examples) == 5
+    assert examples.pending.tolist() == answer.token_ids[1:6].tolist()
+    assert examples.guess.tolist() == examples.top[:, 0].tolist() == answer.token_ids[2:7].tolist()
+    assert examples.next_top[:4, 0].tolist() == answer.token_ids[3:7].tolist()
+    assert examples.next_share.sum(1).tolist() == pytest.approx([1, 1, 1, 1, 0])
+
+
+def test_a_target_on_which_no_head_can_pay_is_told_before_training(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_drafter, "measure_payback", lambda target, sizes: Payback(5e-4, 1e-3))
+    sizes = TrainingOptions(), TrainingOptions(force=True)
+    refused, forced = (HeadTraining(package, tmp_path / "no.head", each, lambda stage: None) for each in sizes)
+    with pytest.raises(ExportError, match=r"0\.50 ms, 0\.500 of a pass .* 1\.00 accepted tokens .* --force\.$"):
+        refused.payback()
+    assert not forced.payback().can_pay
+
+
+def test_instructions_are_many_and_differ() -> None:
+    texts = bundled.instructions()
+    assert len(set(texts)) == len(texts) > 2000
+    assert not any("{}" in text for text in texts)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.head"
+    command = ["train-drafter", str(package), "-o", str(path), "--self", "1000", "--force"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0, told.output
+    assert told.stdout == f"{path}\n"
+    assert "A step of the head takes" in told.stderr
+    assert re.search(r"next token .* by the best four", told.stderr)
+    Engine.load(package, head=path)
+
+
+def test_a_place_where_nothing_can_be_written_is_told_with_what_to_do(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    head = HeadTraining(package, tmp_path / "file" / "new.head", TrainingOptions(), lambda stage: None)
+    with pytest.raises(ExportError, match=r"new\.head\.training' cannot be written .*: name a file in a folder"):
+        head.run([], PAYBACK, lambda done, total: None)
+
+
+def test_a_file_that_is_there_is_not_replaced_unasked(package: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.head"
+    path.write_bytes(b"mine")
+    told = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(path)])
+    assert told.exit_code == 1
+    assert "exists already" in told.stderr
+    assert path.read_bytes() == b"mine"
