@@ -67,7 +67,8 @@ class ToolUse:
             head = f'{{"name": "{function["name"]}", "{form.arguments}": '
             rules.append(f"call{number}: {json.dumps(head)} arguments{number} " + json.dumps("}" + form.end))
             rules.append(f"arguments{number}: %json {json.dumps(_arguments_schema(function))}")
-        return Grammar("lark", "\n".join(rules))
+        asked = ", ".join(repr(function["name"]) for function in calls)
+        return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {asked}")
 
 
 def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:

@@ -128,10 +128,12 @@ class Grammar:
 
     kind: what `text` is: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts, one of
         which is the answer), or "lark" (llguidance's form of Lark grammars).
+    name: what refusals call it; by its kind where this is empty.
     """
 
     kind: str
     text: str
+    name: str = ""
 
     def __post_init__(self) -> None:
         _require(self.kind in _GRAMMARS, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
@@ -139,6 +141,8 @@ class Grammar:
         if len(self.text) > _MAX_GRAMMAR:
             size = f"{len(self.text)} characters, but may have {_MAX_GRAMMAR} at most"
             raise ConfigError(f"The grammar has {size}: shorten it, or the schemas and tools that it is made of.")
+        if not self.name:
+            object.__setattr__(self, "name", f"grammar of kind {self.kind!r}")
         if self.kind == "choice":
             _require(_is_choice(self.text), "text", self.text[:80], "a JSON list of texts that are not empty")
 

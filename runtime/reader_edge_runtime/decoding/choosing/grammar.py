@@ -52,7 +52,7 @@ class GrammarConstraint:
     def __init__(self, process: GrammarProcess, grammar: Grammar, vocab_size: int) -> None:
         self._process = process
         self._channel = process.channel
-        self._kind = grammar.kind
+        self._name = grammar.name
         self._vocab_size = vocab_size
         self._mask: npt.NDArray[np.bool_] | None = None
         self._is_awaited = False  # whether the process was asked for it
@@ -63,9 +63,7 @@ class GrammarConstraint:
             reason = self._channel.read_text().decode(errors="replace")
             if reason:
                 self.close()
-                raise ConfigError(
-                    f"The grammar of kind {self._kind!r} cannot be followed ({reason}): change or simplify it."
-                )
+                raise ConfigError(f"The {self._name} cannot be followed ({reason}): change or simplify it.")
             self.forced = self._channel.read_numbers()
         self.mask()
 
@@ -123,6 +121,4 @@ class GrammarConstraint:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
             self.close()
-            raise ConfigError(
-                f"The grammar of kind {self._kind!r} takes more time or memory than it may: simplify it."
-            ) from None
+            raise ConfigError(f"The {self._name} takes more time or memory than it may: simplify it.") from None
