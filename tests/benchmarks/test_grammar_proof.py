@@ -15,10 +15,10 @@ from reader_edge_runtime import Engine
 
 def test_random_schemas_are_answered_validly_and_alike_drafted_and_plain(engine: Engine) -> None:
     proof = GrammarProof(engine, max_tokens=60)
-    for number in range(40):
+    for number in range(20):
         proof.ask(number, random_schema(number))
     assert proof.faults == []
-    assert proof.counts["valid"] > 5
+    assert proof.counts["valid"] > 3
     assert proof.counts["refused"] < 5
     assert "0 faults" in proof.summary()
 

@@ -10,16 +10,28 @@ from tests.runtime.execution.native_operator import Operator, needs_kernels
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
-ALL = list(cases())
-OF_ROWS = [case for case in ALL if "two" in case.feed]
-ATTENTION = [case for case in ALL if "past_key" in case.feed]
+OF_ROWS = ("int8-1-576", "int8-2-37", "int4-576", "keep-Q8_0", "keep-Q6_K", "keep-Q4_1", "swiglu")
+ATTENTION = tuple(
+    f"attention-{form}-70-64"
+    for form in ("exact-float32", "exact-float16", "integer-float32", "integer-float16", "integer-int8")
+)
+
+
+@pytest.fixture(scope="module")
+def all_cases() -> dict[str, Case]:
+    return {case.name: case for case in cases()}
+
+
+@pytest.fixture
+def case(all_cases: dict[str, Case], request: pytest.FixtureRequest) -> Case:
+    return all_cases[request.param]
 
 
 def operator_of(case: Case, folder: Path) -> Operator:
     return Operator(folder, case.sizes, case.build, case.attention)
 
 
-@pytest.mark.parametrize("case", OF_ROWS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", OF_ROWS, indirect=True)
 def test_repeated_rows_have_the_outputs_of_the_row_they_repeat(case: Case, tmp_path: Path) -> None:
     operator = operator_of(case, tmp_path)
     alone = operator.run_native(case.feed)
@@ -32,7 +44,7 @@ def test_repeated_rows_have_the_outputs_of_the_row_they_repeat(case: Case, tmp_p
             np.testing.assert_array_equal(output.view(np.uint8), expected[:, order].view(np.uint8))
 
 
-@pytest.mark.parametrize("case", ATTENTION, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ATTENTION, indirect=True)
 def test_repeated_nodes_attend_as_the_node_they_repeat(case: Case, tmp_path: Path) -> None:
     operator = operator_of(case, tmp_path)
     alone = operator.run_native(case.feed)[0]
@@ -46,7 +58,7 @@ def test_repeated_nodes_attend_as_the_node_they_repeat(case: Case, tmp_path: Pat
         np.testing.assert_array_equal(output[b], alone[0][:, np.minimum(np.arange(WIDEST), length - 1)])
 
 
-@pytest.mark.parametrize("case", ATTENTION[:3], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ATTENTION[::2], indirect=True)
 def test_nodes_that_see_the_same_but_ask_another_question_attend_for_themselves(case: Case, tmp_path: Path) -> None:
     feed: dict[str, Array] = {name: array.copy() for name, array in case.feed.items()}
     feed["mask"][:, :, 10:] = feed["mask"][:, :, 10:11]
