@@ -12,7 +12,7 @@ from reader_edge_runtime.errors import BatchError
 
 
 class Batch:
-    """num_requests: of the input. num_done: those that have their line."""
+    """num_requests: of the input. num_done: those that have their line. num_refused: whose answer is a refusal."""
 
     def __init__(self, input_file: Path, ids: Mapping[str, str], output: BatchOutput) -> None:
         """ids: of the input's requests, by what it calls them."""
@@ -25,8 +25,12 @@ class Batch:
     def num_done(self) -> int:
         return len(self._output.done)
 
-    async def answer(self, answering: Answering, on_progress: Callable[[int, int], object]) -> int:
-        """Answer what is left, and return how many of those requests were refused.
+    @property
+    def num_refused(self) -> int:
+        return self._output.num_refused
+
+    async def answer(self, answering: Answering, on_progress: Callable[[int, int], object]) -> None:
+        """Answer what is left.
 
         on_progress: told requests that are done, and all. Raises BatchError.
         """
@@ -38,7 +42,6 @@ class Batch:
         async with answering:
             job = BatchJob(answering, self._ids, self._output, tell)
             await job.run(read_requests(self._input_file, PATHS))
-        return job.num_refused
 
 
 @contextmanager

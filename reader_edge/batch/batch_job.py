@@ -21,10 +21,7 @@ class Answering(AbstractAsyncContextManager[object], Protocol):
 
 
 class BatchJob:
-    """ids: of all requests, by what the input calls them. on_done: told after each.
-
-    num_refused: those whose answer is a refusal.
-    """
+    """ids: of all requests, by what the input calls them. on_done: told after each."""
 
     def __init__(
         self,
@@ -37,7 +34,6 @@ class BatchJob:
         self._output = output
         self._left = {name: made_of for name, made_of in ids.items() if name not in output.done}
         self._on_done = on_done
-        self.num_refused = 0
 
     async def run(self, requests: Iterable[BatchRequest]) -> None:
         """Answer all requests that have no line yet.
@@ -70,10 +66,9 @@ class BatchJob:
 
     async def _answer(self, request: BatchRequest) -> None:
         status, body = await self._answering.ask(request.url, request.body)
-        self.num_refused += status != 200
         response = {"status_code": status, "request_id": f"req_{secrets.token_hex(16)}", "body": body}
         line = {"id": request.id, "custom_id": request.custom_id, "response": response, "error": None}
-        self._output.append(request.custom_id, line)
+        self._output.append(request.custom_id, status, line)
         self._on_done()
 
 

@@ -21,7 +21,7 @@ _MAX_LINE_BYTES = 1 << 28
 
 
 class BatchOutput:
-    """done: what the input calls the requests that have their line.
+    """done: what the input calls the requests that have their line. num_refused: those whose answer is a refusal.
 
     Opening it makes the file, or goes on with it: one process at a time. Raises BatchError for a file of another
     input, and for what is no output; then nothing in it has changed.
@@ -32,6 +32,7 @@ class BatchOutput:
         self._path = path
         self._lock = FileLock(f"{path}.lock")
         self.done: set[str] = set()
+        self.num_refused = 0
         try:
             if path.exists() and not path.is_file():
                 raise BatchError(f"'{path}' is no file that can be gone on with: name another one.")
@@ -51,8 +52,11 @@ class BatchOutput:
             self.close()
             raise
 
-    def append(self, custom_id: str, line: Mapping[str, object]) -> None:
-        """Write the line of a request. Raises BatchError; what was written of it is then taken away if that can be."""
+    def append(self, custom_id: str, status: int, line: Mapping[str, object]) -> None:
+        """Write the line of a request, whose answer has this status.
+
+        Raises BatchError; what was written of it is then taken away if that can be.
+        """
         data = json.dumps(line).encode() + b"\n"
         begin = self._file.seek(0, os.SEEK_END)
         try:
@@ -62,7 +66,7 @@ class BatchOutput:
             with suppress(OSError):
                 self._file.truncate(begin)
             raise self._failure(error) from error
-        self.done.add(custom_id)
+        self._count(custom_id, status)
 
     def close(self) -> None:
         """What was written survives a loss of power from now on."""
@@ -94,7 +98,7 @@ class BatchOutput:
     def _take(self, line: bytes, ids: Mapping[str, str]) -> None:
         try:
             fields = json.loads(line)
-            custom_id, made_of = fields["custom_id"], fields["id"]
+            custom_id, made_of, status = fields["custom_id"], fields["id"], fields["response"]["status_code"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise BatchError(f"'{self._path}' is no output of a batch: name another file.") from None
         if not isinstance(custom_id, str) or ids.get(custom_id) != made_of:
@@ -102,7 +106,11 @@ class BatchOutput:
             raise BatchError(f"{sentence}: name another file.")
         if custom_id in self.done:
             raise BatchError(f"'{self._path}' answers {custom_id!r:.80} twice: name another file.")
+        self._count(custom_id, status)
+
+    def _count(self, custom_id: str, status: object) -> None:
         self.done.add(custom_id)
+        self.num_refused += status != 200
 
     def _failure(self, error: OSError) -> BatchError:
         return BatchError(write_failure(self._path, error, "the same command goes on"))

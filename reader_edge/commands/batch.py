@@ -58,11 +58,11 @@ def batch(
 
     load = partial(load_engine, model, engine_config, datastores=datastores)
     with open_batch(input_file, output_file) as opened:
-        if opened.num_done == opened.num_requests:
-            return
-        answering = _answering(ray_address, load, name or model_name(model), max_tokens)
-        with count_progress("Requests") as on_progress:
-            num_refused = asyncio.run(opened.answer(answering, on_progress))
+        if opened.num_done < opened.num_requests:
+            answering = _answering(ray_address, load, name or model_name(model), max_tokens)
+            with count_progress("Requests") as on_progress:
+                asyncio.run(opened.answer(answering, on_progress))
+        num_refused = opened.num_refused
     if num_refused:
         requests = "1 request was" if num_refused == 1 else f"{num_refused} requests were"
         click.echo(f"{requests} refused: '{output_file}' tells why.", err=True)

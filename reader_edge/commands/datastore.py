@@ -114,7 +114,10 @@ def info(file: Path, as_json: bool) -> None:
 @_tokenizer
 @click.option("-n", "--num", default=10, show_default=True, type=click.IntRange(1, 64), help="Continuations at most.")
 def search(file: Path, text: str, tokenizer: str, num: int) -> None:
-    """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first."""
+    """Show how often what followed TEXT, or the longest end of it that occurs, most frequent first.
+
+    Tokens are compared, not letters: behind a space words are others for most models, so try " TEXT" too.
+    """
     from reader_edge.chat.answer import accept_any_text
     from reader_edge.datastore.search import search_datastore
     from reader_edge.model_source import load_tokenizer
@@ -122,7 +125,7 @@ def search(file: Path, text: str, tokenizer: str, num: int) -> None:
 
     found = search_datastore(file, text, load_tokenizer(tokenizer), num)
     accept_any_text()
-    stderr_console().print(f"{found.num_occurrences} times: {found.matched_text!r}", soft_wrap=True)
+    stderr_console().print(f"{found.num_occurrences} found: {found.matched_text!r}", soft_wrap=True)
     width = max((len(str(count)) for count, _ in found.continuations), default=1)
     for count, continuation in found.continuations:
         click.echo(f"{count:>{width}}  {continuation!r}")

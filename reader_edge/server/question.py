@@ -82,7 +82,8 @@ class Question:
         prompts = wording.read_prompts(fields, use)
         num_choices = fields.integer("n", 1)
         if num_choices < 1 or num_choices * len(prompts) > settings.max_choices:
-            raise ApiError(400, f"'n' and prompts must ask for 1 to {settings.max_choices} answers together.", "n")
+            asked = f"'n' and prompts ask for {num_choices * len(prompts)} answers together"
+            raise ApiError(400, f"{asked}: 1 to {settings.max_choices} are given here.", "n")
         max_tokens = wording.read_max_tokens(fields, settings.max_tokens)
         if not 1 <= max_tokens <= settings.max_tokens:
             raise ApiError(

@@ -69,6 +69,7 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     result = files.run(str(chat_package.folder), "-n", "100")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"5 requests were refused: '{files.out}' tells why.\n"
+    assert files.run("no/such/model").stderr == result.stderr  # told again where nothing is left
     answers = files.answers()
     assert len(answers["chat"]["body"]["choices"]) == 2
     text = answers["chat"]["body"]["choices"][0]["message"]["content"]

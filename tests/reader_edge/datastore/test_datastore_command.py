@@ -68,12 +68,12 @@ def test_search_shows_the_most_frequent_continuations(command: Command, built: P
     assert counts == ("3", "1")
     assert texts[0].startswith("' mat\\n")
     assert texts[1].startswith("' rug\\n")
-    assert result.stderr == "4 times: ' sat on the'\n"
+    assert result.stderr == "4 found: ' sat on the'\n"
 
 
 def test_search_for_what_does_not_occur_finds_nothing(command: Command, built: Path) -> None:
     result = command("search", built, "~")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "0 times: ''\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "0 found: ''\n")
 
 
 def test_merge_equals_a_build_of_all_files(command: Command, corpus: Path, built: Path, tmp_path: Path) -> None:

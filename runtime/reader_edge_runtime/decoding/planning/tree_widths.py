@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 
 _MARGIN = 1.02  # by how much drafting must promise to beat plain decoding, since estimates err
+# By how much trees that differ must beat equal ones, whose further nodes teach: of what the target says of them, later
+# drafts are made.
+_MARGIN_OF_UNEQUAL = 1.1
 _WIDEST = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are looked at, where trees differ
 
 Gains = Sequence[Sequence[float]]  # of each tree, expected tokens that each further node adds, best first
@@ -19,9 +22,12 @@ def best_widths(gains: Gains, times: Sequence[float], padding_share: float, besi
     times: seconds of a pass over trees of n nodes each; entry 0 is infinite. beside_s: seconds beside the pass.
     """
     plain = _MARGIN * len(gains) / (times[1] + beside_s)
+    equal, rate = _equal_widths(gains, times, beside_s, plain)
     if len(gains) == 1 or padding_share == 1:
-        return _equal_widths(gains, times, beside_s, plain)
-    return _unequal_widths(gains, times, padding_share, beside_s, plain)
+        return equal, rate
+    least = rate * (_MARGIN_OF_UNEQUAL if max(equal) > 1 else 1)
+    unequal, best = _unequal_widths(gains, times, padding_share, beside_s, least)
+    return (unequal, best) if max(unequal) > 1 else (equal, rate)
 
 
 def equal_width(num_nodes: int, widest: int, batch_size: int, padding_share: float) -> float:
