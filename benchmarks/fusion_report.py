@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.fusion import FusedRequest, Rule
+from benchmarks.recorded_package import RecordedPackage
 from benchmarks.tables import table
-from reader_edge.bench.recording import RecordedRequest, RecordedTurn, read_recording
-from reader_edge.bench.replay import check_successors
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import SimulatedRequest, Simulator
 from reader_edge_runtime import DraftConfig
@@ -26,7 +26,6 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.text.tokenizer import Tokenizer
 
 RULES = [Rule(*each) for each in itertools.product((0.0, 0.01, 0.1), (0.25, 0.5, 0.75))]
 MODEL_ALONE = Rule(2.0, 1.0)  # nothing retrieved is as likely
@@ -82,13 +81,9 @@ def main() -> None:
     parser.add_argument("package", type=Path)
     parser.add_argument("--nodes", default="4,8,16,64")
     arguments = parser.parse_args()
-    package = open_package(arguments.package)
-    tokenizer = Tokenizer.open(package)
-    requests = read_recording(arguments.recording, tokenizer)
-    check_successors([arguments.recording], [requests])
+    recorded = RecordedPackage(arguments.recording, open_package(arguments.package))
     budgets = [int(each) for each in arguments.nodes.split(",")]
-    drafters = Drafters(SuccessorTable.of_package(package, tokenizer.fingerprint()), max(budgets))
-    print("\n".join(report(requests, drafters, budgets)))
+    print("\n".join(report(recorded.requests, Drafters(recorded.table, max(budgets)), budgets)))
 
 
 def report(requests: Sequence[RecordedRequest], drafters: Drafters, budgets: Sequence[int]) -> list[str]:

@@ -12,16 +12,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.recorded_package import RecordedPackage
 from benchmarks.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge.bench.fixed_budget import drafter_of
-from reader_edge.bench.recording import read_recording
-from reader_edge.bench.replay import check_successors
 from reader_edge_runtime import EngineConfig, GenerationStats
 from reader_edge_runtime.assembly import open_head_source, open_package, settled_target
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
-from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Replayed = list[list[GenerationStats]]  # by number of nodes, then by answer
 
@@ -34,13 +31,11 @@ def main() -> None:
     parser.add_argument("--nodes", default="4,8,16,64")
     arguments = parser.parse_args()
     package = open_package(arguments.package)
-    tokenizer = Tokenizer.open(package)
-    requests = read_recording(arguments.recording, tokenizer)
-    check_successors([arguments.recording], [requests])
+    recorded = RecordedPackage(arguments.recording, package)
+    requests, table, own = recorded.requests, recorded.table, OwnAnswers.of_package(package)
     target, _ = settled_target(package, EngineConfig(is_probed=False))
     states = [hidden_states(target, turn) for request in requests for turn in request.turns]
     budgets = [int(each) for each in arguments.nodes.split(",")]
-    table, own = SuccessorTable.of_package(package, tokenizer.fingerprint()), OwnAnswers.of_package(package)
 
     def replay(names: Sequence[str], further: Sequence[HeadSource] = ()) -> Replayed:
         found = []

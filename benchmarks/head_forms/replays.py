@@ -6,17 +6,14 @@ from pathlib import Path
 from benchmarks.head_forms.form import Form
 from benchmarks.head_forms.guess_trees import guesses_of, up_to
 from benchmarks.head_forms.recorded_guesses import RecordedGuesses, recorded_answer
+from benchmarks.recorded_package import RecordedPackage
 from benchmarks.replayed_states import hidden_states, replayed
 from reader_edge.bench.fixed_budget import drafter_of
-from reader_edge.bench.recording import read_recording
-from reader_edge.bench.replay import check_successors
 from reader_edge_export.heads.examples import Int32Array
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.drafting.sources.source import Proposal
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
-from reader_edge_runtime.text.tokenizer import Tokenizer
 
 BUDGETS = (4, 8)  # nodes
 TASKS = ("", "chat", "questions")  # "" for all
@@ -28,10 +25,8 @@ class Replays:
     """Recorded answers of a package, of one turn each, drafted from context, logits and table, and a form's guesses."""
 
     def __init__(self, recording: Path, package: ModelPackage, target: Target) -> None:
-        tokenizer = Tokenizer.open(package)
-        self._requests = read_recording(recording, tokenizer)
-        check_successors([recording], [self._requests])
-        self._table = SuccessorTable.of_package(package, tokenizer.fingerprint())
+        recorded = RecordedPackage(recording, package)
+        self._requests, self._table = recorded.requests, recorded.table
         self._vocab_size = package.manifest.vocab_size
         states = [hidden_states(target, request.turns[0]) for request in self._requests]
         self._pairs = list(zip(self._requests, states, strict=True))
