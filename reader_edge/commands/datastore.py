@@ -30,7 +30,7 @@ _tokenizer = click.option(
     "--tokenizer",
     required=True,
     metavar="MODEL",
-    help="The model's tokenizer: a package, a Hugging Face folder or a tokenizer.json.",
+    help="The model's tokenizer: a package, Hugging Face folder, GGUF file or tokenizer.json, or a name for `run`.",
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -82,6 +83,13 @@ def check_depth(schema: object, name: str, param: str) -> None:
         raise ApiError(400, f"{name} is nested {depth} deep, but may be {_MAX_DEPTH} at most: make it flatter.", param)
 
 
+def _schema(value: object) -> object:
+    """Of a schema or its text; the text where that cannot be read: it is refused with the grammar's words."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(value) if isinstance(value, str) else value
+    return value
+
+
 def _read_structured_outputs(fields: Fields) -> list[AnswerForm]:
     """Of `structured_outputs`, and of the names that its parts had before."""
     name = "structured_outputs"
@@ -103,6 +111,6 @@ def _grammar(part: str, value: object, param: str) -> Grammar:
     if not is_text and not is_right:
         wanted = {"json": "an object or its text", "choice": "a list of texts"}.get(part, "a text")
         raise ApiError(400, f"'{param}' must hold {wanted} as '{part}'.", param)
-    if isinstance(value, dict):
-        check_depth(value, f"The schema of '{param}'", param)
+    if part == "json":
+        check_depth(_schema(value), f"The schema of '{param}'", param)
     return Grammar(_KINDS[part], value if isinstance(value, str) else json.dumps(value))

@@ -104,6 +104,7 @@ def test_the_answer_is_that_of_the_engine_drafted_or_plain(served: Served, chat_
         ({"guided_choice": ["a", 5]}, "a JSON list of texts"),
         ({"guided_regex": "(a"}, "change or simplify it"),
         ({"guided_regex": "(.{0,6000}[^a]{0,6000}){6000}"}, "simplify it"),
+        ({"guided_json": '{"allOf": [' * 80 + "{}" + "]}" * 80}, "The schema of 'guided_json' is nested 161 deep"),
         ({"guided_regex": "a" * 70_000}, "The grammar has 70000 characters, but may have 65536 at most"),
         ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
         ({"structured_outputs": []}, "an object with one of"),
