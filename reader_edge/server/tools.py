@@ -99,7 +99,6 @@ def _compact(text: str) -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError):
         schema = None
-    check_depth(schema, "The schema of the answer beside 'tools'", "tools")
     options = (schema.get("x-guidance") or {}) if isinstance(schema, dict) else None
     if not isinstance(options, dict):
         raise ApiError(400, "Beside 'tools' the schema of the answer must be a sound JSON object: change it.", "tools")

@@ -170,7 +170,7 @@ def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None
             {"tools": [tool("x", {"a": DEEP})], "tool_choice": "required"},
             "The schema of the parameters of 'x' is nested 123 deep, but may be 120 at most: make it flatter.",
         ),
-        ({"guided_json": json.dumps(DEEP)}, "The schema of the answer beside 'tools' is nested 121 deep"),
+        ({"guided_json": json.dumps(DEEP)}, "The schema of 'guided_json' is nested 121 deep"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "tool_call_id"),
         ({"messages": [USER | {"tool_calls": [{}]}]}, "for the role 'assistant' alone"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]}, "tool_calls[0]"),
