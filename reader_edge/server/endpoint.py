@@ -46,7 +46,7 @@ class Endpoint(ABC):
     async def _respond(self, request: Request) -> Response:
         try:
             fields = await read_fields(request, self._settings)
-            question = Question.read(fields, self._reading, self._settings, self._call_form)
+            question = self._question(fields)
             answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)
             if question.is_streamed:
                 events = self._events(question, answers)
@@ -58,6 +58,15 @@ class Endpoint(ABC):
             return api_error(error).response()
         return JSONResponse(self._whole(question, answers, results))
 
+    def _question(self, fields: Fields) -> Question:
+        """Raises what `Question.read` does, and ApiError for more answers in a form than there ever is room for."""
+        question = Question.read(fields, self._reading, self._settings, self._call_form)
+        num_held, most = sum(config.grammar is not None for config in question.configs), self._engine.max_grammars
+        if num_held > most:
+            asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
+            raise ApiError(400, f"{asked}: 1 to {most} are given here.", "n")
+        return question
+
     @property
     def _call_form(self) -> CallForm:
         return self._engine.engine.tokenizer.call_form
@@ -67,7 +76,7 @@ class Endpoint(ABC):
 
     async def answer_whole(self, fields: Fields) -> Json:
         """What a request that asks for no stream is answered with, without HTTP. Raises what keeps it from that."""
-        question = Question.read(fields, self._reading, self._settings, self._call_form)
+        question = self._question(fields)
         if question.is_streamed:
             raise ApiError(400, "'stream' has no place here: leave it out.", "stream", "unsupported_parameter")
         answers = Answers(self._engine, question, self._metrics, self._settings.max_answer_s)

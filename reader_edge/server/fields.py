@@ -54,9 +54,10 @@ class Fields:
         value = self.take(name)
         if value is None:
             return default
-        if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_FLOAT:
+        is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_FLOAT
+        if is_whole and kind is float:
             return kind(value)  # type: ignore[call-arg]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(value, kind) or (isinstance(value, int) and kind is not bool and not is_whole):
             raise ApiError(400, f"'{name}' must be {words}.", name, "invalid_type")
         return value
 

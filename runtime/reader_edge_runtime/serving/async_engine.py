@@ -25,13 +25,15 @@ class AsyncEngine:
                 print(chunk.text, end="")
 
     engine: what answers, which other threads may go on using. Load it before an event loop runs: that takes a while.
+    max_grammars: answers with grammars that may run or wait together; BusyError for more.
     """
 
     def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
         engine.calibrate_batches()
         self.engine = engine
         self._worker = Worker(engine, config or ServingConfig())
-        self._preparation = Preparation(engine, _GRAMMARS_A_SLOT * engine.decoder.config.max_batch)
+        self.max_grammars = _GRAMMARS_A_SLOT * engine.decoder.config.max_batch
+        self._preparation = Preparation(engine, self.max_grammars)
         # The garbage collector may run this in a thread that holds what the worker waits for.
         weakref.finalize(self, self._worker.close, True, _LEFT_WAIT_S)
 

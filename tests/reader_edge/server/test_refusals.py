@@ -50,6 +50,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"top_p": 0}, "top_p is 0"),
         ({"n": 0}, "0 answers together: 1 to 16 are given"),
         ({"n": 17}, "17 answers together: 1 to 16 are given"),
+        ({"n": 10**4299, "prompt": ["a"] * 10}, "whole number"),
         ({"prompt": ["a"] * 17}, "17 answers together: 1 to 16 are given"),
         ({"stop": 3}, "'stop' must be"),
         ({"stop": ["a"] * 17}, "'stop' must be"),
@@ -156,6 +157,12 @@ def test_more_than_may_wait_are_refused(async_engine: AsyncEngine) -> None:
     assert response.headers["retry-after"] == "1"
     served.wait_until_idle()
     assert served.complete()
+
+
+def test_who_asks_for_too_many_answers_in_a_form_is_not_told_to_come_again(async_engine: AsyncEngine) -> None:
+    served = Served(async_engine, ServerSettings("demo", max_choices=64))
+    fields = {"model": "demo", "prompt": "# tar", "max_tokens": 1, "guided_choice": ["yes", "no"]}
+    assert_refused(served.post("/v1/completions", fields | {"n": 17}), 400, "17 answers in a form, or with tools,")
 
 
 def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
