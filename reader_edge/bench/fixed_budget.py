@@ -1,6 +1,7 @@
 """Acceptance at fixed numbers of drafted nodes: what drafting foretells, whatever a pass takes on this machine."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,9 +45,9 @@ class FixedBudget(Planner):
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[list[int], list[bool]]:
+    ) -> tuple[list[int], list[float]]:
         """Every tree has all of its draft's nodes."""
-        return [1 if draft is None else len(draft) for draft in drafts], [True] * len(drafts)
+        return [1 if draft is None else len(draft) for draft in drafts], [math.inf] * len(drafts)
 
 
 def bench_budgets(

@@ -6,6 +6,7 @@ of them beside a hostile one, and a drafter that knows the answers. Trees are ve
 widths drawn at random.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -89,10 +90,10 @@ class AnyWidth(Planner):
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[list[int], list[bool]]:
+    ) -> tuple[list[int], list[float]]:
         """Nodes of each tree; every draft counts as worth its time."""
         most = [1 if draft is None else len(draft) for draft in drafts]
-        return [int(self._random.integers(2, each + 1)) if each > 1 else 1 for each in most], [True] * len(drafts)
+        return [int(self._random.integers(2, each + 1)) if each > 1 else 1 for each in most], [math.inf] * len(drafts)
 
 
 @dataclass(slots=True)

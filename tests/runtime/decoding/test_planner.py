@@ -102,8 +102,9 @@ def test_where_padding_costs_as_much_as_nodes_strong_evidence_sets_the_width_and
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
     requests = [a_request() for _ in range(4)]
-    widths, pays = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
-    assert (widths, pays) == ([8] * 4, [False, True, False, False])
+    widths, saved_s = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
+    assert widths == [8] * 4
+    assert [each > planner.overheads.draft_s for each in saved_s] == [False, True, False, False]
     assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == [1] * 4
 
 
@@ -126,7 +127,8 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
     full = [a_request() for _ in range(32)]
     made = plan(planner, full, values)
     assert made.width == 1
-    settle(planner, made, full)
+    for _ in range(10):
+        settle(planner, plan(planner, full, values), full)
     assert all(request.trust.rest_left > 0 for request in full)
     assert not plan(planner, full, values).drafts
 
@@ -134,11 +136,24 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
 def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_rest() -> None:
     planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
     requests = [a_request()]
+    requests[0].trust.promise = 1.0
     made = plan(planner, requests, [1.0, 0.2])
-    assert (made.width, made.pays) == (2, [False])  # the fifth of a token did not pay for half a pass
+    assert made.width == 2
+    assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds(1, 50)[1])]  # less than the draft took
     settle(planner, made, requests)
     made = plan(planner, requests, [1.0, 0.2])
     assert (made.width, made.resting, made.drafts) == (1, [0], {})
+
+
+def test_what_trees_promise_to_save_is_their_tokens_time_without_what_their_nodes_add_to_the_pass() -> None:
+    planner = planner_of(replace(cost(growth=0.1, batch_size=2), padding_share=0.0))
+    requests = [a_request(), a_request()]
+    trees = [chain_of([1.0, 0.9, 0.9, 0.9]), chain_of([1.0, 0.9])]
+    widths, saved_s = planner.choose(requests, trees, past=10)
+    pass_s = planner.times.seconds(2, 10)
+    assert max(widths) == 4
+    assert sum(saved_s) == pytest.approx(3.6 * pass_s[1] / 2 - (pass_s[3] - pass_s[1]))
+    assert saved_s[0] == pytest.approx(3 * saved_s[1])
 
 
 def test_rests_are_shorter_the_less_drafting_takes_of_a_pass() -> None:

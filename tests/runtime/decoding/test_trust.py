@@ -4,14 +4,21 @@ from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
 
+VAIN, PAYING = 0.0, 10.0  # promises, as multiples of what drafting takes
 SURE = DraftTree([0, 1, 2, 3], [-1, 0, 1, 2], [""] * 4, [1.0, 0.9, 0.8, 0.7])
 ACCEPTED = Verification([0, 1, 2, 3], [1, 2, 3, 4])
 REFUSED = Verification([0], [9])
 
 
-def rested(trust: Trust, longest: int) -> int:
-    trust.rest(longest)
+def rested(trust: Trust, longest: int, promise: float = VAIN) -> int:
+    trust.rest_left = 0
+    trust.weigh(promise, longest)
     return trust.rest_left
+
+
+def doubting() -> Trust:
+    """Drafts long promised nothing."""
+    return Trust(promise=0.0)
 
 
 def test_three_refused_drafts_leave_little_trust_and_accepted_ones_restore_it() -> None:
@@ -35,23 +42,39 @@ def test_a_draft_that_was_not_verified_teaches_too() -> None:
 
 
 def test_rests_double_up_to_the_longest_and_start_anew_after_success() -> None:
-    trust = Trust()
+    trust = doubting()
     assert [rested(trust, longest=20) for _ in range(7)] == [1, 2, 4, 8, 16, 20, 20]
     assert trust.is_in_vain
-    trust.num_vain = 0
+    assert rested(trust, longest=20, promise=PAYING) == 0
     assert not trust.is_in_vain
-    assert rested(trust, longest=20) == 1
+    assert [rest for _ in range(5) if (rest := rested(trust, longest=20))] == [1, 2, 4]
+
+
+def test_nobody_rests_while_drafts_promise_more_than_they_take_on_the_whole() -> None:
+    trust = Trust()
+    for _ in range(20):
+        assert [rested(trust, 20, promise) for promise in (PAYING, VAIN, VAIN, VAIN)] == [0] * 4
+    few = [rested(trust, 20, promise) for _ in range(20) for promise in (PAYING, *[VAIN] * 19)]
+    assert max(few) > 0
+
+
+def test_a_drafter_that_is_not_known_yet_may_fail_a_few_times() -> None:
+    trust = Trust()
+    rests = [rested(trust, longest=20) for _ in range(8)]
+    assert rests[:2] == [0, 0]
+    assert rests[-1] > 0
 
 
 def test_where_drafting_costs_nothing_nobody_rests() -> None:
-    assert [rested(Trust(), longest=0) for _ in range(10)] == [0] * 10
+    assert [rested(doubting(), longest=0) for _ in range(10)] == [0] * 10
 
 
 def test_the_next_request_neither_trusts_nor_drafts_sooner() -> None:
     trust = Trust()
-    for _ in range(5):
+    for _ in range(12):
         trust.learn(SURE, SURE, REFUSED)
-        trust.rest(longest=16)
+        trust.weigh(VAIN, longest=16)
     following = trust.for_next()
+    assert following.promise < 1
     assert following.factor < 0.3
     assert following.rest_left == 16

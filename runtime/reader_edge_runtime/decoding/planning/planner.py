@@ -1,7 +1,8 @@
 """Planning: which requests draft in a step, and how many nodes its pass gets.
 
 A pass gets the nodes with the most expected tokens per second on this machine, if that is clearly better than plain
-decoding; in a batch they go to the requests where they are worth most. A request whose drafts do not pay rests.
+decoding; in a batch they go to the requests where they are worth most. A request whose drafts of late promised less
+time than they took rests.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.planning.step_times import Overheads, PassTimes
-from reader_edge_runtime.decoding.planning.tree_widths import best_widths
+from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal_width, time_at
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
@@ -35,9 +36,9 @@ class StepPlan(NamedTuple):
     """One step of the running requests, which are named by their numbers.
 
     past: committed rows of the longest request. resting: those that could draft but rest. trees: what the pass
-    verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come. pays: of
-    each request, whether its draft is worth its time; empty where nothing was drafted. longest_rest: steps. width:
-    nodes of the widest tree.
+    verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come.
+    saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
+    longest_rest: steps. width: nodes of the widest tree.
     """
 
     past: int
@@ -45,7 +46,7 @@ class StepPlan(NamedTuple):
     trees: list[DraftTree]
     drafts: dict[int, DraftTree]
     forced: dict[int, DraftTree]
-    pays: list[bool]
+    saved_s: list[float]
     longest_rest: int
     width: int
 
@@ -114,11 +115,11 @@ class Planner:
         made = forced | drafts
         if not made:
             return StepPlan(past, resting, trees, {}, {}, [], 0, 1)
-        widths, pays = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
+        widths, saved_s = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
             trees[b] = each.best(widths[b])
         longest_rest = int(self._draft_s(1) * len(requests) / (_VAIN_SHARE * self._step_s(len(requests), past)))
-        return StepPlan(past, resting, trees, drafts, forced, pays, longest_rest, max(map(len, trees)))
+        return StepPlan(past, resting, trees, drafts, forced, saved_s, longest_rest, max(map(len, trees)))
 
     @property
     def is_plain_due(self) -> bool:
@@ -127,8 +128,8 @@ class Planner:
 
     def choose(
         self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
-    ) -> tuple[list[int], list[bool]]:
-        """Nodes of each tree, 1 for plain decoding; and of each draft, whether it pays for its own time.
+    ) -> tuple[list[int], list[float]]:
+        """Nodes of each tree, 1 for plain decoding; and of each, the time that it promises to save, drafting left out.
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
@@ -137,12 +138,16 @@ class Planner:
         drafting_s = self._draft_s(sum(made is not None for made in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
         padding_share = self.times.padding_share(len(requests))
-        widths, tokens_per_s = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
+        widths = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
         self.max_drafted = min(max(2 * max(widths), _LEAST_DRAFT), self.times.max_width)
+        chosen = [each[: width - 1] for each, width in zip(gains, widths, strict=True)]
+        num_nodes = sum(map(len, chosen))
+        if not num_nodes:
+            return widths, [0.0] * len(widths)
         token_s = plain_s / len(requests)
-        is_worth_it = max(widths) > 1 and tokens_per_s * token_s > 1
-        pairs = zip(gains, widths, strict=True)
-        return widths, [is_worth_it and sum(each[: width - 1]) * token_s > self._draft_s(1) for each, width in pairs]
+        width = equal_width(len(requests) + num_nodes, 1 + max(map(len, chosen)), len(requests), padding_share)
+        node_s = (time_at(times, width) - times[1]) / num_nodes
+        return widths, [sum(each) * token_s - len(each) * node_s for each in chosen]
 
     def settle(
         self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
@@ -166,10 +171,8 @@ class Planner:
             request.stats.num_vain_drafts += len(plan.trees[b]) == 1
             if verification is not None:
                 request.trust.learn(draft, plan.trees[b], verification)
-                if plan.pays[b]:
-                    request.trust.num_vain = 0
-                else:
-                    request.trust.rest(plan.longest_rest)
+                if draft_s := self._draft_s(1):
+                    request.trust.weigh(plan.saved_s[b] / draft_s, plan.longest_rest)
 
     def _may_draft(self, request: Request, batch_size: int, past: int) -> bool:
         """Whether a request can draft, and if it never did, has so many tokens to come that starting may pay."""

@@ -16,18 +16,18 @@ _WIDEST = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are looked at, where t
 Gains = Sequence[Sequence[float]]  # of each tree, expected tokens that each further node adds, best first
 
 
-def best_widths(gains: Gains, times: Sequence[float], padding_share: float, beside_s: float) -> tuple[list[int], float]:
-    """Nodes of each tree, and expected tokens per second; all 1 where none beats plain decoding by the margin.
+def best_widths(gains: Gains, times: Sequence[float], padding_share: float, beside_s: float) -> list[int]:
+    """Nodes of each tree; all 1 where none beats plain decoding by the margin.
 
     times: seconds of a pass over trees of n nodes each; entry 0 is infinite. beside_s: seconds beside the pass.
     """
     plain = _MARGIN * len(gains) / (times[1] + beside_s)
     equal, rate = _equal_widths(gains, times, beside_s, plain)
     if len(gains) == 1 or padding_share == 1:
-        return equal, rate
+        return equal
     least = rate * (_MARGIN_OF_UNEQUAL if max(equal) > 1 else 1)
-    unequal, best = _unequal_widths(gains, times, padding_share, beside_s, least)
-    return (unequal, best) if max(unequal) > 1 else (equal, rate)
+    unequal = _unequal_widths(gains, times, padding_share, beside_s, least)
+    return unequal if max(unequal) > 1 else equal
 
 
 def equal_width(num_nodes: int, widest: int, batch_size: int, padding_share: float) -> float:
@@ -55,7 +55,7 @@ def _equal_widths(gains: Gains, times: Sequence[float], beside_s: float, best: f
 
 def _unequal_widths(
     gains: Gains, times: Sequence[float], padding_share: float, beside_s: float, best: float
-) -> tuple[list[int], float]:
+) -> list[int]:
     batch_size = len(gains)
     order = sorted(
         ((gain, b, width) for b, each in enumerate(gains) for width, gain in enumerate(each, start=2)), reverse=True
@@ -76,7 +76,7 @@ def _unequal_widths(
             chosen = [1] * batch_size
             for _, b in nodes[:found]:
                 chosen[b] += 1
-    return chosen, best
+    return chosen
 
 
 def _within(most: int) -> list[int]:

@@ -9,7 +9,9 @@ from reader_edge_runtime.draft_tree import DraftTree
 _PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a drafter
 _FIRST_DOUBT = 0.5  # predicted tokens that count as refused before any draft was made
 _MEMORY = 0.95  # weight that each draft leaves to those before it
-_MAX_VAIN = 6  # futile drafts in a row
+_FIRST_PROMISE = 2.0  # of a drafter that is not known yet
+_PROMISE_MEMORY = 0.85  # weight that each draft's promise leaves to those before it
+_MAX_VAIN = 6  # rests in a row
 _INHERITED = 0.5  # weight that a request's drafts have for the next request
 _MOST_DOUBLINGS = 30
 
@@ -19,11 +21,13 @@ class Trust:
     """What a request's drafts have taught.
 
     predicted, accepted: draft tokens that were expected to be accepted, and those that were, recent drafts most.
-    num_vain: futile drafts in a row. rest_left: steps that are still decoded plainly.
+    promise: the time that drafts promised to save, as a multiple of what drafting takes, recent drafts most.
+    num_vain: rests in a row. rest_left: steps that are still decoded plainly.
     """
 
     predicted: float = _FIRST_DOUBT
     accepted: float = 0.0
+    promise: float = _FIRST_PROMISE
     num_vain: int = 0
     rest_left: int = 0
 
@@ -34,15 +38,20 @@ class Trust:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether the latest drafts were all futile, so that not even their evidence is worth collecting."""
+        """Whether drafts have long promised too little, so that not even their evidence is worth collecting."""
         return self.num_vain > _MAX_VAIN
 
     def for_next(self) -> "Trust":
         """What the next request starts from: half the belief, and the same rest."""
-        return Trust(_INHERITED * self.predicted, _INHERITED * self.accepted, self.num_vain, self.rest_left)
+        predicted, accepted = _INHERITED * self.predicted, _INHERITED * self.accepted
+        return Trust(predicted, accepted, self.promise, self.num_vain, self.rest_left)
 
-    def rest(self, longest: int) -> None:
-        """Rest after a futile draft, each time twice as long, but for at most `longest` steps."""
+    def weigh(self, promise: float, longest: int) -> None:
+        """Rest where drafts of late promised less than they took, each time twice as long, up to `longest` steps."""
+        self.promise = _PROMISE_MEMORY * self.promise + (1 - _PROMISE_MEMORY) * promise
+        if self.promise >= 1:
+            self.num_vain = 0
+            return
         self.rest_left = min(1 << self.num_vain, longest)
         self.num_vain = min(self.num_vain + 1, _MOST_DOUBLINGS)
 
