@@ -78,8 +78,7 @@ def _errors_told() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise _interrupted() from None
     except OSError as error:
         if error.errno == errno.EPIPE:  # which click takes care of
             raise
@@ -89,11 +88,18 @@ def _errors_told() -> Iterator[None]:
         name = "The output" if error.filename is None else f"'{error.filename}'"
         raise click.ClickException(visible(f"{name} cannot be used: {error.strerror}.")) from error
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # compiled modules that are loaded disguise it
+            raise _interrupted() from None
         # Looked up, not imported: without ONNX Runtime the import itself is the error to tell.
         errors = sys.modules.get("reader_edge_runtime.errors")
         if errors is None or not isinstance(error, errors.ReaderEdgeError):
             raise
         raise click.ClickException(visible(str(error))) from error
+
+
+def _interrupted() -> click.exceptions.Exit:
+    click.echo("Interrupted.", err=True)
+    return click.exceptions.Exit(130)
 
 
 def _replace_closed_streams() -> None:

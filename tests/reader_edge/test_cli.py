@@ -77,8 +77,13 @@ def test_wrong_usage_exits_2(runner: CliRunner, arguments: list[str]) -> None:
     assert result.stdout == ""
 
 
-def test_interruption_exits_130_without_a_traceback(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_disguised", [False, True])  # as by a compiled module that was being loaded
+def test_interruption_exits_130_without_a_traceback(
+    is_disguised: bool, runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(self: Decoder) -> None:
+        if is_disguised:
+            raise ImportError("initialization failed") from KeyboardInterrupt()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Decoder, "step", interrupt)

@@ -62,7 +62,7 @@ def cost_path(target: Target, threads: int, batch_size: int) -> Path:
 def _read(path: Path, batch_size: int) -> VerifyCost | None:
     """The cost in a file; None where it is absent or not what this version writes."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:  # a pipe or a device may have no end
             return None
         return parse_cost(json.loads(path.read_bytes()), batch_size)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):

@@ -1,5 +1,6 @@
 """Measured costs: plausible, kept for this machine and package alone, and re-measured when the file is no good."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,6 +143,17 @@ def test_unusable_file_is_measured_anew(content: str, target: HostTarget, num_me
     path = cost_cache.cost_path(target, threads=2, batch_size=1)
     path.parent.mkdir(parents=True)
     path.write_text(content)
+    cost_cache.load_or_measure(target, threads=2, batch_size=1)
+    assert num_measured == [1]
+
+
+def test_device_in_place_of_a_file_is_not_read(
+    target: HostTarget, num_measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cost_cache.cost_path(target, threads=2, batch_size=1)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(os.devnull)  # others never end
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("read"))
     cost_cache.load_or_measure(target, threads=2, batch_size=1)
     assert num_measured == [1]
 
