@@ -11,11 +11,13 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numba
+from filelock import FileLock
 from llvmlite import binding as llvm
 from numba.core import types
 
@@ -23,7 +25,7 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.drafting import kernels
 from reader_edge_runtime.drafting.kernels.kernel import Kernel, is_part, is_small_part
 from reader_edge_runtime.drafting.machine_code.arguments import kernel_types, unpack
-from reader_edge_runtime.drafting.machine_code.library import object_name, sealed
+from reader_edge_runtime.drafting.machine_code.library import intact, object_name, sealed
 from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
 
 # The caller keeps all arrays alive while a kernel runs, so no references are counted, and nothing can be allocated.
@@ -154,7 +156,22 @@ def compile_into(folder: Path, is_for_all: bool) -> None:
         write_file(folder / object_name(target), sealed(compiler.object_for(target)))
 
 
+def compile_if_missing(folder: Path) -> None:
+    """Write the object file of this machine's kind, one process at a time.
+
+    A compiler outlives a parent that was killed, and who starts next finds what it wrote.
+    """
+    with ExitStack() as held:
+        with suppress(OSError, NotImplementedError):  # no locks in this file system
+            held.enter_context(FileLock(folder / "compiler.lock"))
+        if intact(folder / object_name(Target.of_this_machine())) is None:
+            compile_into(folder, is_for_all=False)
+
+
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(19)
-    compile_into(Path(sys.argv[1]), is_for_all=sys.argv[2:] == ["all"])
+    if sys.argv[2:] == ["all"]:
+        compile_into(Path(sys.argv[1]), is_for_all=True)
+    else:
+        compile_if_missing(Path(sys.argv[1]))

@@ -77,18 +77,18 @@ def machine_code() -> bytes:
 
 
 def _found_or_compiled(name: str) -> bytes:
-    if (found := _intact(_HERE / name)) is not None:
+    if (found := intact(_HERE / name)) is not None:
         return found
     folder = cache_folder()
     if folder is not None:
         # No room, or no locks in this file system. One process compiles, and others wait for it.
         with suppress(OSError, NotImplementedError), FileLock(folder / "compiling.lock"):
-            return _intact(folder / name) or _compiled(folder / name)
+            return intact(folder / name) or _compiled(folder / name)
     with tempfile.TemporaryDirectory(prefix="reader-edge-") as own:
         return _compiled(Path(own) / name)
 
 
-def _intact(path: Path) -> bytes | None:
+def intact(path: Path) -> bytes | None:
     """The machine code of an object file; None where there is none to read, or a damaged one."""
     try:
         content = path.read_bytes()
@@ -129,7 +129,7 @@ def _compiled(path: Path) -> bytes:
     )
     if outcome.returncode:
         raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({_last_line(outcome.stderr)}).")
-    code = _intact(path)
+    code = intact(path)
     if code is None:
         raise DraftError(f"Nothing can be drafted: its kernels were damaged on their way to '{path.parent}'.")
     return code
