@@ -3,10 +3,9 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
@@ -17,6 +16,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.given_path import given_path
 from reader_edge_runtime.guesses import guessed_answers
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -81,11 +81,15 @@ class Engine:
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
         DraftModelError or ProviderError.
         """
-        if isinstance(datastores, str | os.PathLike):
+        if isinstance(datastores, str | os.PathLike) or not isinstance(datastores, Iterable):
             raise ConfigError(f"datastores is {str(datastores)!r:.80}, but must be a list of files.")
         configs = _given(config, EngineConfig, "config"), _given(draft, DraftConfig, "draft")
         told = on_progress, on_calibration
-        return cls(*assemble(path, *configs, drafter, history, datastores, head, draft_model, *told))
+        named = {"history": history, "head": head, "draft_model": draft_model}
+        past, trained, smaller = (None if file is None else given_path(file, name) for name, file in named.items())
+        stores = [given_path(file, "A datastore") for file in datastores]
+        folder = given_path(path, "path")
+        return cls(*assemble(folder, *configs, drafter, past, stores, trained, smaller, *told))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
@@ -112,15 +116,16 @@ class Engine:
         return result
 
     def generate_batch(
-        self, prompts: Sequence[Encodable], config: GenerationConfig | Sequence[GenerationConfig] | None = None
+        self, prompts: Iterable[Encodable], config: GenerationConfig | Sequence[GenerationConfig] | None = None
     ) -> list[GenerationResult]:
         """Answer several prompts together, each as if it were alone; one config for all, or one for each.
 
         A request that fails on its way has its error in its result; the others are answered all the same. Raises
         PromptError or ConfigError for a prompt or config that cannot be, before anything is answered.
         """
-        if isinstance(prompts, str):
-            raise PromptError("Several prompts are a list of them: 'generate' takes a single one.")
+        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+            raise PromptError(f"Several prompts are a list, not {prompts!r:.80}: 'generate' takes a single one.")
+        prompts = list(prompts)
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
             raise ConfigError(f"{len(prompts)} prompts came with {len(configs)} configs: give one, or one for each.")
@@ -173,12 +178,13 @@ class Engine:
             decoder.forget()
 
     def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
-        """Write KV rows, their tokens and what drafting learned to a file, whole or not at all. Raises SessionError.
+        """Write KV rows, their tokens and what drafting learned to a file, whole or not at all.
 
-        messages: a conversation that is to be found again with it.
+        messages: a conversation that is to be found again with it. Raises SessionError or ConfigError.
         """
+        file = given_path(path, "path")
         with self.working() as decoder:
-            save_session(decoder, Path(path), self.package.fingerprint(), messages)
+            save_session(decoder, file, self.package.fingerprint(), messages)
 
     def load_session(self, path: str | os.PathLike[str]) -> list[Message]:
         """Go on as what saved a session would have, bit for bit; returns its messages.
@@ -186,8 +192,9 @@ class Engine:
         Drops what past requests left behind. Raises SessionError for a file that is damaged or of another package, or
         while requests run; then nothing has changed.
         """
+        file = given_path(path, "path")
         with self.working() as decoder:
-            return load_session(decoder, Path(path), self.package.fingerprint())
+            return load_session(decoder, file, self.package.fingerprint())
 
     def _start(self, answer: Answer) -> None:
         with self.working() as decoder:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,6 +156,36 @@ def test_empty_and_overlong_prompts_are_refused(engine: Engine) -> None:
         engine.generate("")
     with pytest.raises(PromptError, match="shorten"):
         engine.generate("word " * 5000)
+
+
+def test_what_is_no_list_of_prompts_and_a_truth_value_as_a_token_are_refused(engine: Engine) -> None:
+    for given in (None, 3, "# tar"):
+        with pytest.raises(PromptError, match="Several prompts are a list"):
+            engine.generate_batch(given)  # type: ignore[arg-type]
+    with pytest.raises(PromptError, match="token id True"):
+        engine.generate([True])
+    few = GenerationConfig(max_tokens=2)
+    assert (
+        engine.generate_batch((text for text in ["# tar"]), few)[0].token_ids == engine.generate("# tar", few).token_ids
+    )
+
+
+@pytest.mark.parametrize("given", [3, b"history", [], "a\0b", "\ud800", "a" * 5000], ids=ascii)
+def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
+    for name in ("path", "history", "head", "draft_model"):
+        with pytest.raises(ConfigError, match=f"{name} is "):
+            Engine.load(**{"path": demo_folder, name: given})
+    with pytest.raises(ConfigError, match="A datastore is "):
+        Engine.load(demo_folder, datastores=[given])
+    for use in (engine.save_session, engine.load_session):
+        with pytest.raises(ConfigError, match="path is "):
+            use(given)
+
+
+def test_the_root_folder_is_no_history() -> None:
+    history = HistoryFile(Path("/"), bytes(32), 100, 100)
+    with pytest.raises(HistoryError, match="not a regular file"):
+        history.read()
 
 
 def test_messages_without_a_chat_template_are_refused(engine: Engine) -> None:

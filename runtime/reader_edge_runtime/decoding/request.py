@@ -187,7 +187,8 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
             "the answer: shorten the prompt."
         )
     for token_id in token_ids:
-        if not isinstance(token_id, int | np.integer) or not 0 <= token_id < manifest.vocab_size:
+        is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
+        if not is_id or not 0 <= token_id < manifest.vocab_size:
             raise PromptError(
                 f"The prompt holds token id {token_id!r:.80}, but the vocabulary has {manifest.vocab_size} tokens."
             )

@@ -196,7 +196,7 @@ def _num_bytes(path: Path) -> int:
 
 def _successor(path: Path) -> Path:
     """The file that a rewrite makes. Others must find it, so its name cannot hold a process id."""
-    return path.with_name(f".{path.name}.successor")
+    return path.parent / f".{path.name}.successor"  # also of "/", which has no name
 
 
 @contextmanager

@@ -1,0 +1,23 @@
+"""A file or folder as a caller names it."""
+
+import errno
+import os
+from pathlib import Path
+
+from reader_edge_runtime.errors import ConfigError
+
+
+def given_path(path: str | os.PathLike[str], name: str) -> Path:
+    """What a caller gave as `name`, as a path, whether anything is there or not.
+
+    Raises ConfigError for what can be no path: another type, characters that no path may have, or too many of them.
+    """
+    try:
+        found = Path(path)
+        found.lstat()
+    except (TypeError, ValueError, OSError) as error:
+        if not isinstance(error, OSError):
+            raise ConfigError(f"{name} is {path!r:.80}, but must be a path.") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{name} is {path!r:.80}, which is longer than a path may be.") from None
+    return found
