@@ -15,9 +15,9 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
     try:
         found = Path(path)
         found.lstat()
-    except (TypeError, ValueError, OSError) as error:
-        if not isinstance(error, OSError):
-            raise ConfigError(f"{name} is {path!r:.80}, but must be a path.") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} is {path!r:.80}, which can be no path: {error}.") from None
+    except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{name} is {path!r:.80}, which is longer than a path may be.") from None
     return found

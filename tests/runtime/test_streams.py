@@ -219,5 +219,3 @@ def test_a_prompt_or_config_of_the_wrong_kind_is_one_sentence(engine: Engine, pr
     for call in (engine.generate, engine.stream):
         with pytest.raises(ReaderEdgeError, match=r"^[^\n]+\.$"):
             call(cast(Any, prompt), cast(Any, config))
-    with pytest.raises(PromptError, match="list of them"):
-        engine.generate_batch("# tar")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from reader_edge_runtime.drafting import core as core_module
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.kernels import counts
 from reader_edge_runtime.drafting.kernels.kernel import Kernel
-from reader_edge_runtime.drafting.machine_code import compiler, library
+from reader_edge_runtime.drafting.machine_code import library
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary, sealed
 from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
 from reader_edge_runtime.drafting.sources import successor_store
@@ -132,32 +131,6 @@ def test_processes_that_start_together_compile_once(nothing_compiled: Path, monk
     for thread in threads:
         thread.join()
     assert (found, len(num_compiled)) == ([b"code"] * 3, 1)
-
-
-def test_a_compiler_waits_for_one_whose_parent_was_killed_and_takes_what_that_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wait(lock: Path) -> AbstractContextManager[None]:
-        assert lock.parent == tmp_path
-        (tmp_path / library.object_name(Target.of_this_machine())).write_bytes(sealed(b"code"))
-        return nullcontext()
-
-    monkeypatch.setattr(compiler, "FileLock", wait)
-    monkeypatch.setattr(compiler, "compile_into", lambda *_: pytest.fail("compiled what is there"))
-    compiler.compile_if_missing(tmp_path)
-
-
-def test_a_compiler_does_without_locks_where_a_file_system_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: Path) -> None:
-        raise NotImplementedError("flock")
-
-    folders: list[Path] = []
-    monkeypatch.setattr(compiler, "FileLock", refuse)
-    monkeypatch.setattr(compiler, "compile_into", lambda folder, is_for_all: folders.append(folder))
-    compiler.compile_if_missing(tmp_path)
-    assert folders == [tmp_path]
 
 
 def test_without_a_folder_to_write_kernels_are_compiled_for_this_process_alone(
