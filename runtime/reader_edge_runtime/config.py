@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.shown import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +234,5 @@ def _number(name: str, value: Any, kind: type[_Number], allowed: Range) -> _Numb
 
 
 def _require(is_valid: bool, name: str, value: object, allowed: str) -> None:
-    if is_valid:
-        return
-    try:
-        shown = repr(value)
-    except ValueError:  # Python shows no number of more than 4300 digits
-        shown = "too long to show"
-    raise ConfigError(f"{name} is {shown}, but must be {allowed}.")
+    if not is_valid:
+        raise ConfigError(f"{name} is {shown(value)}, but must be {allowed}.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
@@ -21,13 +21,14 @@ from reader_edge_runtime.guesses import guessed_answers
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.shown import shown
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
-Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig)
+Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig, ServingConfig)
 
 _BATCHES_MEASURED = (4, 16)
 
@@ -82,8 +83,8 @@ class Engine:
         DraftModelError or ProviderError.
         """
         if isinstance(datastores, str | os.PathLike) or not isinstance(datastores, Iterable):
-            raise ConfigError(f"datastores is {str(datastores)!r:.80}, but must be a list of files.")
-        configs = _given(config, EngineConfig, "config"), _given(draft, DraftConfig, "draft")
+            raise ConfigError(f"datastores is {shown(datastores)}, but must be a list of files.")
+        configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
         told = on_progress, on_calibration
         named = {"history": history, "head": head, "draft_model": draft_model}
         past, trained, smaller = (None if file is None else given_path(file, name) for name, file in named.items())
@@ -103,7 +104,7 @@ class Engine:
                 raise PromptError("A Conversation has a list of messages and a list of tools.")
             return self.tokenizer.encode_chat(prompt.messages, prompt.tools)
         if not isinstance(prompt, list | tuple):
-            raise PromptError(f"A prompt is a text or a list of messages, got {prompt!r:.80}.")
+            raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
         if prompt and isinstance(prompt[0], int):
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(cast(Sequence[Message], prompt))
@@ -124,7 +125,7 @@ class Engine:
         PromptError or ConfigError for a prompt or config that cannot be, before anything is answered.
         """
         if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-            raise PromptError(f"Several prompts are a list, not {prompts!r:.80}: 'generate' takes a single one.")
+            raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
         prompts = list(prompts)
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
         if len(configs) != len(prompts):
@@ -154,7 +155,7 @@ class Engine:
 
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
-        config = _given(config, GenerationConfig, "config")
+        config = given_config(config, GenerationConfig, "config")
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
         guesses = guessed_answers(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
@@ -258,8 +259,8 @@ class Engine:
                     decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
 
 
-def _given(config: Config | None, kind: type[Config], name: str) -> Config:
+def given_config(config: Config | None, kind: type[Config], name: str) -> Config:
     """A config as it was given, or one of defaults. Raises ConfigError."""
     if config is not None and not isinstance(config, kind):
-        raise ConfigError(f"{name} is {config!r:.80}, but must be a {kind.__name__}.")
+        raise ConfigError(f"{name} is {shown(config)}, but must be a {kind.__name__}.")
     return kind() if config is None else config

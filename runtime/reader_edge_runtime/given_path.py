@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.shown import shown
 
 
 def given_path(path: str | os.PathLike[str], name: str) -> Path:
@@ -16,8 +17,8 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
         found = Path(path)
         found.lstat()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} is {path!r:.80}, which can be no path: {error}.") from None
+        raise ConfigError(f"{name} is {shown(path)}, which can be no path: {error}.") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise ConfigError(f"{name} is {path!r:.80}, which is longer than a path may be.") from None
+            raise ConfigError(f"{name} is {shown(path)}, which is longer than a path may be.") from None
     return found

@@ -60,6 +60,12 @@ def test_a_number_of_too_many_digits_to_show_is_one_sentence(name: str) -> None:
         SamplingConfig(**choice)
 
 
+def test_a_refusal_shows_no_more_than_the_beginning_of_a_long_value() -> None:
+    temperature: Any = "9" * 5000
+    with pytest.raises(ConfigError, match=r"^temperature is '9{79}, but must be a number\.$"):
+        SamplingConfig(temperature=temperature)
+
+
 def test_numbers_of_numpy_and_lists_are_kept_as_plain_values() -> None:
     choices: dict[str, Any] = {
         "temperature": np.float32(0.5),

@@ -182,6 +182,20 @@ def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_fol
             use(given)
 
 
+def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engine: Engine) -> None:
+    huge: Any = 10**5000
+    for prompt in (huge, [huge], [1, huge]):
+        with pytest.raises(PromptError, match="too long to show"):
+            engine.generate(prompt)
+    with pytest.raises(PromptError, match="too long to show"):
+        engine.generate_batch(huge)
+    with pytest.raises(ConfigError, match="too long to show"):
+        engine.generate("# tar", huge)
+    for choice in ({"path": huge}, {"path": "", "datastores": huge}, {"path": "", "head": huge}):
+        with pytest.raises(ConfigError, match="too long to show"):
+            Engine.load(**choice)
+
+
 def test_the_root_folder_is_no_history() -> None:
     history = HistoryFile(Path("/"), bytes(32), 100, 100)
     with pytest.raises(HistoryError, match="not a regular file"):

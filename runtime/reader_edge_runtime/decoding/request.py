@@ -15,6 +15,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, GuidedDrafter, RequestDrafter
 from reader_edge_runtime.errors import PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.shown import shown
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.target import ForwardResult
 
@@ -190,6 +191,6 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
         is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
         if not is_id or not 0 <= token_id < manifest.vocab_size:
             raise PromptError(
-                f"The prompt holds token id {token_id!r:.80}, but the vocabulary has {manifest.vocab_size} tokens."
+                f"The prompt holds token id {shown(token_id)}, but the vocabulary has {manifest.vocab_size} tokens."
             )
     return list(map(int, token_ids))

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
-from reader_edge_runtime.engine import Engine
+from reader_edge_runtime.engine import Engine, given_config
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker
@@ -26,12 +26,14 @@ class AsyncEngine:
 
     engine: what answers, which other threads may go on using. Load it before an event loop runs: that takes a while.
     max_grammars: answers with grammars that may run or wait together; BusyError for more.
+    Raises ConfigError for a config of another kind.
     """
 
     def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
+        serving = given_config(config, ServingConfig, "config")
         engine.calibrate_batches()
         self.engine = engine
-        self._worker = Worker(engine, config or ServingConfig())
+        self._worker = Worker(engine, serving)
         self.max_grammars = _GRAMMARS_A_SLOT * engine.decoder.config.max_batch
         self._preparation = Preparation(engine, self.max_grammars)
         # The garbage collector may run this in a thread that holds what the worker waits for.

@@ -187,7 +187,10 @@ def test_what_cannot_be_answered_is_told_before_anything_runs(demo_folder: Path)
     config = EngineConfig(is_calibrated=False, is_probed=False, max_kv_bytes=2_000_000)
 
     async def ask() -> None:
-        async with AsyncEngine(Engine.load(demo_folder, config)) as served:
+        engine = Engine.load(demo_folder, config)
+        with pytest.raises(ConfigError, match="ServingConfig"):
+            AsyncEngine(engine, 0.5)  # type: ignore[arg-type]
+        async with AsyncEngine(engine) as served:
             with pytest.raises(PromptError, match="empty"):
                 await served.generate("")
             with pytest.raises(ConfigError, match="GenerationConfig"):
