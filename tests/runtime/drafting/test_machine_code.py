@@ -210,3 +210,13 @@ def test_cache_folder_follows_the_environment_and_may_be_missing(
     monkeypatch.chdir(tmp_path)
     assert folder() is None
     assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_or_a_file_without_end_in_place_of_an_object_file_is_none(tmp_path: Path) -> None:
+    pipe, endless = tmp_path / "pipe", tmp_path / "endless"
+    os.mkfifo(pipe)
+    endless.touch()
+    os.truncate(endless, 1 << 30)
+    assert library.intact(pipe) is None
+    assert library.intact(endless) is None

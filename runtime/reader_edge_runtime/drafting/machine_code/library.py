@@ -18,10 +18,12 @@ from typing import Any
 import platformdirs
 from filelock import FileLock
 
+from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.drafting.machine_code.target import Target
 from reader_edge_runtime.errors import DraftError
 
 _HERE = Path(__file__).parent
+_MAX_BYTES = 1 << 26  # of an object file, which has some hundred thousand
 _SOURCES = (
     *sorted(_HERE.parent.glob("kernels/*.py")),
     _HERE.parent / "sources" / "datastore" / "header.py",
@@ -91,7 +93,7 @@ def _found_or_compiled(name: str) -> bytes:
 def intact(path: Path) -> bytes | None:
     """The machine code of an object file; None where there is none to read, or a damaged one."""
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, _MAX_BYTES) if path.is_file() else b""  # a pipe may have no end
     except OSError:
         return None
     code = content[: -hashlib.sha256().digest_size]
