@@ -20,6 +20,7 @@
 //             max(a, b), min(a, b)       b where either is no number
 //             magnitude(x), negated(x), largest_of(x): of all lanes
 //             where(lanes, a, b)         a in them, b in others
+//             unless_at_most(x, most, value)       zero where x is; value elsewhere, and where x is no number
 //             is_zero(x)                 every lane is
 //             scaled(x, powers)          x * 2^powers, rounded once; integers from -160 to 160, results may be subnormal
 //             swapped<stride>(x)         lanes `stride` apart: 1, 2, 4 or 8

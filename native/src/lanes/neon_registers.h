@@ -109,6 +109,12 @@ inline float largest_of(Floats x) {
 inline Floats where(Lanes lanes, Floats a, Floats b) {
   return each<Floats>([&](int i) { return vbslq_f32(mask_of(lanes, i), a.v[i], b.v[i]); });
 }
+inline Floats unless_at_most(Floats x, Floats most, Floats value) {
+  return each<Floats>([&](int i) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(value.v[i]);
+    return vreinterpretq_f32_u32(vbicq_u32(bits, vcleq_f32(x.v[i], most.v[i])));
+  });
+}
 inline bool is_zero(Floats x) {
   const auto zeros = each<Ints>([&](int i) { return vreinterpretq_s32_u32(vceqzq_f32(x.v[i])); });
   return vmaxvq_s32(vmaxq_s32(vmaxq_s32(zeros.v[0], zeros.v[1]), vmaxq_s32(zeros.v[2], zeros.v[3]))) < 0;

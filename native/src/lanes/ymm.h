@@ -73,6 +73,10 @@ inline Floats where(Lanes lanes, Floats a, Floats b) {
   return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(lanes.low)),
           _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(lanes.high))};
 }
+inline Floats unless_at_most(Floats x, Floats most, Floats value) {
+  return {_mm256_and_ps(_mm256_cmp_ps(x.low, most.low, _CMP_NLE_UQ), value.low),
+          _mm256_and_ps(_mm256_cmp_ps(x.high, most.high, _CMP_NLE_UQ), value.high)};
+}
 inline bool is_zero(Floats x) {
   const __m256 zero = _mm256_setzero_ps();
   const __m256 others = _mm256_or_ps(_mm256_cmp_ps(x.low, zero, _CMP_NEQ_UQ), _mm256_cmp_ps(x.high, zero, _CMP_NEQ_UQ));

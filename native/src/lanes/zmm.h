@@ -44,6 +44,9 @@ inline Floats magnitude(Floats x) { return {_mm512_abs_ps(x.v)}; }
 inline Floats negated(Floats x) { return {_mm512_xor_ps(x.v, _mm512_set1_ps(-0.0f))}; }
 inline float largest_of(Floats x) { return _mm512_reduce_max_ps(x.v); }
 inline Floats where(Lanes lanes, Floats a, Floats b) { return {_mm512_mask_blend_ps(lanes.mask, b.v, a.v)}; }
+inline Floats unless_at_most(Floats x, Floats most, Floats value) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, most.v, _CMP_NLE_UQ), value.v)};
+}
 inline bool is_zero(Floats x) { return _mm512_cmp_ps_mask(x.v, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0; }
 inline Floats scaled(Floats x, Floats powers) { return {_mm512_scalef_ps(x.v, powers.v)}; }
 inline Floats load_halves(const std::uint16_t* p) {
