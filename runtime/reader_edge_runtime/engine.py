@@ -15,7 +15,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 from reader_edge_runtime.given_path import given_path
 from reader_edge_runtime.guesses import guessed_answers
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
@@ -54,7 +54,8 @@ class Engine:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.width_report = width_report
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_working = False
         self._closed: deque[Request] = deque()
 
     @classmethod
@@ -232,12 +233,21 @@ class Engine:
 
     @contextmanager
     def working(self) -> Iterator[Decoder]:
-        """The decoder, for this thread alone, without the requests that were closed meanwhile."""
+        """The decoder, for this thread alone, without the requests that were closed meanwhile.
+
+        Raises BusyError amid another such use in the same thread, which would wait for itself.
+        """
         with self._lock:
-            while self._closed:
-                self.decoder.cancel(self._closed[0])
-                self._closed.popleft()
-            yield self.decoder
+            if self._is_working:
+                raise BusyError("This thread is amid a step of this engine, as in a signal handler: ask after it.")
+            try:
+                self._is_working = True
+                while self._closed:
+                    self.decoder.cancel(self._closed[0])
+                    self._closed.popleft()
+                yield self.decoder
+            finally:
+                self._is_working = False
 
     def withdraw(self, *requests: Request) -> None:
         """End requests when the decoder next works. Never waits."""
@@ -246,7 +256,7 @@ class Engine:
     def close(self, *requests: Request) -> None:
         """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
         self.withdraw(*requests)
-        if not self._lock.locked():
+        if not self._is_working:
             with self.working() as decoder:
                 for size in decoder.planner.times.take_outrun():  # its measuring ran beside other work
                     forget_cost(decoder.target, decoder.config.threads, size)

@@ -38,7 +38,7 @@ class CapacityError(ReaderEdgeError):
 
 
 class BusyError(ReaderEdgeError):
-    """As many requests run and wait as may."""
+    """As many requests run and wait as may, or this very thread is amid a step."""
 
 
 class ClosedError(ReaderEdgeError):

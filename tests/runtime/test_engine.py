@@ -11,6 +11,7 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Generati
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
+    BusyError,
     ConfigError,
     HistoryError,
     IntegrityError,
@@ -121,6 +122,12 @@ def test_same_seed_same_text_other_seed_other_text(engine: Engine) -> None:
         for seed in (1, 1, 2)
     ]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_a_question_amid_a_step_of_the_same_thread_is_refused_and_does_not_wait_for_itself(engine: Engine) -> None:
+    with engine.working(), pytest.raises(BusyError, match="amid a step"):
+        engine.generate("# tar", GREEDY)
+    assert engine.generate("# tar", GREEDY).token_ids == engine.generate("# tar", GREEDY).token_ids
 
 
 def test_stop_string_ends_the_text_before_it(engine: Engine) -> None:

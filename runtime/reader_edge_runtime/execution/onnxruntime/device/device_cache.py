@@ -130,12 +130,12 @@ class DeviceCache(Cache):
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         old = self.memory.read()
-        self.memory = self._zeros(num_slots, capacity)
-        kept = old[:, :num_slots, :, : self.memory.shape[3]]
-        resized = np.zeros(self.memory.shape, old.dtype)
+        memory = self._zeros(num_slots, capacity)
+        kept = old[:, :num_slots, :, : memory.shape[3]]
+        resized = np.zeros(memory.shape, old.dtype)
         resized[:, : kept.shape[1], :, : kept.shape[3]] = kept
-        self.memory.write(resized)
-        self._spare = None
+        memory.write(resized)
+        self.memory, self._spare = memory, None
 
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self._commit_graph.move_rows(self.memory, slot, rows, start)
