@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 @options.guard
 @options.no_calibrate
 @options.datastores
+@options.head
+@options.draft_model
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, by an engine on each node.")
 @options.grouped(engine_config="EngineConfig")
 def batch(
@@ -38,6 +40,8 @@ def batch(
     max_tokens: int,
     engine_config: "reader_edge.EngineConfig",
     datastores: tuple[str, ...],
+    head: Path | None,
+    draft_model: str | None,
     ray_address: str | None,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format.
@@ -56,7 +60,7 @@ def batch(
     from reader_edge.model_source import load_engine, model_name
     from reader_edge.terminal.console import count_progress
 
-    load = partial(load_engine, model, engine_config, datastores=datastores)
+    load = partial(load_engine, model, engine_config, None, datastores, head, draft_model)
     with open_batch(input_file, output_file) as opened:
         if opened.num_done < opened.num_requests:
             answering = _answering(ray_address, load, name or model_name(model), max_tokens)

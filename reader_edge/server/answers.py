@@ -49,6 +49,7 @@ class Answers:
             for stream in self._streams:
                 stream.give_up()
             await asyncio.gather(*pending, return_exceptions=True)
+            self._count_given_up()
 
     async def whole(self) -> list[GenerationResult]:
         """The answers to their ends. Raises what `pieces` does."""
@@ -72,6 +73,12 @@ class Answers:
                 "rejected_prediction_tokens": total.num_drafted_tokens - total.num_accepted_tokens,
             },
         }
+
+    def _count_given_up(self) -> None:
+        """Count what was decoded of answers that nobody waits for any more."""
+        for number, stream in enumerate(self._streams):
+            if number not in self._stats and stream.stats is not None and stream.stats.prefill_s:
+                self._metrics.count_answer(stream.stats)
 
     def _take(self, number: int, chunk: GenerationChunk, seconds: float, is_first: bool) -> None:
         """Count a chunk that came so long after the one before. Raises the error that ended its request."""

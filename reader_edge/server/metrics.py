@@ -66,15 +66,16 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
 
     def count_answer(self, stats: GenerationStats) -> None:
-        """Count an answer that has ended, in whatever way."""
+        """Count an answer that has ended, or what there is of one that was given up."""
         self._prefill_s.inc(stats.prefill_s)
         self._prompt_tokens.inc(stats.num_prompt_tokens)
         self._reused_tokens.inc(stats.num_reused_tokens)
         self._tokens.inc(stats.num_tokens)
         self._steps.inc(stats.num_steps)
-        for source, num_tokens in stats.drafted_by_source.items():
+        # As lists, since the step that one is given up in may count on.
+        for source, num_tokens in list(stats.drafted_by_source.items()):
             self._drafted.labels(source).inc(num_tokens)
-        for source, num_tokens in stats.accepted_by_source.items():
+        for source, num_tokens in list(stats.accepted_by_source.items()):
             self._accepted.labels(source).inc(num_tokens)
         self._draft_steps.inc(stats.num_steps - stats.steps_by_width[1])
         self._all_drafted.inc(stats.num_drafted_tokens)

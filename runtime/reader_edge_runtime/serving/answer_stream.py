@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.serving.worker import Worker
+from reader_edge_runtime.stats import GenerationStats
 
 
 class AnswerStream:
@@ -24,6 +25,11 @@ class AnswerStream:
         self._make_answer = make_answer
         self._priority = priority
         self._chunks: asyncio.Queue[GenerationChunk] = asyncio.Queue()
+
+    @property
+    def stats(self) -> GenerationStats | None:
+        """What the answer took so far, which goes on changing until its last chunk; None before it was asked for."""
+        return None if self._answer is None else self._answer.request.stats
 
     def __aiter__(self) -> "AnswerStream":
         return self

@@ -168,6 +168,8 @@ def test_an_answer_whose_client_has_left_is_given_up(served: Served, monkeypatch
     messages = asyncio.run(asyncio.wait_for(_leave_after(served, 3), LIMIT_S))
     assert messages[0]["status"] == 200
     assert not messages[-1].get("more_body") or len(messages) < 100
+    lines = dict(line.rsplit(" ", 1) for line in served.get("/metrics").text.splitlines() if line[0] != "#")
+    assert float(lines["reader_edge_tokens_total"]) >= 2  # what was decoded of it counts
     for stream in (False, True):
         messages = asyncio.run(asyncio.wait_for(_leave_after(served, 0, stream), LIMIT_S))
         assert all(message.get("status") in (None, 499) for message in messages)
