@@ -262,7 +262,8 @@ def test_a_head_and_a_draft_model_are_taken_as_elsewhere(files: Files) -> None:
     files.write(*REQUESTS)
     assert_refused(files.run("--head", str(files.given)), "This package reports no hidden states")
     result = files.run("--draft-model", str(ROOT / "models/demo/package"))
-    assert result.exit_code == 1 and "is the very model that it would draft for" in result.stderr
+    assert result.exit_code == 1
+    assert "is the very model that it would draft for" in result.stderr
 
 
 def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
