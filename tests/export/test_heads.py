@@ -58,6 +58,13 @@ def manifest(package: Path) -> Manifest:
     return ModelPackage.open(package).manifest
 
 
+def test_no_matrix_is_of_two_products() -> None:
+    """ONNX Runtime cannot load such a graph on x86 with AVX2 and without VNNI (`has_saturating_sums`)."""
+    nodes = onnx.load_model_from_string(head_graph()).graph.node
+    weights = [node.input[1] for node in nodes if node.op_type == "MatMulInteger"]
+    assert len(weights) == len(set(weights)) == 7
+
+
 def test_a_graph_guesses_what_its_module_does(manifest: Manifest) -> None:
     module = untrained()
     states, pending = torch.randn(2, HIDDEN), torch.tensor([3, VOCAB_SIZE])

@@ -7,6 +7,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND
+from reader_edge_runtime.execution.onnxruntime.head_graph import VOCABULARY_AGAIN, VOCABULARY_WEIGHT
 
 _OPSET, _IR_VERSION = 18, 9
 
@@ -17,12 +18,14 @@ def head_graph() -> bytes:
     scaled = graph.op("Mul", graph.op("Sub", "hidden_states", "mean"), "gain")
     token = graph.cast(graph.op("Gather", "embedding", "pending"))
     inner = graph.silu(graph.layer(graph.op("Concat", scaled, token, axis=-1), "first"))
-    graph.top(graph.layer(inner, "first_out"), NUM_FIRST, "probabilities", "numbers")
+    first = graph.layer(inner, "first_out")
+    graph.top(first, VOCABULARY_WEIGHT, NUM_FIRST, "probabilities", "numbers")
     guesses = graph.op("Slice", "numbers", *(graph.constant(n) for n in (0, NUM_GUESSES, 1)))
     known = graph.op("Unsqueeze", graph.layer(inner, "second_known"), graph.constant(1))
-    guessed = graph.multiply(graph.cast(graph.op("Gather", "embedding", guesses)), "second_guessed")
-    inner = graph.silu(graph.op("Add", known, guessed))
-    graph.top(graph.layer(inner, "second_out"), NUM_SECOND, "next_probabilities", "next_numbers")
+    token = graph.cast(graph.op("Gather", "embedding", guesses))
+    guessed = graph.multiply(token, "second_guessed.weight", "second_guessed.scales")
+    second = graph.layer(graph.silu(graph.op("Add", known, guessed)), "second_out")
+    graph.top(second, VOCABULARY_AGAIN, NUM_SECOND, "next_probabilities", "next_numbers")
     return graph.model()
 
 
@@ -52,19 +55,21 @@ class _Graph:
     def silu(self, value: str) -> str:
         return self.op("Mul", value, self.op("Sigmoid", value))
 
-    def multiply(self, value: str, name: str) -> str:
-        """The product with a layer's weight."""
+    def multiply(self, value: str, weight: str, scales: str) -> str:
+        """The product with a layer's weight. No weight is of two layers: ONNX Runtime cannot load that where it has to
+        turn signed weights into unsigned ones, on x86 with AVX2 and without VNNI."""
         names = [f"v{len(self._nodes)}{part}" for part in ("q", "s", "z")]
         self.op("DynamicQuantizeLinear", value, outputs=names)
-        sums = self.cast(self.op("MatMulInteger", names[0], f"{name}.weight", names[2]))
-        return self.op("Mul", sums, self.op("Mul", names[1], f"{name}.scales"))
+        sums = self.cast(self.op("MatMulInteger", names[0], weight, names[2]))
+        return self.op("Mul", sums, self.op("Mul", names[1], scales))
 
     def layer(self, value: str, name: str) -> str:
-        return self.op("Add", self.multiply(value, name), f"{name}.bias")
+        return self.op("Add", self.multiply(value, f"{name}.weight", f"{name}.scales"), f"{name}.bias")
 
-    def top(self, value: str, count: int, *outputs: str) -> None:
-        """The likeliest tokens after what goes into the vocabulary."""
-        likely = self.op("Softmax", self.layer(value, "vocabulary"))
+    def top(self, value: str, weight: str, count: int, *outputs: str) -> None:
+        """The likeliest tokens after what goes into the vocabulary, whose matrix goes by the name `weight`."""
+        said = self.op("Add", self.multiply(value, weight, "vocabulary.scales"), "vocabulary.bias")
+        likely = self.op("Softmax", said)
         self.op("TopK", likely, self.constant(count), outputs=outputs)
 
     def model(self) -> bytes:

@@ -9,6 +9,9 @@ from importlib import resources
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.drafting.sources.head_file import HeadFile
 
+# The one matrix that a step multiplies by twice, and the name that it has the second time.
+VOCABULARY_WEIGHT, VOCABULARY_AGAIN = "vocabulary.weight", "vocabulary_again.weight"
+
 # Numbers of onnx.proto: fields of a model, a graph and a tensor, and types of a tensor.
 _GRAPH = 7
 _INITIALIZER = 5
@@ -21,7 +24,8 @@ _VARINT, _BYTES = 0, 2  # kinds of fields
 def head_model(head: HeadFile) -> bytes:
     """An ONNX model, as a file holds it."""
     skeleton = resources.files(__package__).joinpath("head.onnx").read_bytes()
-    tensors = (_field(_INITIALIZER, _tensor(name, array)) for name, array in head.matrices.items())
+    matrices = {**head.matrices, VOCABULARY_AGAIN: head.matrices[VOCABULARY_WEIGHT]}
+    tensors = (_field(_INITIALIZER, _tensor(name, array)) for name, array in matrices.items())
     # Of a field that comes twice, Protocol Buffers merge both messages.
     return skeleton + _field(_GRAPH, b"".join(tensors))
 
