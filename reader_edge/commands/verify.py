@@ -34,8 +34,9 @@ def verify(
     Compares every token for every combination of sources of drafts (datastores too: one is built from answers), beside
     a source that talks nonsense, and for a drafter that knows the answers and hides them among wrong branches; alone
     and in a batch. Greedy answers are decoded twice: from the graph's best token ids, as always, and from its logits;
-    there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Exit code 1
-    when a token differs, or a bit where the package's attention is 'exact'.
+    there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Then requests
+    come at random moments beside others, some behind long texts, and some are given up. Exit code 1 when a token
+    differs, or a bit where the package's attention is 'exact'.
     """
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts

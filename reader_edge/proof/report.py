@@ -40,7 +40,7 @@ def proof_table(report: ProofReport) -> Table:
             f"{run.acceptance_length:.2f}",
             str(run.counts.tokens_compared),
             str(run.counts.divergences),
-            f"{run.counts.logit_rows_equal} of {run.counts.logit_rows}" if run.way.reads_logits else "none read",
+            f"{run.counts.logit_rows_equal} of {run.counts.logit_rows}" if run.way.reads_logits else "none compared",
         )
     return table
 
@@ -82,7 +82,7 @@ def _run_fields(run: ProofRun) -> dict[str, object]:
 
 
 def _way_sentence(way: Way, counts: Counts) -> str:
-    rows = "no logits read"
+    rows = "no logits compared"
     if way.reads_logits:
         rows = (
             f"{counts.logit_rows_equal} of {counts.logit_rows} logit rows bit-equal, "

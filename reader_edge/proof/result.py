@@ -8,10 +8,11 @@ from reader_edge.question import Question, by_category
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of choosing tokens, and so of comparing answers.
+    """A way of asking and of choosing tokens, and so of comparing answers.
 
-    reads_logits: every choice is made from a logit row, whose bits are compared. Otherwise greedy choices are the
-    graph's own best successors, as in production, and tokens alone are compared.
+    is_sampled: whether answers are, all or some of them. reads_logits: every choice is made from a logit row, whose
+    bits are compared. Otherwise greedy choices are the graph's own best successors, as in production, and tokens alone
+    are compared.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ProofRun:
-    """All questions under one drafter, way and batch size. answers: what was compared of each question's.
+    """All questions under one drafter, way and batch size. answers: what was compared of each question's, all together.
 
     nodes_by_source: verified ones but the pending tokens.
     """
@@ -116,8 +117,8 @@ class ProofReport:
         return is_same and counts.top_rows_agreeing == counts.top_rows and self.refusal is not None
 
     def first_divergences(self) -> list[tuple[ProofRun, Divergence]]:
-        """For each prompt that diverged, the divergence that came earliest in its answer."""
+        """For each prompt that diverged, the divergence earliest in its answer, one with a logit gap first."""
         found = [(run, divergence) for run in self.runs for divergence in run.divergences]
-        found.sort(key=lambda pair: pair[1].position, reverse=True)
+        found.sort(key=lambda pair: (pair[1].position, pair[1].logit_gap is None), reverse=True)
         earliest = {divergence.prompt: (run, divergence) for run, divergence in found}
         return [earliest[prompt] for prompt in sorted(earliest)]

@@ -1,6 +1,6 @@
 """A drafter that makes verification work hard: it knows the answer and hides it among wrong branches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -17,20 +17,24 @@ class StressDrafter:
     """Random trees that hold 0 to 12 tokens of the plain answer's continuation, among random siblings and dead ends.
 
     So accepted paths are long, their KV rows lie apart and must be moved, and every tree also holds rejections.
-    answers: token ids of a prompt -> token ids that plain decoding gives; the same seed gives the same trees.
+    answers: token ids of prompts, and those that plain decoding gives, in one way or several. The same seed gives the
+    same trees.
     """
 
     is_ready = True
     num_harvested_rows = 3  # so that a prompt's end is read at more than one row
     wants_hidden_states = False
 
-    def __init__(self, answers: Mapping[tuple[int, ...], Sequence[int]], vocab_size: int, seed: int = 0) -> None:
+    def __init__(
+        self, answers: Sequence[tuple[tuple[int, ...], Sequence[int]]], vocab_size: int, seed: int = 0
+    ) -> None:
         self._answers = answers
         self._vocab_size = vocab_size
         self._random = np.random.Generator(np.random.Philox(seed))
 
     def begin(self, token_ids: Sequence[int]) -> "StressRequest":
-        return StressRequest(token_ids, self._answers[tuple(token_ids)])
+        prompt = tuple(token_ids)
+        return StressRequest(token_ids, [answer for asked, answer in self._answers if asked == prompt])
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         return [self._tree(cast(StressRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
@@ -55,17 +59,18 @@ class StressDrafter:
 
 
 class StressRequest:
-    """One request of a StressDrafter. token_ids: its own list. answer: what plain decoding gives."""
+    """One request of a StressDrafter. token_ids: its own list. answers: what plain decoding may give."""
 
-    def __init__(self, token_ids: Sequence[int], answer: Sequence[int]) -> None:
+    def __init__(self, token_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
         self.token_ids = token_ids
-        self._answer = answer
+        self._answers = answers
         self._num_prompt_tokens = len(token_ids)
 
     def following(self, num_tokens: int) -> list[int]:
-        """The next tokens of the plain answer."""
-        num_emitted = len(self.token_ids) - self._num_prompt_tokens
-        return list(self._answer[num_emitted : num_emitted + num_tokens])
+        """The next tokens of a plain answer that begins as this one does."""
+        said = list(self.token_ids[self._num_prompt_tokens :])
+        known = (answer for answer in self._answers if list(answer[: len(said)]) == said)
+        return list(next(known, ())[len(said) : len(said) + num_tokens])
 
     def observe(self, scored: ScoredTree | None) -> None:
         """Nothing to learn: the answer is known."""

@@ -16,8 +16,9 @@ Float32Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """Tokens of a plain answer, and a digest of the logit row each was chosen from."""
+    """Tokens of a plain answer, and a digest of the logit row each was chosen from. question: its index."""
 
+    question: int
     prompt: tuple[int, ...]
     config: GenerationConfig
     token_ids: list[int]
@@ -27,18 +28,18 @@ class PlainAnswer:
 class Witness:
     """Watches one drafted answer beside its plain one."""
 
-    def __init__(self, prompt: int, plain: PlainAnswer) -> None:
+    def __init__(self, plain: PlainAnswer) -> None:
+        self.question = plain.question
         self.num_tokens = 0
         self.num_rows = 0
         self.num_rows_equal = 0
         self.divergence: Divergence | None = None
-        self._prompt = prompt
         self._plain = plain
         self._row: Float32Array | None = None
 
     def see_row(self, request: Request, row: Float32Array) -> None:
         """Compare the row that the next token is chosen from; the token before is known by now."""
-        self._see_tokens(request)
+        self.see_tokens(request)
         if self.divergence is None:
             position = request.num_output_tokens
             self.num_rows += 1
@@ -47,18 +48,18 @@ class Witness:
 
     def finish(self, request: Request) -> None:
         """Compare the tokens not seen yet, and the length."""
-        self._see_tokens(request)
+        self.see_tokens(request)
         position = request.num_output_tokens
         if self.divergence is None and position < len(self._plain.token_ids):
-            self.divergence = Divergence(self._prompt, position, self._plain.token_ids[position], None, None)
+            self.divergence = Divergence(self.question, position, self._plain.token_ids[position], None, None)
 
     @property
     def counts(self) -> Counts:
         """What was compared of this answer."""
         return Counts(self.num_tokens, int(self.divergence is not None), self.num_rows, self.num_rows_equal)
 
-    def _see_tokens(self, request: Request) -> None:
-        """Compare the tokens emitted since the last call, up to the first divergence."""
+    def see_tokens(self, request: Request) -> None:
+        """Compare the tokens emitted since the last call, up to the first divergence; all, of one that is given up."""
         plain_token_ids, drafted_token_ids = self._plain.token_ids, request.output_token_ids
         while self.divergence is None and self.num_tokens < len(drafted_token_ids):
             position = self.num_tokens
@@ -67,7 +68,7 @@ class Witness:
             self.num_tokens += 1
             if drafted != plain:
                 gap = None if self._row is None or plain is None else float(self._row[drafted] - self._row[plain])
-                self.divergence = Divergence(self._prompt, position, plain, drafted, gap)
+                self.divergence = Divergence(self.question, position, plain, drafted, gap)
 
 
 class WatchedTarget:
@@ -100,7 +101,10 @@ def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witnes
     """What the witnesses and the target of one drafter, way and batch size saw."""
     stats = GenerationStats.total(request.stats for request in witnesses)
     watched = witnesses.values()
-    answers = tuple(each.counts for each in watched)
+    of_questions: dict[int, list[Counts]] = {}
+    for each in watched:
+        of_questions.setdefault(each.question, []).append(each.counts)
+    answers = tuple(Counts.total(of_questions[question]) for question in sorted(of_questions))
     divergences = tuple(each.divergence for each in watched if each.divergence is not None)
     top_rows = Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)
     counts, drafted = Counts.total([*answers, top_rows]), dict(stats.drafted_by_source)

@@ -5,8 +5,17 @@ from itertools import product
 import numpy as np
 import pytest
 
+from reader_edge.proof.arrivals import num_at_random
 from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.proof import BATCH_SIZES, DRAFTERS, SOURCE_SETS, WAYS, prove
+from reader_edge.proof.proof import (
+    ARRIVAL_DRAFTERS,
+    ARRIVAL_WAYS,
+    BATCH_SIZES,
+    DRAFTERS,
+    SOURCE_SETS,
+    WAYS,
+    prove,
+)
 from reader_edge.proof.result import ProofReport
 from reader_edge.question import Question
 from reader_edge_runtime import Engine
@@ -21,6 +30,7 @@ from tests.reader_edge.package_copy import PackageCopy
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
 QUESTIONS = list(map(Question, PROMPTS))
 MAX_TOKENS = 16
+ARRIVALS = list(product(ARRIVAL_DRAFTERS, ARRIVAL_WAYS))
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +40,18 @@ def report(shared_engine: Engine) -> ProofReport:
 
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(QUESTIONS) * MAX_TOKENS
-    assert [(run.way, run.drafter, run.batch_size) for run in report.runs] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
-    assert all(run.counts.tokens_compared == num_tokens for run in report.runs)
-    assert all(run.counts.logit_rows == num_tokens * run.way.reads_logits for run in report.runs)
-    assert all(
-        (run.counts.top_rows >= run.counts.logit_rows > 0) if run.way.reads_logits else run.counts.top_rows == 0
-        for run in report.runs
-    )
+    at_once, arriving = report.runs[: -len(ARRIVALS)], report.runs[-len(ARRIVALS) :]
+    assert [(run.way, run.drafter, run.batch_size) for run in at_once] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
+    assert [(run.drafter, run.way) for run in arriving] == ARRIVALS
+    assert all(run.counts.tokens_compared == num_tokens for run in at_once)
+    assert all(num_tokens <= run.counts.tokens_compared <= 3 * num_tokens for run in arriving)
+    assert all(run.counts.logit_rows == run.counts.tokens_compared * run.way.reads_logits for run in report.runs)
+    for run in report.runs:
+        if run.way.reads_logits or run.way.is_sampled:
+            assert run.counts.top_rows >= run.counts.logit_rows
+            assert run.counts.top_rows > 0
+        else:
+            assert run.counts.top_rows == 0
     assert report.counts.top_rows_agreeing == report.counts.top_rows
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
@@ -45,9 +60,12 @@ def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
 
 
 def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
-    runs = {(run.drafter, run.batch_size): run for run in report.runs}
+    runs = {(run.drafter, run.batch_size): run for run in report.runs if run.way in WAYS}
+    arriving = {run.drafter: run for run in report.runs if run.way in ARRIVAL_WAYS}
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
+    assert arriving["stress"].acceptance_length > 1.5
+    assert arriving["all sources + hostile"].nodes_by_source["hostile"] > 0
     assert runs["context + history", 4].acceptance_length > 3
     assert runs["context + datastore", 1].acceptance_length > runs["context", 1].acceptance_length + 1
     for drafter, sources in SOURCE_SETS.items():
@@ -80,7 +98,8 @@ def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
 def test_progress_counts_every_answer(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
     prove(engine, QUESTIONS, 2, lambda done, total: told.append((done, total)))
-    num_answers = len(QUESTIONS) * len(WAYS) * (1 + len(DRAFTERS) * len(BATCH_SIZES))
+    num_arriving = len(ARRIVALS) * num_at_random(2 * len(QUESTIONS))
+    num_answers = 4 * len(QUESTIONS) + len(QUESTIONS) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES) + num_arriving
     assert told == [(done, num_answers) for done in range(1, num_answers + 1)]
 
 
@@ -151,9 +170,12 @@ def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, mo
     """Greedy answers are made of these ids, and no logits are read."""
     _swapped(0, monkeypatch)
     report = prove(engine, QUESTIONS[:1], 4)
-    by_top_ids, *others = report.by_way().values()
-    assert by_top_ids.counts.divergences > 0
-    assert all(part.counts.divergences == 0 and part.logit_rows_bit_equal for part in others)
+    parts = report.by_way()
+    by_top_ids, by_logits = (
+        [part for way, part in parts.items() if way.reads_logits == reads] for reads in (False, True)
+    )
+    assert all(part.counts.divergences > 0 for part in by_top_ids)
+    assert all(part.counts.divergences == 0 and part.logit_rows_bit_equal for part in by_logits)
     assert not report.is_promise_kept
 
 
@@ -173,6 +195,8 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
     _noisy(20, monkeypatch)
     report = prove(engine, QUESTIONS[:2], 6)
     for run in report.runs:
+        if run.way in ARRIVAL_WAYS:
+            continue
         firsts = [divergence.position + 1 for divergence in run.divergences]
         assert run.counts.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
         assert run.counts.logit_rows == run.counts.tokens_compared * run.way.reads_logits
@@ -193,7 +217,8 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
     report = prove(engine, QUESTIONS[:1], max_tokens=40)
-    assert report.counts.divergences == sum(run.drafter != "none" for run in report.runs)
+    at_once = [run for run in report.runs if run.way in WAYS]
+    assert [len(run.divergences) for run in at_once] == [int(run.drafter != "none") for run in at_once]
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 

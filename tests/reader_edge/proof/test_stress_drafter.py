@@ -13,7 +13,7 @@ VOCAB_SIZE = 200
 
 def _trees(seed: int = 0, max_nodes: int = 64, max_depth: int = 64) -> list[DraftTree]:
     """Trees of a request that accepts three tokens a step."""
-    text = DraftedText(StressDrafter({PROMPT: ANSWER}, VOCAB_SIZE, seed), PROMPT)
+    text = DraftedText(StressDrafter([(PROMPT, ANSWER)], VOCAB_SIZE, seed), PROMPT)
     text.go_on(ANSWER[:1])
     trees = []
     for start in range(1, 61, 3):

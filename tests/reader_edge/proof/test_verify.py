@@ -1,6 +1,7 @@
 """`reader-edge verify`: what it tells, and its exit code."""
 
 import json
+import re
 from itertools import count
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge.proof.proof import BATCH_SIZES, DRAFTERS, WAYS
+from reader_edge.proof.proof import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
 
@@ -19,7 +20,11 @@ def test_the_demo_package_passes(runner: CliRunner) -> None:
     result = runner.invoke(main, ["verify", "-n", "2"])
     assert result.exit_code == 0
     num_tokens = 2 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
-    assert f"{num_tokens} tokens compared, 0 divergences" in result.stdout
+    told = re.match(r"(\d+) tokens compared, 0 divergences", result.stdout)
+    assert told is not None
+    assert num_tokens < int(told[1]) < 1.5 * num_tokens  # and those of random arrivals
+    for way in (*WAYS, *ARRIVAL_WAYS):
+        assert f"- {way.name}: " in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
     assert "was stopped: " in result.stdout
@@ -30,14 +35,17 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     prompts.write_text("# tar\n\n# git\n")
     fields = json.loads(runner.invoke(main, ["verify", "-n", "4", "--prompts", str(prompts), "--json"]).stdout)
     num_tokens = 2 * 4 * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
-    assert fields["tokens_compared"] == num_tokens
-    assert fields["logit_rows"] == fields["logit_rows_equal"] == num_tokens * 2 // 3
-    assert [each["logit_rows"] for each in fields["ways"]] == [0, num_tokens // 3, num_tokens // 3]
+    *at_once, by_ids, by_logits = fields["ways"]
+    assert sum(each["tokens_compared"] for each in at_once) == num_tokens
+    assert [each["logit_rows"] for each in at_once] == [0, num_tokens // 3, num_tokens // 3]
+    assert by_ids["tokens_compared"] > by_ids["logit_rows"] == 0
+    assert by_logits["tokens_compared"] == by_logits["logit_rows"] > 0
+    assert fields["logit_rows"] == fields["logit_rows_equal"] == sum(each["logit_rows"] for each in fields["ways"])
     assert fields["divergences"] == 0
     assert fields["logit_rows_bit_equal"] is True
     assert fields["first_divergences"] == []
     assert {"provider", "attention", "precision"} <= set(fields)
-    assert sum(run["tokens_compared"] for run in fields["runs"]) == num_tokens
+    assert sum(run["tokens_compared"] for run in fields["runs"]) == fields["tokens_compared"]
     assert "'hostile'" in fields["refusal"]
 
 
@@ -51,8 +59,9 @@ def test_conversations_are_played_out_and_counted_by_category(
     fields = json.loads(runner.invoke(main, [*arguments, "--json"]).stdout)
     num_runs = len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     pages, numbers = fields["categories"]["pages"], fields["categories"]["numbers"]
-    assert (pages["tokens_compared"], numbers["tokens_compared"]) == (2 * 3 * num_runs, 3 * num_runs)
-    assert pages["logit_rows_equal"] == pages["logit_rows"] == 2 * 3 * num_runs * 2 // 3
+    assert pages["tokens_compared"] > 2 * 3 * num_runs
+    assert numbers["tokens_compared"] > 3 * num_runs
+    assert pages["logit_rows_equal"] == pages["logit_rows"] > 2 * 3 * num_runs * 2 // 3
     for name in ("tokens_compared", "divergences", "logit_rows", "logit_rows_equal"):
         assert pages[name] + numbers[name] == fields[name]
     assert f"- pages: {pages['tokens_compared']} tokens, 0 divergences" in runner.invoke(main, arguments).stdout

@@ -63,8 +63,8 @@ def test_the_margin_comes_from_the_measured_noise() -> None:
 def _decode(margin: float, batch_size: int, **changes: object) -> list[Request]:
     config = replace(GenerationConfig(max_tokens=120), **changes)  # type: ignore[arg-type]
     # The drafter knows the plain greedy answers, and hides them among wrong branches.
-    known = _run(Decoder(TARGET, StressDrafter({}, 32), EngineConfig(max_batch=1)), PLAIN)
-    answers = {tuple(each.token_ids[: each.num_prompt_tokens]): each.output_token_ids for each in known}
+    known = _run(Decoder(TARGET, StressDrafter([], 32), EngineConfig(max_batch=1)), PLAIN)
+    answers = [(tuple(each.token_ids[: each.num_prompt_tokens]), each.output_token_ids) for each in known]
     acceptance = Recheck(accept_exactly, margin) if margin else accept_exactly
     config_of_engine = EngineConfig(max_batch=batch_size)
     return _run(Decoder(TARGET, StressDrafter(answers, 32), config_of_engine, acceptance=acceptance), config)

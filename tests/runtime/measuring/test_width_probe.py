@@ -34,7 +34,7 @@ class OddTarget(FakeTarget):
 
 
 def answers(target: Target, known: list[list[int]] | None) -> list[list[int]]:
-    drafter = StressDrafter(dict(zip(PROMPTS, known or [[]] * 3, strict=True)), target.manifest.vocab_size)
+    drafter = StressDrafter(list(zip(PROMPTS, known or [[]] * 3, strict=True)), target.manifest.vocab_size)
     decoder = Decoder(target, drafter, EngineConfig(max_batch=1))
     config = GenerationConfig(max_tokens=60, is_drafted=known is not None)
     sequences = [decoder.submit(prompt, config) for prompt in PROMPTS]

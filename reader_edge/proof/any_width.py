@@ -1,0 +1,31 @@
+"""A planner that verifies what would not pay, in widths drawn at random."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
+
+
+class AnyWidth(Planner):
+    """Verifies what would not pay, so that a proof sees every source's drafts; nothing rests, no plain step is due.
+
+    Draws the width of each tree at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
+    """
+
+    is_plain_due = False
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.max_drafted = self.times.max_width
+        self._random = np.random.Generator(np.random.Philox(seed))
+
+    def choose(
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+    ) -> tuple[list[int], list[float]]:
+        """Nodes of each tree; every draft counts as worth its time."""
+        most = [1 if draft is None else len(draft) for draft in drafts]
+        return [int(self._random.integers(2, each + 1)) if each > 1 else 1 for each in most], [math.inf] * len(drafts)

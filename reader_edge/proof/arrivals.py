@@ -1,0 +1,113 @@
+"""Requests that come and go while others run: when each comes, how long it may take, and what its answer should be."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge.proof.witness import PlainAnswer, Witness
+from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime.decoding.request import Request
+
+_PLAIN_EVERY = 4  # requests of which one is decoded plainly beside drafted ones
+
+
+class Decoder(Protocol):
+    """What the assembly's decoders offer to those who come and go."""
+
+    on_logits: Callable[[Request, npt.NDArray[np.float32]], None] | None
+
+    def submit(self, prompt_token_ids: Sequence[int], config: GenerationConfig) -> Request: ...
+
+    def step(self) -> list[Request]: ...
+
+    def cancel(self, request: Request) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request. step: before which it comes. num_steps: after which it is given up; None: it stays to its end."""
+
+    plain: PlainAnswer
+    is_drafted: bool
+    step: int = 0
+    num_steps: int | None = None
+
+
+def all_at_once(answers: Sequence[PlainAnswer], is_drafted: bool) -> list[Arrival]:
+    """Every answer is asked for before the first step, and nobody gives up."""
+    return [Arrival(plain, is_drafted) for plain in answers]
+
+
+def at_random(answers: Sequence[PlainAnswer], is_drafted: bool, seed: int) -> list[Arrival]:
+    """Every answer once, cut to a random length, and every second one once more by somebody who gives up, in line too.
+
+    They come in random order, so that some find others running and some nobody. The same seed gives the same arrivals.
+    """
+    random = np.random.Generator(np.random.Philox(seed))
+    most = max(len(plain.token_ids) for plain in answers)
+    asked: list[tuple[PlainAnswer, int | None]] = [(_cut(plain, random), None) for plain in answers]
+    asked += [(plain, int(random.integers(most // 2 + 1))) for plain in answers[::2]]
+    arrivals, step = [], 0
+    for number, i in enumerate(random.permutation(len(asked)).tolist()):
+        plain, num_steps = asked[i]
+        is_plain = number % _PLAIN_EVERY == _PLAIN_EVERY - 1
+        arrivals.append(Arrival(plain, is_drafted and not is_plain, step, num_steps))
+        step += int(random.integers(most // 6 + 1))
+    return arrivals
+
+
+def num_at_random(num_answers: int) -> int:
+    """How many requests `at_random` makes of so many answers."""
+    return num_answers + (num_answers + 1) // 2
+
+
+def decode(
+    decoder: Decoder, arrivals: Sequence[Arrival], reads_logits: bool, on_end: Callable[[], None]
+) -> dict[Request, Witness]:
+    """Let requests come and go, in their order, and watch each answer; on_end is told of each that is over.
+
+    Raises what a request failed of.
+    """
+    witnesses: dict[Request, Witness] = {}
+    running: dict[Request, Arrival] = {}
+    if reads_logits:
+        decoder.on_logits = lambda request, row: witnesses[request].see_row(request, row)
+    coming, step = list(reversed(arrivals)), 0
+    while coming or running:
+        if not running:
+            step = max(step, coming[-1].step)
+        while coming and coming[-1].step <= step:
+            arrival = coming.pop()
+            request = decoder.submit(arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted))
+            witnesses[request], running[request] = Witness(arrival.plain), arrival
+        for request in list(_tired(running, step)):
+            decoder.cancel(request)
+            witnesses[request].see_tokens(request)
+            del running[request]
+            on_end()
+        decoder.step()
+        step += 1
+        for request in [each for each in running if not each.is_running]:
+            if request.error is not None:
+                raise request.error
+            witnesses[request].finish(request)
+            del running[request]
+            on_end()
+    return witnesses
+
+
+def _cut(plain: PlainAnswer, random: np.random.Generator) -> PlainAnswer:
+    """The beginning of an answer, half of it at least, asked for as such."""
+    length = int(random.integers((len(plain.token_ids) + 1) // 2, len(plain.token_ids) + 1))
+    config = replace(plain.config, max_tokens=length)
+    return replace(plain, config=config, token_ids=plain.token_ids[:length], digests=plain.digests[:length])
+
+
+def _tired(running: dict[Request, Arrival], step: int) -> Iterator[Request]:
+    """Requests that are given up before this step."""
+    for request, arrival in running.items():
+        if arrival.num_steps is not None and step >= arrival.step + arrival.num_steps:
+            yield request
