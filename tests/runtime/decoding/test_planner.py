@@ -133,6 +133,37 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
     assert not plan(planner, full, values).drafts
 
 
+@pytest.mark.parametrize(("batch_size", "is_drafting"), [(2, True), (16, True), (24, False), (32, False)])
+def test_even_drafts_that_come_true_end_where_the_batch_is_full_before_they_cost_anything(
+    batch_size: int, is_drafting: bool
+) -> None:
+    """From 20 rows on a node takes as long as the token it would save."""
+
+    def seconds(width: int) -> float:
+        return max(10e-3, batch_size * width * 0.5e-3)
+
+    random, sure, draft_s = np.random.default_rng(0), 0.95, 0.1e-3
+    row = np.array([seconds(width) for width in WIDTHS])
+    planner = planner_of(VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, row])))
+    requests = [a_request(max_tokens=4000) for _ in range(batch_size)]
+    num_tokens, spent, widths = 0, 0.0, list[int]()
+    for _ in range(300):
+        planner.overheads = replace(NOTHING, draft_s=draft_s)
+        made = plan(planner, requests, [sure**depth for depth in range(8)])
+        paths = [list(range(1 + min(len(tree) - 1, random.geometric(1 - sure) - 1))) for tree in made.trees]
+        accepted = [
+            Verification(path, [*(tree.token_ids[node] for node in path[1:]), 31])
+            for path, tree in zip(paths, made.trees, strict=True)
+        ]
+        num_tokens += sum(map(len, paths))
+        spent += seconds(made.width) + len(made.drafts) * draft_s
+        widths.append(made.width)
+        planner.settle(made, requests, StepTimes(forward_s=seconds(made.width)), accepted)
+    assert num_tokens / spent > 0.98 * batch_size / seconds(1)  # nobody is slower for what was tried
+    assert (sum(width > 1 for width in widths[10:]) > 250) == is_drafting
+    assert is_drafting or max(widths[10:]) == 1
+
+
 def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_rest() -> None:
     planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
     requests = [a_request()]
