@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from reader_edge_export.sources.gguf.summary import GgufSummary
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+    from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
     from reader_edge_runtime.package.manifest import Manifest
 
 
@@ -28,9 +29,11 @@ def info(model: str | None, as_json: bool) -> None:
     from reader_edge.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
+    from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
     from reader_edge_runtime.errors import PackageError
     from reader_edge_runtime.package.manifest import MANIFEST_NAME
     from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.text.tokenizer import Tokenizer
 
     path = find_stored(model)
     if path.is_file():
@@ -46,14 +49,21 @@ def info(model: str | None, as_json: bool) -> None:
     with byte_progress("Checking the model") as on_progress:
         package.check_files(on_progress)
     own_answers = OwnAnswers.of_package(package)
+    table = SuccessorTable.of_package(package, Tokenizer.open(package).fingerprint())
     if not as_json:
-        print_pairs([*_pairs(package.manifest), ("own answers", _told_own_answers(package.folder, own_answers))])
+        drafting = [
+            ("hidden states", _told_hidden_states(package.manifest)),
+            ("successor table", _told_table(package.manifest, table)),
+            ("own answers", _told_own_answers(package.folder, own_answers)),
+        ]
+        print_pairs([*_pairs(package.manifest), *drafting])
         return
     fields = asdict(package.manifest) | {
         "folder": str(package.folder),
         "num_bytes": _num_bytes(package.manifest),
         "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "checksums_verified": True,
+        "num_table_tokens": 0 if table is None else len(table),
         "num_own_answer_tokens": 0 if own_answers is None else own_answers.num_tokens,
     }
     click.echo(json.dumps(fields))
@@ -87,6 +97,22 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("checks", "measured by the export" if checks else "none"),
         *checks,
     ]
+
+
+def _told_hidden_states(manifest: "Manifest") -> str:
+    if manifest.hidden_size is None:
+        return "none: no trained head can draft for it"
+    return f"{manifest.hidden_size} numbers a token, which a trained head reads"
+
+
+def _told_table(manifest: "Manifest", table: "SuccessorTable | None") -> str:
+    from reader_edge.terminal.sizes import readable_size
+    from reader_edge_runtime.package.manifest import SUCCESSORS_NAME
+
+    if table is None:
+        return "none"
+    size = readable_size(manifest.files[SUCCESSORS_NAME].num_bytes)
+    return f"{table.token_ids.shape[1]} successors of {len(table)} tokens, {size} ({SUCCESSORS_NAME})"
 
 
 def _told_own_answers(folder: "Path", own_answers: "OwnAnswers | None") -> str:

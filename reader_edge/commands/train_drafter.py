@@ -32,7 +32,7 @@ def train_drafter(
     """
     from reader_edge.model_source import find_package
     from reader_edge.prompt_file import read_prompts
-    from reader_edge.terminal.console import count_progress, pairs_table, print_table, stage_progress
+    from reader_edge.terminal.console import pairs_table, print_table, work_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.pipeline import check_installation
@@ -45,12 +45,11 @@ def train_drafter(
         raise ConfigError(f"'{out}' exists already: choose another file or replace it with --force.")
     prompts = [] if text is None else [prompt.turns[0] for prompt in read_prompts(text)]
     package = find_package(model)
-    with stage_progress(f"Training a head for {model}") as on_stage:
-        training = HeadTraining(package, out.absolute(), TrainingOptions(num_tokens, minutes, force), on_stage)
+    with work_progress(f"Training a head for {model}") as work:
+        training = HeadTraining(package, out.absolute(), TrainingOptions(num_tokens, minutes, force), work.on_stage)
         payback = training.payback()
-    click.echo(payback.sentence(), err=True)
-    with count_progress("Training a head") as on_progress:
-        report = training.run(prompts, payback, on_progress)
+        work.tell(payback.sentence())
+        report = training.run(prompts, payback, work.on_progress)
     acceptance = report.acceptance
     pairs = [
         ("learned from", f"{report.num_tokens} tokens"),

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import click
@@ -140,3 +141,43 @@ def stage_progress(label: str) -> Iterator[OnStage]:
     ) as progress:
         task = progress.add_task(visible(label))
         yield lambda stage: progress.update(task, description=visible(f"{label}: {stage}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a long task tells of itself: stages as they begin, what is counted of each, and lines that stay."""
+
+    on_stage: OnStage
+    on_progress: OnProgress
+    tell: Callable[[str], None]
+
+
+@contextmanager
+def work_progress(label: str) -> Iterator[Work]:
+    """A spinner that names the stage of a long task, with a bar where it counts; in a pipe, one line a stage."""
+    console = stderr_console()
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True)  # above the spinner, which is drawn anew
+
+    if not console.is_terminal:
+        yield Work(lambda stage: tell(f"{label}: {stage}"), lambda done, total: None, tell)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[counted]}"),
+    )
+    with Progress(*columns, RemainingColumn(), console=console, transient=True) as progress:
+        tasks = [progress.add_task(visible(label), total=None, counted="")]
+
+        def on_stage(stage: str) -> None:
+            progress.remove_task(tasks.pop())  # with its total, which cannot be taken back
+            tasks.append(progress.add_task(visible(f"{label}: {stage}"), total=None, counted=""))
+            progress.refresh()
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(tasks[0], completed=done, total=total, counted=f"{done}/{total}")
+
+        yield Work(on_stage, on_progress, tell)

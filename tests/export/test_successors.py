@@ -1,14 +1,18 @@
 """A package's successor table says what the package says after each token."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
 
 from reader_edge import Engine, GenerationConfig
+from reader_edge.cli import main
+from reader_edge.terminal.sizes import readable_size
 from reader_edge_export import ExportOptions, export_model, successors
 from reader_edge_export.parity import logits_after
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
@@ -37,6 +41,16 @@ def test_the_table_is_what_decoding_says_after_each_token(exported: Exported, pr
         logits = logits_after(target, question, [token], 1)[0]
         assert table.token_ids[token].tolist() == np.argsort(-logits, kind="stable")[: package.manifest.top_k].tolist()
         np.testing.assert_array_equal(table.logits[token], logits[table.token_ids[token]])
+
+
+def test_info_tells_of_the_table_and_of_hidden_states(exported: Exported) -> None:
+    package = ModelPackage.open(exported("llama", "int8", "exact"))
+    told = CliRunner().invoke(main, ["info", str(package.folder)]).stdout
+    manifest, size = package.manifest, package.path("successors.bin").stat().st_size
+    assert f"{manifest.hidden_size} numbers a token, which a trained head reads" in told
+    assert f"{manifest.top_k} successors of {VOCAB_SIZE} tokens, {readable_size(size)} (successors.bin)" in told
+    fields = json.loads(CliRunner().invoke(main, ["info", str(package.folder), "--json"]).stdout)
+    assert (fields["num_table_tokens"], fields["hidden_size"]) == (VOCAB_SIZE, manifest.hidden_size)
 
 
 def test_large_vocabularies_are_asked_for_their_first_tokens() -> None:

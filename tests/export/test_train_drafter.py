@@ -156,9 +156,30 @@ def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 0, told.output
     assert told.stdout == f"{path}\n"
-    assert "A step of the head takes" in told.stderr
+    label = f"Training a head for {package}"
+    lines = told.stderr.splitlines()
+    assert lines[0] == f"{label}: measuring what a head would take"
+    assert lines[1].startswith("A step of the head takes")
+    stages = ["having the model answer", "finding the rows of the logit head", "training", "measuring acceptance"]
+    assert lines[2:6] == [f"{label}: {stage}" for stage in stages]
     assert re.search(r"next token .* by the best four", told.stderr)
     Engine.load(package, head=path)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_terminal_sees_every_stage_with_what_is_counted_of_it(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stderr>")
+    told = CliRunner().invoke(
+        main, ["train-drafter", str(package), "-o", str(tmp_path / "a.head"), "--self", "1000", "--force"]
+    )
+    assert told.exit_code == 0, told.output
+    assert re.search(r"\x1b\[2KA step of the head takes [^\x1b]*\n", told.stderr)
+    assert re.search(r"having the model answer .*\d+/1000", told.stderr)
+    assert re.search(r": training .*\d+/\d+", told.stderr)
 
 
 def test_a_place_where_nothing_can_be_written_is_told_with_what_to_do(package: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`reader-edge info`: what a package says of itself."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,14 @@ def test_info_tells_what_warm_has_put_beside_a_package(runner: CliRunner, packag
     assert json.loads(runner.invoke(main, [*command, "--json"]).stdout)["num_own_answer_tokens"] == 7
     path.write_bytes(bytes(200))
     assert runner.invoke(main, command).exit_code == 1
+
+
+def test_info_tells_what_a_package_lacks_for_drafting(runner: CliRunner, package: PackageCopy) -> None:
+    package.change_manifest(hidden_size=None)
+    told = runner.invoke(main, ["info", str(package.folder)]).stdout
+    assert re.search(r"^hidden states +none: no trained head can draft for it$", told, re.MULTILINE)
+    assert re.search(r"^successor table +none$", told, re.MULTILINE)
+    assert json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)["num_table_tokens"] == 0
 
 
 def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,22 @@ def test_each_request_gets_the_answer_of_the_engine_in_openai_s_form(files: File
     assert line["response"].keys() == {"status_code", "request_id", "body"}
     assert (line["error"], line["response"]["status_code"]) == (None, 200)
     assert line["response"]["body"]["usage"]["completion_tokens"] == 10 + int(line["custom_id"].split()[1])
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_counts_requests_on_a_terminal_and_nothing_is_drawn_in_a_pipe(
+    files: Files, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: is_terminal)
+    files.write(*REQUESTS[:3])
+    result = files.run()
+    assert (result.exit_code, result.stdout) == (0, "")
+    if is_terminal:
+        assert re.search(r"Requests.*3/3", result.stderr)
+        assert result.stderr.endswith("\x1b[2K")  # gone in the end
+    else:
+        assert result.stderr == ""
 
 
 def test_numbers_are_read_as_the_server_reads_them(files: Files) -> None:

@@ -97,8 +97,10 @@ def address(async_engine: AsyncEngine) -> Iterator[str]:
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="no browser is driven without playwright")
-    program = shutil.which("chromium") or pytest.skip("chromium is not installed")
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="no browser is driven without playwright: pip install playwright"
+    )
+    program = shutil.which("chromium") or pytest.skip("chromium is not installed: apt install chromium")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
