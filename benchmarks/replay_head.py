@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benchmarks.recorded_package import RecordedPackage
 from benchmarks.replayed_states import hidden_states, passes_saved, replayed
-from reader_edge.bench.fixed_budget import drafter_of
+from reader_edge.bench.fixed_budget import budget_config
+from reader_edge.bench.source_sets import SourceStock
 from reader_edge_runtime import EngineConfig, GenerationStats
 from reader_edge_runtime.assembly import open_head_source, open_package, settled_target
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
@@ -40,7 +41,7 @@ def main() -> None:
     def replay(names: Sequence[str], further: Sequence[HeadSource] = ()) -> Replayed:
         found = []
         for num_nodes in budgets:
-            drafter = drafter_of(("context", *names), num_nodes, (), table, own, further)
+            drafter = SourceStock((), table, own, further).drafter(("context", *names), budget_config(num_nodes))
             found.append([replayed(drafter, *each, num_nodes) for each in zip(requests, states, strict=True)])
         return found
 

@@ -8,7 +8,8 @@ from benchmarks.head_forms.guess_trees import guesses_of, up_to
 from benchmarks.head_forms.recorded_guesses import RecordedGuesses, recorded_answer
 from benchmarks.recorded_package import RecordedPackage
 from benchmarks.replayed_states import hidden_states, replayed
-from reader_edge.bench.fixed_budget import drafter_of
+from reader_edge.bench.fixed_budget import budget_config
+from reader_edge.bench.source_sets import SourceStock
 from reader_edge_export.heads.examples import Int32Array
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.drafting.sources.source import Proposal
@@ -58,9 +59,10 @@ class Replays:
     def _replayed(self, guesses: Sequence[Sequence[Proposal]] | None) -> Replayed:
         source = RecordedGuesses()
         names = ("context", "logits", "table", *([] if guesses is None else [source.name]))
+        stock = SourceStock((), self._table, None, [source])
         found: Replayed = {}
         for num_nodes in BUDGETS:
-            drafter = drafter_of(names, num_nodes, (), self._table, None, [source])
+            drafter = stock.drafter(names, budget_config(num_nodes))
             found[num_nodes] = []
             for number, (request, states) in enumerate(self._pairs):
                 first = len(request.turns[0].prompt) - 1

@@ -1,7 +1,7 @@
 """Plain against drafted decoding, of a prompt or several: are the tokens the same, and how much sooner do they come?"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -102,10 +102,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class DecodeBench:
-    """By question. *_bytes: the package's files, the KV cache, and this process's peak resident memory."""
+    """By question. *_bytes: the package's files, the KV cache, and this process's peak resident memory.
+
+    sets: by what engines draft from that took their turns, their comparisons with the same plain answers.
+    """
 
     questions: tuple[Question, ...]
     comparisons: tuple[Comparison, ...]
+    sets: dict[str, tuple[Comparison, ...]]
     package_bytes: int
     kv_bytes: int
     peak_bytes: int
@@ -113,13 +117,16 @@ class DecodeBench:
     @property
     def overall(self) -> Comparison:
         """All questions together."""
-        return _together(self.comparisons)
+        return together(self.comparisons)
 
     @property
     def by_category(self) -> dict[str, Comparison]:
         """The questions of each category together; empty where there are no categories."""
-        groups = by_category(self.questions, self.comparisons)
-        return {category: _together(comparisons) for category, comparisons in groups.items()}
+        return self.together_by_category(self.comparisons)
+
+    def together_by_category(self, comparisons: Sequence[Comparison]) -> dict[str, Comparison]:
+        """The same of other comparisons, such as a set's."""
+        return {name: together(group) for name, group in by_category(self.questions, comparisons).items()}
 
 
 def compare(
@@ -133,15 +140,33 @@ def compare(
 
     Waits for the drafter, which a machine that never drafted compiles first. on_progress: told answers done and in all.
     """
-    if isinstance(engine.decoder.drafter, RetrievalDrafter):
-        engine.decoder.drafter.wait()
-    answers: dict[bool, list[TimedAnswer]] = {False: [], True: []}
+    (comparison,) = compare_engines([engine], prompt, config, num_rounds, on_progress)
+    return comparison
+
+
+def compare_engines(
+    engines: Sequence[Engine],
+    prompt: Prompt,
+    config: GenerationConfig,
+    num_rounds: int,
+    on_progress: Callable[[int, int], None],
+) -> list[Comparison]:
+    """`compare` of several engines of one model, each with its own drafts, beside the plain answers of the first."""
+    for engine in engines:
+        if isinstance(engine.decoder.drafter, RetrievalDrafter):
+            engine.decoder.drafter.wait()
+    ways = [(engines[0], replace(config, is_drafted=False))]
+    ways += [(engine, replace(config, is_drafted=True)) for engine in engines]
+    answers: list[list[TimedAnswer]] = [[] for _ in ways]
     for number in range(num_rounds):
-        for is_drafted in (number % 2 == 1, number % 2 == 0):
+        order = range(len(ways)) if number % 2 == 0 else reversed(range(len(ways)))
+        for way in order:
+            engine, way_config = ways[way]
             engine.forget()
-            answers[is_drafted].append(_answer(engine, prompt, replace(config, is_drafted=is_drafted)))
-            on_progress(sum(map(len, answers.values())), 2 * num_rounds)
-    return Comparison(Way((tuple(answers[False]),)), Way((tuple(answers[True]),)))
+            answers[way].append(_answer(engine, prompt, way_config))
+            on_progress(sum(map(len, answers)), len(ways) * num_rounds)
+    plain, *drafted = (Way((tuple(rounds),)) for rounds in answers)
+    return [Comparison(plain, each) for each in drafted]
 
 
 def bench_decode(
@@ -150,25 +175,34 @@ def bench_decode(
     config: GenerationConfig,
     num_rounds: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    sets: Mapping[str, Engine] | None = None,
 ) -> DecodeBench:
-    """`compare` on each question. Raises PromptError or ConfigError."""
+    """`compare` on each question. Raises PromptError or ConfigError.
+
+    sets: engines of the same model that take their turns too, by what they draft from; the first may be one of them.
+    """
+    sets = sets or {}
+    engines = list(dict.fromkeys([engine, *sets.values()]))
     comparisons = []
     for number, question in enumerate(questions):
 
         def on_rounds(done: int, total: int, number: int = number) -> None:
             on_progress(number * total + done, len(questions) * total)
 
-        comparisons.append(compare(engine, question.prompt, config, num_rounds, on_rounds))
+        comparisons.append(compare_engines(engines, question.prompt, config, num_rounds, on_rounds))
+    of_engine = dict(zip(engines, zip(*comparisons, strict=True), strict=True))
     return DecodeBench(
         tuple(questions),
-        tuple(comparisons),
+        of_engine[engine],
+        {names: of_engine[each] for names, each in sets.items()},
         sum(entry.num_bytes for entry in engine.package.manifest.files.values()),
         engine.decoder.cache.num_bytes,
         peak_bytes(),
     )
 
 
-def _together(comparisons: Sequence[Comparison]) -> Comparison:
+def together(comparisons: Sequence[Comparison]) -> Comparison:
+    """Of several prompts."""
     plain, drafted = zip(*((each.plain.rounds[0], each.drafted.rounds[0]) for each in comparisons), strict=True)
     return Comparison(Way(plain), Way(drafted))
 

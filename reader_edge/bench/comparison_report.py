@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, Way, compare
+from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, Way, compare, together
 from reader_edge.bench.fixed_budget import BudgetRun
 from reader_edge.bench.fixed_budget_report import budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
@@ -99,6 +99,16 @@ def bench_fields(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) 
             for question, each in zip(bench.questions, bench.comparisons, strict=True)
         ],
         "categories": {category: _part_fields(each) for category, each in bench.by_category.items()},
+        "source_sets": [
+            {
+                "sources": names,
+                **_part_fields(together(comparisons)),
+                "categories": {
+                    category: _part_fields(each) for category, each in bench.together_by_category(comparisons).items()
+                },
+            }
+            for names, comparisons in bench.sets.items()
+        ],
         "fixed_nodes": budget_fields(bench.questions, runs),
         "package_bytes": bench.package_bytes,
         "kv_bytes": bench.kv_bytes,
@@ -133,6 +143,7 @@ def print_bench(engine: Engine, bench: DecodeBench, runs: Sequence[BudgetRun]) -
     print_report(
         _speed_table(bench),
         _parts_table(bench),
+        *([_sets_table(bench)] if bench.sets else []),
         *([budget_table(bench.questions, runs)] if runs else []),
         f"Peak memory {readable_size(bench.peak_bytes)}: package {readable_size(bench.package_bytes)}, "
         f"KV cache {readable_size(bench.kv_bytes)}, all else {readable_size(rest)}.",
@@ -154,6 +165,21 @@ def _speed_table(bench: DecodeBench) -> Table:
         table.add_row(_excerpt(label), *counts, *_speed_cells(each), f"{each.answer_speedup:.2f}x")
         if len(table.rows) == len(parts):
             table.add_section()
+    return table
+
+
+def _sets_table(bench: DecodeBench) -> Table:
+    """A row for each set of sources; for each category, and for all."""
+    figures = ("plain", "drafted", "speed-up", "acceptance length")
+    table = figures_table("Tokens/s after the first token, by what is drafted from", "", *figures)
+    table.add_column("tokens are")
+    table.add_column("whole answers", justify="right")
+    table.add_column("drafted from")
+    for category in [*bench.by_category, "all"]:
+        table.add_section()
+        for names, comparisons in bench.sets.items():
+            each = {**bench.together_by_category(comparisons), "all": together(comparisons)}[category]
+            table.add_row(category, *_speed_cells(each), f"{each.answer_speedup:.2f}x", names)
     return table
 
 

@@ -2,10 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.assembly import make_decoder
@@ -13,11 +14,6 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
-from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
-from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +51,19 @@ def bench_budgets(
     questions: Sequence[Question],
     config: GenerationConfig,
     budgets: Sequence[int],
-    datastores: Sequence[str],
+    stock: SourceStock,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    further: Sequence[Source] = (),
 ) -> list[BudgetRun]:
     """Answer every question with each set of sources and each budget, from an empty KV cache.
 
-    Fresh drafters know nothing but what ships with them, and so have no history. datastores: files, which are used in
-    sets of their own. on_progress: told answers done and answers in all. further: sources that are asked in every step.
+    Fresh drafters know nothing but what ships with them, and so have no history. on_progress: told answers done and
+    answers in all.
     """
-    fingerprint = engine.tokenizer.fingerprint()
-    opened = open_datastores(datastores, fingerprint, engine.package.manifest.vocab_size)
-    table, own_answers = SuccessorTable.of_package(engine.package, fingerprint), OwnAnswers.of_package(engine.package)
-    sets = list(_source_sets(bool(datastores), table is not None, own_answers is not None, further))
+    sets = [(is_warm, names) for is_warm in (False, True) for names in stock.sets(is_warm)]
     num_all, num_done = len(sets) * len(budgets) * len(questions), itertools.count(1)
     runs = []
     for (is_warm, names), num_nodes in itertools.product(sets, budgets):
-        drafter = drafter_of(names, num_nodes, opened, table, own_answers, further)
+        drafter = stock.drafter(names, budget_config(num_nodes))
         requests = []
         for question in questions:
             if not is_warm:
@@ -105,40 +97,6 @@ def answer_at(
     return request
 
 
-def _source_sets(
-    has_datastores: bool, has_table: bool, has_own_answers: bool, further: Sequence[Source]
-) -> Iterator[tuple[bool, tuple[str, ...]]]:
-    """What is drafted from, fresh and warm."""
-    said_by_target = [(), ("logits",)]
-    said_by_target += [("logits", "table")] * has_table
-    said_by_target += [(*said_by_target[-1], "own answers")] * has_own_answers
-    for source in further:
-        said_by_target.append((*said_by_target[-1], source.name))
-    for is_warm, said, uses_datastores in itertools.product((False, True), said_by_target, (False, True)):
-        if uses_datastores <= has_datastores:
-            history, datastore = ("history",) * is_warm, ("datastore",) * uses_datastores
-            yield is_warm, ("context", *history, *said, *datastore)
-
-
-def drafter_of(
-    names: Sequence[str],
-    num_nodes: int,
-    datastores: Sequence[Datastore],
-    table: SuccessorTable | None,
-    own_answers: OwnAnswers | None,
-    further: Sequence[Source],
-) -> RetrievalDrafter:
-    """One that drafts from sources of these names, with so many nodes."""
-    config = DraftConfig(
-        max_nodes=num_nodes + 1,
-        max_depth=MAX_DEPTH,
-        is_history_used="history" in names or "own answers" in names,
-        is_logits_used="logits" in names,
-    )
-    return RetrievalDrafter(
-        config,
-        [source for source in further if source.name in names],
-        datastores=datastores if "datastore" in names else (),
-        table=table if "table" in names else None,
-        own_answers=own_answers if "own answers" in names else None,
-    ).wait()
+def budget_config(num_nodes: int) -> DraftConfig:
+    """Of drafts with so many nodes below the pending token."""
+    return DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH)

@@ -19,6 +19,7 @@ from reader_edge.commands import options
     callback=options.node_budgets,
     help="Also tell the acceptance length at these fixed numbers of drafted nodes a step, such as 4,8,16,64.",
 )
+@click.option("--each-set", is_flag=True, help="Also time each set of sources, from a request's own text alone to all.")
 @options.temperature
 @options.top_p
 @options.seed
@@ -37,6 +38,7 @@ def decode(
     config: "reader_edge.GenerationConfig",
     rounds: int,
     nodes: tuple[int, ...] | None,
+    each_set: bool,
     datastores: tuple[str, ...],
     head: Path | None,
     draft_model: str | None,
@@ -48,12 +50,14 @@ def decode(
 
     Every answer starts with nothing learned from another, by the clock on the wall. With --nodes, acceptance lengths
     are told that no clock decides, of drafters that start afresh for each prompt and of ones that remember those
-    before. Exit code 1 when the tokens differ. MODEL is what `run` takes.
+    before. With --each-set, what each source adds is told by the clock. Exit code 1 when the tokens differ.
+    MODEL is what `run` takes.
     """
     from reader_edge.bench.comparison import bench_decode
     from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
     from reader_edge.bench.fixed_budget import bench_budgets
     from reader_edge.bench.plot import check_plot
+    from reader_edge.bench.source_sets import SourceStock
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.question import play_out
@@ -63,13 +67,16 @@ def decode(
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     engine = load_engine(model, engine_config, None, datastores, head, draft_model)
     questions = play_out(engine, file_prompts, config, is_raw=False)
+    stock = None
+    if nodes or each_set:
+        stock = SourceStock.of_engine(engine, datastores, further_sources(engine, head, draft_model))
     with count_progress("Answers") as on_progress:
-        bench = bench_decode(engine, questions, config, rounds, on_progress)
+        sets = stock.engines(engine) if each_set and stock else {}
+        bench = bench_decode(engine, questions, config, rounds, on_progress, sets)
     runs = []
-    if nodes:
-        further = further_sources(engine, head, draft_model)
+    if nodes and stock:
         with count_progress("Answers at fixed numbers of nodes") as on_progress:
-            runs = bench_budgets(engine, questions, config, nodes, datastores, on_progress, further)
+            runs = bench_budgets(engine, questions, config, nodes, stock, on_progress)
     if as_json:
         click.echo(json.dumps(bench_fields(engine, bench, runs)))
     else:
@@ -77,5 +84,6 @@ def decode(
     if plot is not None:
         draw_bench(bench, plot)
     answers = tuple(rounds[0].token_ids for rounds in bench.overall.plain.rounds)
-    if not bench.overall.is_identical or any(run.answers != answers for run in runs):
+    are_sets_identical = all(each.is_identical for comparisons in bench.sets.values() for each in comparisons)
+    if not (bench.overall.is_identical and are_sets_identical) or any(run.answers != answers for run in runs):
         raise click.ClickException(options.DIFFERENT_TOKENS)

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge.bench.answer_recorder import record_answers
-from reader_edge.bench.fixed_budget import drafter_of
+from reader_edge.bench.fixed_budget import budget_config
 from reader_edge.bench.recording import RecordedRequest, read_recording
+from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import ScoredTree
@@ -60,7 +61,7 @@ def recorded(engine: Engine, held_out_texts: list[str], tmp_path: Path) -> Recor
 
 
 def decoded(source: EchoSource, recorded: RecordedRequest, states: Float32Array) -> GenerationStats:
-    drafter = drafter_of(("context", source.name), NUM_NODES, (), None, None, [source])
+    drafter = SourceStock((), None, None, [source]).drafter(("context", source.name), budget_config(NUM_NODES))
     return replayed(drafter, recorded, states, NUM_NODES)
 
 

@@ -12,6 +12,7 @@ from reader_edge.bench.fixed_budget import BudgetRun, answer_at, bench_budgets
 from reader_edge.bench.recording import read_recording
 from reader_edge.bench.replay import replay
 from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.bench.source_sets import SourceStock
 from reader_edge.cli import main
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
@@ -51,7 +52,14 @@ def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     engine: Engine, questions: list[Question]
 ) -> None:
     told: list[tuple[int, int]] = []
-    runs = bench_budgets(engine, questions, CONFIG, BUDGETS, [], lambda done, total: told.append((done, total)))
+    runs = bench_budgets(
+        engine,
+        questions,
+        CONFIG,
+        BUDGETS,
+        SourceStock.of_engine(engine),
+        lambda done, total: told.append((done, total)),
+    )
     assert told == [(done, 48) for done in range(1, 49)]
     plain = tuple(engine.generate(each.prompt, CONFIG).token_ids for each in questions)
     assert [run.answers for run in runs] == [plain] * 12
@@ -80,7 +88,8 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
     builder.add(list(engine.generate(questions[0].prompt, CONFIG).token_ids))
     builder.end_document()
     builder.write(tmp_path / "answers.ds", DatastoreFacts(("answers",), 0), lambda stage: None)
-    runs = bench_budgets(engine, questions[:1], CONFIG, [8], [str(tmp_path / "answers.ds")])
+    stock = SourceStock.of_engine(engine, [str(tmp_path / "answers.ds")])
+    runs = bench_budgets(engine, questions[:1], CONFIG, [8], stock)
     names = ["context", "context + datastore", "context + logits", "context + logits + datastore"]
     assert [run.sources for run in runs if not run.is_warm] == names
     assert len([run for run in runs if run.is_warm]) == 4
@@ -93,7 +102,7 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
 def test_a_replay_tells_what_decoding_told(
     engine: Engine, questions: list[Question], recording: Path, num_nodes: int
 ) -> None:
-    runs = bench_budgets(engine, questions, CONFIG, [num_nodes], [])
+    runs = bench_budgets(engine, questions, CONFIG, [num_nodes], SourceStock.of_engine(engine))
     requests = read_recording(recording, engine.tokenizer)
     config = DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH, is_logits_used=False)
     warm = run_of(runs, "context + history", num_nodes)
