@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.manifest import MASKED
 
 LENGTHS = [20, 9]
@@ -23,11 +24,9 @@ class GraphRunner:
     """The contract played by hand, apart from the runtime: masks, positions and in-place buffers."""
 
     def __init__(self, graph: Path, window: int | None, library: Path | None = None) -> None:
-        options = ort.SessionOptions()
+        options = cpu_options(1)
         if library is not None:
             options.register_custom_ops_library(str(library))
-        options.log_severity_level = 3
-        options.intra_op_num_threads = 1
         self.session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self.window = window
         self.buffers = {

@@ -25,6 +25,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
 from tests.export.gguf_models import build_source, write_model
 
@@ -148,6 +149,9 @@ def test_a_nodes_bits_depend_on_its_ancestors_only(
     package = ModelPackage.open(request.getfixturevalue(name)[1])
     target = HostTarget.open(package, threads=1, uses_native=uses_native)
     report = probe_width(target)
+    if not uses_native and has_saturating_sums():  # whose own products sum a row in another order by the width
+        assert report.num_rows > report.num_equal
+        return
     assert report.num_rows == report.num_equal > 0
     tokens = list(range(5, 69))
     alone = np.concatenate([_logits(target, tokens[:i], tokens[i : i + 1]) for i in range(0, 64, 9)])

@@ -17,6 +17,7 @@ from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import TREE_ATTENTION
 from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 
 Float32Array = npt.NDArray[np.float32]
 Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]
@@ -108,9 +109,7 @@ def _value(name: str, sizes: Sequence[int | str]) -> ir.Value:
 
 
 def _session(graph: Path, library: Path | None) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
+    options = cpu_options(2)
     if library is not None:
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -20,6 +20,7 @@ from reader_edge_export.sources.gguf.blocks import blocks_of
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
+from reader_edge_runtime.processor import has_saturating_sums
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import left_to_kernels, needs_kernels, operator_model
 
@@ -86,9 +87,15 @@ def _model(blocks: Blocks, num_inputs: int | str) -> ir.Model:
 
 
 FORMS = [pytest.param(False, id="definition"), pytest.param(True, id="native", marks=needs_kernels)]
+needs_equal_rows = pytest.mark.skipif(
+    has_saturating_sums(),
+    reason="ONNX Runtime's own products of blocks sum one row in another order with AVX2 alone; the probe finds it "
+    "(tests/export/test_keep.py)",
+)
+EQUAL_FORMS = [pytest.param(False, id="definition", marks=needs_equal_rows), FORMS[1]]
 
 
-@pytest.mark.parametrize("is_native", FORMS)
+@pytest.mark.parametrize("is_native", EQUAL_FORMS)
 @pytest.mark.parametrize("name", BLOCK_TYPES)
 def test_a_row_has_the_same_bits_at_every_width(name: str, is_native: bool, tmp_path: Path) -> None:
     product = Product(tmp_path, name, 768, 53, is_native)

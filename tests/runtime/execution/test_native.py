@@ -17,6 +17,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.measuring.cost_cache import cost_path
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -138,8 +139,7 @@ def _one_product(
 
 
 def _session(graph: Path, library: Path | None) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
+    options = cpu_options(0)
     if library is not None:
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

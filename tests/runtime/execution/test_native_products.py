@@ -66,15 +66,21 @@ def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_pl
     arrays = _matrix(num_inputs, num_outputs, rng)
     bias = rng.standard_normal(num_outputs, np.float32)
 
-    def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
-        matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
-        added = editor.constant(bias, "bias")
-        return [spread_row_linear(editor, values[0], matrix, either, num_planes) for either in (None, added)]
+    def operator(added: FloatArray | None) -> Operator:
+        def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
+            matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
+            bias = None if added is None else editor.constant(added, "bias")
+            return [spread_row_linear(editor, values[0], matrix, bias, num_planes)]
 
-    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+        folder = tmp_path / ("plain" if added is None else "biased")
+        folder.mkdir()
+        return Operator(folder, {"rows": ("B", "N", num_inputs)}, build)
+
+    # Apart, since no matrix may be of two products (`_Graph.multiply` of heads).
+    plain, with_bias = operator(None), operator(bias)
     for num_rows in NUM_ROWS:
         rows = _rows(num_rows, num_inputs, rng)
-        product, biased = operator.check(rows=rows)
+        (product,), (biased,) = plain.check(rows=rows), with_bias.check(rows=rows)
         np.testing.assert_array_equal(biased, bias + product)
         np.testing.assert_array_equal(biased[0, 0], bias)
         expected = _spread(rows, arrays) @ (arrays[0] * arrays[1][:, None]).astype(np.float64).T
@@ -105,17 +111,21 @@ def test_products_of_packages_of_before_keep_the_bits(num_inputs: int, num_outpu
     values, scales, _, _ = _matrix(num_inputs, num_outputs, rng)
     bias = rng.standard_normal(num_outputs, np.float32)
 
-    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Outputs:
-        for text in (_ROW_LINEAR, _ROW_LINEAR_BIAS):
-            function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
-            editor.model.functions[function.identifier()] = function
-        constants = [editor.constant(array, "constant") for array in (values, scales, bias)]
-        plain = editor.op("RowLinear", [inputs[0], *constants[:2]], domain="reader_edge")
-        return [plain, editor.op("RowLinearBias", [inputs[0], *constants], domain="reader_edge")]
+    def operator(kind: str, *arrays: npt.NDArray[np.generic]) -> Operator:
+        def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Outputs:
+            for text in (_ROW_LINEAR, _ROW_LINEAR_BIAS):
+                function = ir.serde.deserialize_function(onnx.parser.parse_function(text))
+                editor.model.functions[function.identifier()] = function
+            constants = [editor.constant(array, "constant") for array in arrays]
+            return [editor.op(kind, [inputs[0], *constants], domain="reader_edge")]
 
-    operator = Operator(tmp_path, {"rows": ("B", "N", num_inputs)}, build)
+        (tmp_path / kind).mkdir()
+        return Operator(tmp_path / kind, {"rows": ("B", "N", num_inputs)}, build)
+
+    plain, with_bias = operator("RowLinear", values, scales), operator("RowLinearBias", values, scales, bias)
     for num_rows in NUM_ROWS:
-        product, biased = operator.check(rows=_rows(num_rows, num_inputs, rng))
+        rows = _rows(num_rows, num_inputs, rng)
+        (product,), (biased,) = plain.check(rows=rows), with_bias.check(rows=rows)
         np.testing.assert_array_equal(biased, bias + product)
 
 
