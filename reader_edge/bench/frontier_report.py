@@ -7,6 +7,7 @@ from rich.table import Table
 
 from reader_edge.bench.draft_stores import UNITS
 from reader_edge.bench.frontier import Frontier, Reach
+from reader_edge.bench.head import ACCURACIES
 from reader_edge.bench.next_gain import next_gain_sentence, next_gains
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.terminal.console import figures_table, print_report
@@ -47,7 +48,12 @@ def frontier_fields(frontier: Frontier) -> dict[str, object]:
             for each in frontier.stores
         ],
         "heads": [
-            {"share": each.share, "needed": each.acceptance if each.can_pay else None} for each in frontier.heads
+            {
+                "share": each.share,
+                "needed": each.acceptance if each.can_pay else None,
+                "tokens_per_s": dict(zip(map(str, ACCURACIES), each.tokens_per_s, strict=True)),
+            }
+            for each in frontier.heads
         ],
         "gains": {gain.name: gain.times for gain in next_gains(frontier)},
         "next_gain": next_gain_sentence(frontier),
@@ -133,24 +139,22 @@ def _heads_table(frontier: Frontier) -> Table:
     ours = frontier.fastest.ours.stats
     missed = 1 - ours.accepted_by_depth[1] / ours.num_steps
     title = f"A head at {frontier.fastest.num_nodes} nodes, asked in every step; ours miss {missed:.0%} of next tokens"
-    table = figures_table(title, "its share of a one-node pass", "must be right in so many of these to break even")
+    speeds = (f"tokens/s if right in {right:.0%}" for right in ACCURACIES)
+    needed = "must be right in so many of these to break even"
+    table = figures_table(title, "its share of a one-node pass", needed, *speeds)
     for each in frontier.heads:
-        table.add_row(f"{each.share:g}", f"{each.acceptance:.1%}" if each.can_pay else "cannot pay")
+        acceptance = f"{each.acceptance:.1%}" if each.can_pay else "cannot pay"
+        table.add_row(f"{each.share:g}", acceptance, *(f"{speed:.1f}" for speed in each.tokens_per_s))
     return table
 
 
 def draw_frontier(frontier: Frontier, path: Path) -> None:
-    """Draw tokens a second over nodes and over draft memory, and what a head of each cost would have to know."""
+    """Draw tokens a second over nodes and over draft memory, and with a head of each cost."""
     figure = new_figure(15, 4.5)
     nodes, stores, heads = figure.subplots(1, 3)
     _draw_nodes(frontier, nodes)
     _draw_stores(frontier, stores)
-    payable = [each for each in frontier.heads if each.can_pay]
-    heads.plot([each.share for each in payable], [100 * each.acceptance for each in payable], "o-")
-    heads.set_ylim(0, 100)
-    heads.set_xlabel("a head's share of a one-node pass")
-    heads.set_ylabel("% of missed next tokens it must know")
-    heads.set_title("a head breaks even")
+    _draw_heads(frontier, heads)
     save_plot(figure, path)
 
 
@@ -177,3 +181,14 @@ def _draw_stores(frontier: Frontier, axes: "Axes") -> None:
     axes.set_title("draft memory")
     if frontier.stores:
         axes.legend()
+
+
+def _draw_heads(frontier: Frontier, axes: "Axes") -> None:
+    shares = [each.share for each in frontier.heads]
+    for number, right in enumerate(ACCURACIES):
+        axes.plot(shares, [each.tokens_per_s[number] for each in frontier.heads], "o-", label=f"right in {right:.0%}")
+    axes.axhline(frontier.fastest.ours.tokens_per_s, linestyle="--", color="gray", label="without a head")
+    axes.set_xlabel("a head's share of a one-node pass")
+    axes.set_ylabel("modelled tokens/s")
+    axes.set_title("a head, by how often it knows what ours miss")
+    axes.legend()

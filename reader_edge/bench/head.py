@@ -4,17 +4,20 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.stats import GenerationStats
 
+ACCURACIES = (0.2, 0.4, 0.6)  # how often a head may be right where the tree does not say the next token
+
 
 @dataclass(frozen=True, slots=True)
 class HeadNeed:
     """A head asked in every step for the next token, in place of the least likely node of the tree. Modelled.
 
     share: of a one-node pass that its step takes. acceptance: how often it must be right where the tree does not say
-    the next token, for as many tokens a second as without it; above 1 it cannot pay.
+    the next token, for as many tokens a second as without it; above 1 it cannot pay. tokens_per_s: by ACCURACIES.
     """
 
     share: float
     acceptance: float
+    tokens_per_s: tuple[float, ...]
 
     @property
     def can_pay(self) -> bool:
@@ -28,4 +31,5 @@ class HeadNeed:
         """
         missed = 1 - stats.accepted_by_depth[1] / stats.num_steps
         needed = stats.acceptance_length * share * plain_s / step_s
-        return cls(share, needed / missed if missed else float("inf") if needed else 0.0)
+        speeds = ((stats.acceptance_length + missed * right) / (step_s + share * plain_s) for right in ACCURACIES)
+        return cls(share, needed / missed if missed else float("inf") if needed else 0.0, tuple(speeds))

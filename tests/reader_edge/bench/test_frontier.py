@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from reader_edge.bench.draft_stores import DraftStores
 from reader_edge.bench.frontier import Frontier
-from reader_edge.bench.head import HeadNeed
+from reader_edge.bench.head import ACCURACIES, HeadNeed
 from reader_edge.bench.judge import Judge
 from reader_edge.bench.next_gain import next_gain_sentence
 from reader_edge.bench.pass_curve import PassCurve
@@ -85,6 +85,7 @@ def test_a_table_a_plot_and_one_sentence_tell_it(
     assert result.exit_code == 0, result.output
     assert "0 (plain)" in result.output
     assert "cannot pay" in result.output
+    assert "if right in" in " ".join(result.output.split())
     assert "Modelled" in result.output
     assert result.output.count("The next gain lies in") == 1
     assert (tmp_path / "f.svg").read_text().lstrip().startswith("<?xml")
@@ -111,6 +112,8 @@ def test_a_head_that_knows_what_it_must_neither_gains_nor_loses() -> None:
     num_tokens = 180 + 60 * head.acceptance
     assert num_tokens / (100 * (0.02 + 0.1 * 0.01)) == pytest.approx(180 / (100 * 0.02))
     assert HeadNeed.of(stats, 0.02, 0.0, 0.01).acceptance == 0
+    speeds = [(180 + 60 * right) / (100 * (0.02 + 0.1 * 0.01)) for right in ACCURACIES]
+    assert head.tokens_per_s == pytest.approx(speeds)
     assert not HeadNeed.of(stats, 0.02, 50, 0.01).can_pay
     stats.accepted_by_depth[1] = 100
     assert not HeadNeed.of(stats, 0.02, 0.1, 0.01).can_pay  # nothing is missed
