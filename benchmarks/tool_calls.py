@@ -17,9 +17,9 @@ from typing import Any
 from reader_edge_runtime.assembly import open_package
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, DraftWish, Guesses
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.guesses import guessed_answers
+from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.text.conversation import CALL_BEGIN, CALL_END, Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -123,15 +123,13 @@ def replay(tokenizer: Tokenizer, budget: int, is_guessed: bool, in_turn: bool) -
         text = tokenizer.encode_chat(prompt.messages, prompt.tools)
         said = "\n".join(CALL_BEGIN + call + CALL_END for call in calls)
         answer = tokenizer.encode(said, adds_special_tokens=False)
-        guesses = guessed_answers(prompt, text, GenerationConfig(), tokenizer, len(text)) if is_guessed else []
+        guesses = guessed_answer(prompt, text, GenerationConfig(), tokenizer, len(text)) if is_guessed else NO_GUESSES
         num_tokens += len(answer)
         num_passes += _replay(drafter, text, answer, guesses, budget)
     return num_tokens, num_passes
 
 
-def _replay(
-    drafter: RetrievalDrafter, text: list[int], answer: list[int], guesses: list[list[int]], budget: int
-) -> int:
+def _replay(drafter: RetrievalDrafter, text: list[int], answer: list[int], guesses: Guesses, budget: int) -> int:
     """Passes of one answer, the prompt's own included."""
     request = drafter.begin_guided(text, guesses)
     num_passes = 1

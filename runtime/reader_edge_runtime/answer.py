@@ -7,6 +7,7 @@ from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.text_stream import TextStream
@@ -72,7 +73,7 @@ class Answer:
         manifest: Manifest,
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
-        guesses: Sequence[Sequence[int]] = (),
+        guesses: Guesses = NO_GUESSES,
     ) -> None:
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop)

@@ -17,7 +17,7 @@ from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 from reader_edge_runtime.given_path import given_path
-from reader_edge_runtime.guesses import guessed_answers
+from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -158,7 +158,7 @@ class Engine:
         """
         config = given_config(config, GenerationConfig, "config")
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
-        guesses = guessed_answers(prompt, token_ids, config, self.tokenizer, manifest.max_context)
+        guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
         try:
             return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from reader_edge_runtime import Conversation, Engine, GenerationConfig, SamplingConfig
+from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, Guesses
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.guesses import guessed_answers
-from reader_edge_runtime.text.conversation import CallForm, call_skeletons
+from reader_edge_runtime.guesses import guessed_answer
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 CONFIG = GenerationConfig(max_tokens=80)
 TOOL = {
@@ -47,7 +47,7 @@ def test_a_sampled_answer_is_the_same_with_a_prediction(engine: Engine, seed: in
 
 def test_the_first_draft_is_the_beginning_of_a_guess() -> None:
     drafter = RetrievalDrafter(DraftConfig(max_nodes=8, is_history_used=False)).wait()
-    request = drafter.begin_guided([5, 6, 7, 8], [[30, 31], [5, 6, 7, 8, 20, 21, 22]])
+    request = drafter.begin_guided([5, 6, 7, 8], Guesses([[30, 31], [5, 6, 7, 8, 20, 21, 22]]))
     (tree,) = drafter.draft([DraftWish(request, 8, 4)])
     assert isinstance(tree, DraftTree)
     assert tree.child(0, 20) > 0
@@ -61,25 +61,58 @@ def test_the_first_draft_is_the_beginning_of_a_guess() -> None:
 def test_a_guess_is_no_longer_than_the_context(engine: Engine) -> None:
     most = engine.package.manifest.max_context
     config = replace(CONFIG, prediction="a b " * (1 << 20))
-    (guess,) = guessed_answers("# tar", [1, 2], config, engine.tokenizer, most)
+    (guess,) = guessed_answer("# tar", [1, 2], config, engine.tokenizer, most).texts
     assert 1000 < len(guess) <= most + 2
     assert engine.generate("# tar", config).token_ids == engine.generate("# tar", CONFIG).token_ids
-    assert guessed_answers("# tar", [1, 2], replace(config, is_drafted=False), engine.tokenizer, most) == []
+    assert not guessed_answer("# tar", [1, 2], replace(config, is_drafted=False), engine.tokenizer, most)
 
 
-def test_declared_tools_are_guessed_calls_of(engine: Engine) -> None:
-    assert call_skeletons([TOOL], CallForm()) == [
-        '<tool_call>\n{"name": "weather", "arguments": {"city": "a", "unit": "c"}}\n</tool_call>'
-    ]
-    strange: list[dict[str, object]] = [
-        {},
-        {"function": 5},
-        {"function": {"name": "x", "parameters": {"properties": [1]}}},
-    ]
-    assert call_skeletons(strange, CallForm("", "", "parameters")) == ['{"name": "x", "parameters": {}}']
-    prompt = Conversation([{"role": "user", "content": "x"}], [TOOL] * 3000)
-    guesses = guessed_answers(prompt, [1, 2], CONFIG, engine.tokenizer, 2048)
-    assert sum(map(len, guesses)) <= 4096
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "unit": "c"}}\n</tool_call>'
+
+
+def test_a_call_in_an_answer_is_foretold_token_by_token(engine: Engine) -> None:
+    prompt = Conversation([{"role": "user", "content": "x"}], [TOOL])
+    guide = guessed_answer(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
+    assert guide is not None
+    answer = engine.tokenizer.encode(CALL, adds_special_tokens=False)
+    missed = []
+    for place in range(len(answer)):
+        paths = guide.paths(answer[:place], {"weather": {"city": ['"Rome"']}})
+        if not any(path[:1] == answer[place : place + 1] for path, _ in paths):
+            missed.append(engine.tokenizer.decode(answer[place : place + 1]))
+    assert "".join(missed).strip('" ,}') in ("", "c")  # where tokens join what was said and what comes
+    guide.paths(answer, {})
+    assert guide.calls == [("weather", {"city": '"Rome"', "unit": '"c"'})]
+
+
+def test_calls_of_the_conversation_are_known(engine: Engine) -> None:
+    arguments = [{"city": "Oslo"}, '{"city": "Bergen", "unit": "f"}', "no JSON", "[" * 5000]
+    functions = [{"name": "weather", "arguments": each} for each in arguments]
+    said = [{"role": "assistant", "tool_calls": [{"type": "function", "function": each}]} for each in functions]
+    prompt = Conversation([{"role": "user", "content": "x"}, *said], [TOOL])
+    guide = guessed_answer(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
+    assert guide is not None
+    assert guide.calls == [("weather", {"city": '"Oslo"'}), ("weather", {"city": '"Bergen"', "unit": '"f"'})]
+
+
+FORM = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[a-z]{1,8}", "unit": "(c|f)"\}\}\n</tool_call>'
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("grammar", [None, Grammar("regex", FORM)], ids=["free", "held by a grammar"])
+def test_answers_with_tools_are_those_of_plain_decoding(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, temperature: float, grammar: Grammar | None
+) -> None:
+    prompt = Conversation([{"role": "user", "content": CALL + "\n<tool_call>"}], [TOOL])
+    token_ids = engine.tokenizer.encode(prompt.messages[0]["content"])
+    monkeypatch.setattr(Tokenizer, "encode_chat", lambda self, messages, tools: token_ids)
+    config = replace(CONFIG, grammar=grammar, sampling=SamplingConfig(temperature=temperature, seed=7))
+    plain = engine.generate(prompt, replace(config, is_drafted=False))
+    engine.forget()
+    first, _, last = engine.generate_batch([prompt, "# tar", prompt], config)
+    assert [first.token_ids, last.token_ids] == [plain.token_ids] * 2
+    if grammar is not None and temperature == 0:
+        assert first.stats.drafted_by_source["tools"] > 0
 
 
 def test_what_is_no_prediction_is_refused() -> None:

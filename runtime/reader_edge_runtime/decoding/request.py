@@ -12,7 +12,7 @@ from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_l
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, GuidedDrafter, RequestDrafter
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, GuidedDrafter, RequestDrafter
 from reader_edge_runtime.errors import PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.shown import shown
@@ -46,10 +46,10 @@ class Request:
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
-        guesses: Sequence[Sequence[int]] = (),
+        guesses: Guesses = NO_GUESSES,
     ) -> None:
         """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
-        guesses: of what the answer says, to draft from.
+        guesses: what is known of the answer, to draft from.
 
         Raises PromptError or ConfigError.
         """

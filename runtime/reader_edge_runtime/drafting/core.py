@@ -144,9 +144,11 @@ class RequestCore:
         max_nodes = min(max_nodes, core.config.max_nodes, _MAX_NODES)
         max_depth = min(max_depth, core.config.max_depth)
         self._check_epoch()
-        if proposals:
+        said = self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + layout.NUM_PROPOSALS]
+        said[:] = -1
+        if any(proposal.token_ids for proposal in proposals):
             self._proposals, roots = pack_proposals(proposals)
-            self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + len(roots)] = roots
+            said[: len(roots)] = roots
         n = tree.draft(self._current_arrays(), max_nodes, max_depth)
         self._num_nodes = n
         token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()

@@ -1,6 +1,7 @@
 """What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from reader_edge_runtime.array_file import Array
@@ -58,12 +59,41 @@ class Drafter(Protocol):
         """Drop everything learned from past requests."""
 
 
+# Values that arguments had, in raw JSON and the last first, by tool and argument.
+Calls = Mapping[str, Mapping[str, Sequence[str]]]
+
+
+class Guide(Protocol):
+    """Follows one answer, and tells what calls of declared tools allow next."""
+
+    @property
+    def calls(self) -> Sequence[tuple[str, Mapping[str, str]]]:
+        """Those of the conversation and the answer so far: the tool, and values by argument in raw JSON."""
+
+    def paths(self, answer: Sequence[int], past: Calls) -> Sequence[tuple[Sequence[int], float]]:
+        """Tokens that may come next behind an answer's, and how likely each path is; none where nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What is known of an answer. texts: of tokens, drafted from as if they came before the prompt."""
+
+    texts: Sequence[Sequence[int]] = ()
+    guide: Guide | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts) or self.guide is not None
+
+
+NO_GUESSES = Guesses()
+
+
 @runtime_checkable
 class GuidedDrafter(Drafter, Protocol):
     """One that drafts also from what somebody expects an answer to say."""
 
-    def begin_guided(self, token_ids: Sequence[int], guesses: Sequence[Sequence[int]]) -> RequestDrafter:
-        """As `begin`. guesses: texts of known tokens, drafted from as if they came before the prompt."""
+    def begin_guided(self, token_ids: Sequence[int], guesses: Guesses) -> RequestDrafter:
+        """As `begin`, with what is known of the answer."""
 
 
 @runtime_checkable

@@ -10,15 +10,16 @@ import numpy as np
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, DraftWish
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, PROMPT_TAIL, DraftWish, Guesses
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Source
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
+from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
@@ -49,7 +50,7 @@ class RetrievalDrafter:
         own_answers: OwnAnswers | None = None,
     ) -> None:
         self.config = config
-        self.sources = SourceSet(sources)
+        self.sources = SourceSet(sources, ToolSource(config.is_history_used))
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
         self._datastores = tuple(datastores)
@@ -72,7 +73,7 @@ class RetrievalDrafter:
     def begin(self, token_ids: Sequence[int]) -> "RetrievalRequest":
         return RetrievalRequest(self, token_ids)
 
-    def begin_guided(self, token_ids: Sequence[int], guesses: Sequence[Sequence[int]]) -> "RetrievalRequest":
+    def begin_guided(self, token_ids: Sequence[int], guesses: Guesses) -> "RetrievalRequest":
         return RetrievalRequest(self, token_ids, guesses)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
@@ -85,8 +86,7 @@ class RetrievalDrafter:
 
         def promised(b: int) -> float:
             if b not in made:
-                silence = [NO_GUESS] * len(self.sources.names)
-                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, silence)
+                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth)
             return max(made[b].values[1:], default=0.0)
 
         drafts: list[DraftTree | ReaderEdgeError] = []
@@ -176,17 +176,15 @@ class RetrievalDrafter:
 class RetrievalRequest:
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
-    token_ids: the request's own list. guesses: of what the answer says. sources: what the further sources hold of it.
+    token_ids: the request's own list. guesses: what is known of the answer. sources: what the further ones hold of it.
     """
 
-    def __init__(
-        self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> None:
         self.token_ids = token_ids
-        self.sources = drafter.sources.begin(token_ids)
+        self.sources = drafter.sources.begin(token_ids, guesses.guide)
         self._drafter = drafter
         self._num_prompt_tokens = len(token_ids)
-        self._guesses = guesses
+        self._guesses = guesses.texts
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None

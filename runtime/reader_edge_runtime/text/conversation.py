@@ -59,33 +59,6 @@ class CallForm:
         return cls("", "", "parameters" if re.search(r"""["']parameters["']\s*:""", source) else "arguments")
 
 
-def call_skeletons(tools: Sequence[Tool], form: CallForm) -> list[str]:
-    """A call of each tool with its parameters in order, whose values stand for others, to draft from."""
-    skeletons = []
-    for tool in tools:
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping):
-            continue
-        schema = function.get("parameters")
-        properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        arguments = (
-            {name: _any_value(each) for name, each in properties.items()} if isinstance(properties, dict) else {}
-        )
-        said = {"name": function.get("name"), form.arguments: arguments}
-        skeletons.append(form.begin + json.dumps(said, ensure_ascii=False) + form.end)
-    return skeletons
-
-
-def _any_value(schema: object) -> object:
-    """A short value of a schema's type."""
-    fields = schema if isinstance(schema, Mapping) else {}
-    choices = fields.get("enum")
-    if isinstance(choices, list) and choices:
-        return choices[0]
-    kind = fields.get("type")
-    return {"integer": 1, "number": 1, "boolean": True, "array": ["a"], "object": {}}.get(str(kind), "a")
-
-
 def is_message(value: object) -> bool:
     """Whether this is a message as `Conversation` wants it."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):

@@ -32,6 +32,11 @@ class StreamDecoder:
             if len(self._shown) >= _MAX_CHARACTER_TOKENS and not _BYTE_TOKEN.fullmatch(token):
                 break
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether tokens came whose text is not certain."""
+        return bool(self._held)
+
     def push(self, token_id: int) -> str:
         """The text that is certain after one more token."""
         token = self._tokenizer.token(token_id)

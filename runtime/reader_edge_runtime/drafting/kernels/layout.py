@@ -10,7 +10,7 @@ each a class, for which mixture.py learns how often such a claim came true.
         RESUMED     a copy continued after a token that differed (an edit, a changed value in a repeated form)
     inputs 24..26   datastores (24: the longest match; two are free)
     inputs 27, 28   successors recorded from the target's logits: after a token, after a pair
-    inputs 29, 30   proposals of other sources, two at most
+    inputs 29 to 31  proposals of other sources, three at most
 """
 
 import numpy as np
@@ -18,14 +18,14 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED
 
-SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2")
+SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2", "proposal 3")
 
 NUM_INPUTS = 32
 CONTEXT_INPUTS, HISTORY_INPUTS, DATASTORE_INPUTS, LOGITS_INPUTS, PROPOSAL_INPUTS = 0, 12, 24, 27, 29
 AFTER_TOKEN, AFTER_PAIR = 0, 1
 SINGLE, COPY, RESUMED = 9, 10, 11
-NUM_PROPOSALS = 2
-SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 5], np.int32)
+NUM_PROPOSALS = 3
+SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 6], np.int32)
 
 # An input's weight depends on its level (support or match length), and on two sets chosen by the match state.
 LEVELS = 8
@@ -35,7 +35,7 @@ NUM_SETS_2 = 72
 # State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 before the text; for each store the position
 # and length of a copy, the position and state of a resumed copy; for each proposal its node; then the match in
 # datastores (datastore.py).
-CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 10
+CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 11
 STATE = 28
 
 # Evidence at a node, int32 (EVIDENCE,): counts, then speakers (inputs that name a token), candidates (the tokens named)

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftWish, Guide, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source
+from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.errors import ConfigError, DraftError
 
 MAX_SOURCES = 2
@@ -26,13 +27,14 @@ class RequestSources:
     asked_s: seconds that costly sources took for its last draft.
     """
 
-    def __init__(self, sources: Sequence[Source], token_ids: Sequence[int]) -> None:
+    def __init__(self, sources: Sequence[Source], token_ids: Sequence[int], guide: Guide | None) -> None:
         self.fault: DraftError | None = None
+        self.is_guided = guide is not None
         self.asked_s = 0.0
         self.states: list[RequestDrafter] = []
         self._names = [source.name for source in sources]
         for source in sources:
-            state = _tried(source.name, lambda source: source.begin(token_ids), source)
+            state = _tried(source.name, lambda source: _begin(source, token_ids, guide), source)
             if isinstance(state, DraftError):
                 self.fault = state
                 break
@@ -52,17 +54,18 @@ class RequestSources:
 
 
 class SourceSet:
-    """Sources beside those that are compiled in; at most MAX_SOURCES. names: theirs, in order."""
+    """Sources beside those that are compiled in; at most MAX_SOURCES, and that of tools. names: theirs, in order."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], tools: ToolSource) -> None:
         if len(sources) > MAX_SOURCES:
             raise ConfigError(f"At most {MAX_SOURCES} further sources can be mixed, got {len(sources)}.")
-        self.names = tuple(source.name for source in sources)
+        self._sources = (*sources, tools)
+        self.names = tuple(source.name for source in self._sources)
         self.wants_hidden_states = any(source.wants_hidden_states for source in sources)
-        self._sources = tuple(sources)
 
-    def begin(self, token_ids: Sequence[int]) -> RequestSources:
-        return RequestSources(self._sources, token_ids)
+    def begin(self, token_ids: Sequence[int], guide: Guide | None = None) -> RequestSources:
+        """guide: what the source of tools asks; None for a request without."""
+        return RequestSources(self._sources, token_ids, guide)
 
     def propose(
         self, requests: Sequence[RequestSources], wishes: Sequence[DraftWish], promised: Callable[[int], float]
@@ -74,10 +77,9 @@ class SourceSet:
         proposals: list[list[Proposal]] = [[] for _ in requests]
         for request in requests:
             request.asked_s = 0.0
-        if not self._sources:
-            return list(proposals)
+        sources = self._sources if any(request.is_guided for request in requests) else self._sources[:-1]
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
-        for i, source in enumerate(self._sources):
+        for i, source in enumerate(sources):
             left = [b for b in range(len(requests)) if b not in faults]
             asked = {b: wishes[b]._replace(request=requests[b].states[i]) for b in left}
             if isinstance(source, CostlySource):
@@ -111,6 +113,12 @@ class SourceSet:
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _explained(source.name):
                 source.restore(own)
+
+
+def _begin(source: Source, token_ids: Sequence[int], guide: Guide | None) -> RequestDrafter:
+    if guide is not None and isinstance(source, ToolSource):
+        return source.begin_guided(token_ids, guide)
+    return source.begin(token_ids)
 
 
 def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:

@@ -1,0 +1,108 @@
+"""An answer's text, read for the calls of declared tools in it."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from reader_edge_runtime.text.call_schema import CallSchema, Continuation, Values
+from reader_edge_runtime.text.conversation import CallForm
+from reader_edge_runtime.text.json_cursor import JsonCursor, Place
+
+# A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.
+Call = tuple[str, dict[str, str]]
+
+MAX_CALLS = 64
+_MAX_AHEAD = 160  # characters that are foretold
+_MAX_TAIL = 64
+_MAX_PATHS = 8
+_WORD_AT_END = re.compile(r"\w+\Z")
+_SURE, _FIRST, _ANOTHER, _FOLLOWED = 0.97, 0.4, 0.3, 0.5  # how likely; the last: what is followed further
+
+
+class CallReader:
+    """Reads on piece by piece. calls: those that ended, MAX_CALLS at most."""
+
+    def __init__(self, schema: CallSchema, form: CallForm) -> None:
+        self.calls: list[Call] = []
+        self._schema, self._form = schema, form
+        self._begin = form.begin + "{"
+        opening = re.escape(form.begin.strip()) + r"\s*(?=\{)"
+        self._opening = re.compile(opening if form.begin else r"\A\s*(?=\{)")
+        self._cursor: JsonCursor | None = None
+        self._due, self._due_p = self._begin, _FIRST
+        self._tail = ""  # said since the beginning, or since the last call
+
+    def read(self, text: str) -> None:
+        """The answer went on."""
+        while text:
+            if self._cursor is None:
+                text = self._look_for_call(text)
+            if self._cursor is not None:
+                text = self._cursor.feed(text)
+                if self._cursor.place in (Place.DONE, Place.LOST):
+                    self._end_call(self._cursor)
+
+    def continuations(self, past: Mapping[str, Values]) -> list[Continuation]:
+        """What may come next, as far as it then goes on surely; nothing where nothing is known.
+
+        past: values that arguments had, by tool.
+        """
+        likeliest = sorted(self._next(past), key=lambda each: -each[1])[:_MAX_PATHS]
+        return [(self._copy()._followed(text, past), p) for text, p in likeliest]
+
+    def _followed(self, ahead: str, past: Mapping[str, Values]) -> str:
+        """A text, and what surely comes behind it."""
+        further = ahead
+        while further and len(ahead) < _MAX_AHEAD:
+            self.read(further)
+            texts = self._next(past)
+            further, p = max(texts, key=lambda each: each[1], default=("", 0.0))
+            if p < _FOLLOWED:
+                shared = _beginning([text for text, _ in texts]) if sum(p for _, p in texts) >= _FOLLOWED else ""
+                return ahead + _WORD_AT_END.sub("", shared)  # no half words, which are other tokens
+            ahead += further
+        return ahead
+
+    def _copy(self) -> "CallReader":
+        other = CallReader(self._schema, self._form)
+        other._cursor = None if self._cursor is None else self._cursor.copy()
+        other._due, other._due_p, other._tail = self._due, self._due_p, self._tail
+        return other
+
+    def _next(self, past: Mapping[str, Values]) -> list[Continuation]:
+        """The next part of a call, or of what stands around it."""
+        if self._cursor is not None:
+            return self._schema.continuations(self._cursor, past.get(self._schema.tool(self._cursor), {}))
+        if self._due.startswith(self._tail) and self._due != self._tail:
+            return [(self._due[len(self._tail) :], _SURE if self._tail else self._due_p)]
+        if not self._form.begin:
+            return []
+        lengths = range(min(len(self._form.begin), len(self._tail)), 0, -1)
+        said = next((n for n in lengths if self._tail.endswith(self._begin[:n])), 0)
+        if said:
+            return [(self._begin[said:], _SURE)]
+        return [("\n" + self._begin, _ANOTHER)] if self._due == self._tail else []
+
+    def _look_for_call(self, text: str) -> str:
+        """Read text around calls. Returns what is left of it where a call begins."""
+        self._tail += text
+        found = self._opening.search(self._tail)
+        if found is None:
+            if len(self._tail) > _MAX_TAIL:
+                self._tail = "." + self._tail[-_MAX_TAIL:]  # no beginning any more
+            return ""
+        rest = self._tail[found.end() :]
+        self._cursor, self._tail = JsonCursor(), ""
+        return rest
+
+    def _end_call(self, cursor: JsonCursor) -> None:
+        name = self._schema.tool(cursor)
+        if cursor.place is Place.DONE and name and len(self.calls) < MAX_CALLS:
+            self.calls.append((name, self._schema.arguments(cursor)))
+        self._cursor, self._tail = None, ""
+        self._due, self._due_p = self._form.end, _SURE
+
+
+def _beginning(texts: Sequence[str]) -> str:
+    """What all texts begin with."""
+    first, last = min(texts, default=""), max(texts, default="")
+    return next((first[:n] for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), first)

@@ -1,0 +1,140 @@
+"""A JSON value while it is being written: where in it a text has come to."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+MAX_DEPTH = 16
+_MAX_SCALARS = 64
+_SPACE = " \n\t\r"
+_ENDS = ",]}" + _SPACE
+
+
+class Place(Enum):
+    """What is due, or is being said."""
+
+    VALUE = auto()
+    STRING = auto()
+    SCALAR = auto()  # a number or literal
+    KEY = auto()  # or an object's end
+    IN_KEY = auto()
+    COLON = auto()
+    AFTER = auto()  # behind a value in an object or array
+    DONE = auto()
+    LOST = auto()  # this is no JSON, or deeper than is followed
+
+
+@dataclass(slots=True)
+class Container:
+    """An object or array that has not ended. keys: of an object, as they were said, that of the value to come last."""
+
+    is_object: bool
+    keys: list[str] = field(default_factory=list)
+
+
+class JsonCursor:
+    """Reads on character by character; commas before an end are let pass.
+
+    said: raw characters of the key, string, number or literal that has begun. gaps: the space that was said last behind
+    a colon and a comma. gap: what space was said since the last of these; None behind anything else. scalars: raw
+    strings, numbers and literals that were said, by path.
+    """
+
+    def __init__(self) -> None:
+        self.place = Place.VALUE
+        self.containers: list[Container] = []
+        self.said = ""
+        self.gaps = {":": " ", ",": " "}
+        self.gap: str | None = None
+        self.scalars: dict[tuple[str, ...], str] = {}
+        self._separator = ","
+        self._is_escaped = False
+
+    def copy(self) -> "JsonCursor":
+        other = JsonCursor()
+        other.place, other.said, other.gap = self.place, self.said, self.gap
+        other._separator, other._is_escaped = self._separator, self._is_escaped
+        other.containers = [Container(each.is_object, [*each.keys]) for each in self.containers]
+        other.gaps, other.scalars = dict(self.gaps), dict(self.scalars)
+        return other
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Of the value that is due or being said: keys, "" for an item of an array."""
+        return tuple((each.keys[-1] if each.keys else "") if each.is_object else "" for each in self.containers)
+
+    def feed(self, text: str) -> str:
+        """Read a text. Returns what is left of it behind the value's end."""
+        for at, character in enumerate(text):
+            if self.place in (Place.DONE, Place.LOST):
+                return text[at:]
+            self._read(character)
+        return ""
+
+    def _read(self, character: str) -> None:
+        match self.place:
+            case Place.STRING | Place.IN_KEY:
+                self._read_string(character)
+            case Place.SCALAR:
+                if character in _ENDS:
+                    self._end_scalar()
+                    self._read(character)
+                else:
+                    self.said += character
+            case _ if character in _SPACE:
+                if self.gap is not None:
+                    self.gap += character
+            case _:
+                self._read_mark(character)
+
+    def _read_string(self, character: str) -> None:
+        if character != '"' or self._is_escaped:
+            self._is_escaped = character == "\\" and not self._is_escaped
+            self.said += character
+        elif self.place is Place.STRING:
+            self.said = f'"{self.said}"'
+            self._end_scalar()
+        else:
+            self.containers[-1].keys.append(self.said)
+            self.place, self.said = Place.COLON, ""
+
+    def _read_mark(self, character: str) -> None:
+        """A character between strings, numbers and literals that is no space."""
+        if self.gap is not None:
+            self.gaps[self._separator], self.gap = self.gap, None
+        inner = self.containers[-1] if self.containers else None
+        match self.place, character:
+            case Place.KEY, '"':
+                self.place = Place.IN_KEY
+            case Place.COLON, ":":
+                self._separate(":", Place.VALUE)
+            case Place.VALUE, '"':
+                self.place = Place.STRING
+            case Place.VALUE, "{" | "[" if len(self.containers) < MAX_DEPTH:
+                self.containers.append(Container(character == "{"))
+                self.place = Place.KEY if character == "{" else Place.VALUE
+            case Place.AFTER, "," if inner is not None:
+                self._separate(",", Place.KEY if inner.is_object else Place.VALUE)
+            case (Place.AFTER | Place.KEY, "}") if inner is not None and inner.is_object:
+                self._close()
+            case (Place.AFTER | Place.VALUE, "]") if inner is not None and not inner.is_object:
+                self._close()
+            case Place.VALUE, _ if character in "-0123456789tfn":
+                self.place, self.said = Place.SCALAR, character
+            case _:
+                self.place = Place.LOST
+
+    def _separate(self, separator: str, place: Place) -> None:
+        self._separator, self.gap, self.place = separator, "", place
+
+    def _end_scalar(self) -> None:
+        if len(self.scalars) < _MAX_SCALARS:
+            self.scalars[self.path] = self.said
+        self.said = ""
+        self._end_value()
+
+    def _close(self) -> None:
+        self.containers.pop()
+        self._end_value()
+
+    def _end_value(self) -> None:
+        self.place = Place.AFTER if self.containers else Place.DONE

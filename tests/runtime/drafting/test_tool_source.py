@@ -1,0 +1,101 @@
+"""Drafts of tool calls: paths become a tree, past calls are bounded, and requests without tools go on without them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Calls, DraftWish, Guesses
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
+
+
+@dataclass
+class PlantedGuide:
+    """Knows one path, and tells of one call. asked: answers, and what it was told of past calls."""
+
+    path: Sequence[int] = (30, 31, 32)
+    calls: Sequence[tuple[str, Mapping[str, str]]] = (("weather", {"city": '"Rome"'}),)
+    asked: list[tuple[list[int], Calls]] = field(default_factory=list)
+
+    def paths(self, answer: Sequence[int], past: Calls) -> Sequence[tuple[Sequence[int], float]]:
+        self.asked.append((list(answer), past))
+        return [(self.path, 0.9)]
+
+
+def drafted(drafter: RetrievalDrafter, *wishes: DraftWish) -> list[DraftTree]:
+    trees = drafter.draft(wishes)
+    assert all(isinstance(tree, DraftTree) for tree in trees)
+    return [tree for tree in trees if isinstance(tree, DraftTree)]
+
+
+def test_paths_become_a_tree_whose_nodes_are_as_sure_as_the_paths_through_them() -> None:
+    tree = merged([([1, 2, 3], 0.6), ([1, 4], 0.2), ([5], 0.1)])
+    assert (tree.token_ids, tree.parents) == ([1, 2, 3, 4, 5], [-1, 0, 1, 0, -1])
+    assert tree.probabilities == pytest.approx([0.8, 0.75, 1.0, 0.25, 0.1])
+    assert merged([]).token_ids == []
+    assert merged([([1], 0.9), ([1, 2], 0.9)]).probabilities == pytest.approx([1.0, 0.5])
+
+
+def test_a_guide_is_drafted_from_and_named() -> None:
+    drafter = RetrievalDrafter(DraftConfig(max_nodes=8)).wait()
+    guide = PlantedGuide()
+    text = [5]
+    request = drafter.begin_guided(text, Guesses(guide=guide))
+    [tree] = drafted(drafter, DraftWish(request, 8, 4))
+    assert tree.token_ids[:4] == [5, 30, 31, 32]
+    assert tree.sources[:4] == ["", "tools", "tools", "tools"]
+    text.append(30)
+    request.observe(None)
+    drafted(drafter, DraftWish(request, 8, 4))
+    assert [answer for answer, _ in guide.asked] == [[], [30]]
+
+
+def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
+    config = DraftConfig(max_nodes=8)
+    alone, beside = (RetrievalDrafter(config).wait() for _ in range(2))
+    text = [5, 6, 7, 8, 5, 6]
+    guided = beside.begin_guided([1, 2], Guesses(guide=PlantedGuide()))
+    expected = drafted(alone, DraftWish(alone.begin(text), 8, 4))
+    trees = drafted(beside, DraftWish(guided, 8, 4), DraftWish(beside.begin(text), 8, 4))
+    assert trees[1:] == expected
+    assert "tools" not in expected[0].sources
+
+
+def test_past_calls_of_the_same_tool_are_told_to_later_requests_until_they_are_forgotten() -> None:
+    drafter = RetrievalDrafter(DraftConfig()).wait()
+    past = []
+    for city in ("Rome", "Riga", "Rome"):
+        guide = PlantedGuide(calls=[("weather", {"city": f'"{city}"'})])
+        text = [1, 2]
+        request = drafter.begin_guided(text, Guesses(guide=guide))
+        drafted(drafter, DraftWish(request, 4, 4))
+        text.append(3)
+        request.finish()
+        past.append(guide.asked[0][1])
+    assert past[1:] == [{"weather": {"city": ['"Riga"', '"Rome"']}}, {"weather": {"city": ['"Rome"', '"Riga"']}}]
+    kept = drafter.state()
+    drafter.forget()
+    assert "tools/calls" not in drafter.state()
+    drafter.restore(kept, 100)
+    assert drafter.state()["tools/calls"].tobytes() == kept["tools/calls"].tobytes()
+
+
+def test_nothing_is_kept_where_no_history_is() -> None:
+    source = ToolSource(is_learning=False)
+    source.learn([("weather", {"city": '"Rome"'})])
+    assert source.past == {}
+    assert source.state() == {}
+
+
+def test_past_calls_are_bounded_the_last_ones_stay() -> None:
+    calls = [(f"tool{i % 300}", {f"argument{i % 7}": str(i)}) for i in range(5000)]
+    past = recalled({}, calls)
+    assert len(past) == 256
+    assert list(past)[-1] == "tool199"
+    assert max(len(texts) for values in past.values() for texts in values.values()) <= 8
+    assert past["tool199"]["argument1"][0] == "4999"
+    many = recalled({}, [("a", {f"argument{i}": "1"}) for i in range(100)])
+    assert len(many["a"]) == 64
