@@ -1,5 +1,6 @@
 """The drafter that needs no training: the request's own text, past answers, datastores and further sources."""
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.sources.source import Proposal, Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
@@ -82,11 +83,11 @@ class RetrievalDrafter:
         if core is None:
             return [DraftTree.chain([request.token_ids[-1]]) for request in requests]
         states = [request.caught_up(core) for request in requests]
-        made: dict[int, DraftTree] = {}  # without the further sources
+        made: dict[int, DraftTree] = {}  # without costly sources
 
-        def promised(b: int) -> float:
+        def promised(b: int, proposed: Sequence[Proposal]) -> float:
             if b not in made:
-                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth)
+                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, proposed)
             return max(made[b].values[1:], default=0.0)
 
         drafts: list[DraftTree | ReaderEdgeError] = []
@@ -94,12 +95,16 @@ class RetrievalDrafter:
         for b, (state, wish, proposed) in enumerate(zip(states, wishes, proposals, strict=True)):
             if isinstance(proposed, DraftError):
                 drafts.append(proposed)
-            elif b in made and not any(each.token_ids for each in proposed):
-                drafts.append(made[b])
-            else:
-                drafts.append(state.draft(wish.max_nodes, wish.max_depth, proposed))
-            if isinstance(drafts[-1], DraftTree):
-                drafts[-1].asked_s = requests[b].sources.asked_s
+                continue
+            asked = requests[b].sources
+            began = time.perf_counter()
+            is_made = b in made and not asked.asked
+            draft = made[b] if is_made else state.draft(wish.max_nodes, wish.max_depth, proposed)
+            if asked.asked:
+                asked.asked_s += time.perf_counter() - began
+                requests[b].made_without = made.get(b)
+            draft.asked_s = asked.asked_s
+            drafts.append(draft)
         return drafts
 
     def forget(self) -> None:
@@ -177,6 +182,7 @@ class RetrievalRequest:
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
     token_ids: the request's own list. guesses: what is known of the answer. sources: what the further ones hold of it.
+    made_without: the last draft, as it was before costly sources were asked; None where none was.
     """
 
     def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> None:
@@ -188,10 +194,16 @@ class RetrievalRequest:
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
+        self.made_without: DraftTree | None = None
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
             self._scored.append(scored)
+            if self.made_without is not None:
+                came = self.token_ids[scored.root + 1 :]
+                without = self.made_without.best(len(scored.tree))
+                self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
+        self.made_without = None
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made anew if `core` has changed."""
@@ -219,3 +231,13 @@ class RetrievalRequest:
         if has_answer:
             self._drafter.remember(answer)
         self.sources.finish()
+
+
+def _accepted(tree: DraftTree, came: Sequence[int]) -> int:
+    """How many of the tokens that came a tree had drafted."""
+    node = 0
+    for number, token_id in enumerate(came):
+        node = tree.child(node, token_id)
+        if node < 0:
+            return number
+    return len(came)

@@ -20,8 +20,8 @@ from reader_edge_runtime.drafting.sources.head_file import (
     Int64Array,
 )
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
-from reader_edge_runtime.drafting.sources.head_source import HeadSource
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, CostlySource, Proposal
+from reader_edge_runtime.drafting.sources.head_source import HeadRequest, HeadSource
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Proposal, WeighedSource
 from reader_edge_runtime.errors import ProviderError
 from tests.drafted_text import DraftedText
 
@@ -119,23 +119,31 @@ def test_a_head_that_fails_is_told_once_and_asked_no_more() -> None:
     assert not source.is_worth_asking(DraftWish(request, 8, 4, token_s=1.0), 0.0)
 
 
+def heard(source: HeadSource) -> HeadRequest:
+    """A request that knows what the target thought of its last token but one."""
+    token_ids = [1, 2, 3]
+    request = source.begin(token_ids)
+    token_ids += [20]
+    request.observe(scored(2, DraftTree.root(3)))
+    return request
+
+
 def test_a_head_is_asked_where_others_promise_less_than_it_costs() -> None:
     source = source_of(FakeHead())
-    assert isinstance(source, CostlySource)
-    source._seconds = 1e-3
-    wish = DraftWish(source.begin([]), 8, 4, token_s=1e-2)  # a head of a tenth of a token
+    assert isinstance(source, WeighedSource)
+    wish = DraftWish(heard(source), 8, 4, token_s=1e-2)
+    assert source.is_worth_asking(wish, 0.9)  # what it takes is not known
+    source.learn_gain(wish.request, 0, 1e-3)  # a tenth of a token
     assert source.is_worth_asking(wish, 0.1)
     assert not source.is_worth_asking(wish, 0.9)
     assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
-    for _ in range(200):
-        source.learn(False)
-    assert not source.is_worth_asking(wish, 0.1)  # by now it is known to be of no use
+    assert not source.is_worth_asking(wish._replace(request=source.begin([1, 2])), 0.1)  # the target was not heard
 
 
 def test_a_drafter_asks_its_head_only_where_its_own_sources_are_unsure() -> None:
     model = FakeHead()
     source = source_of(model)
-    source._seconds = 1e-3
+    source.gain.learn(0.9, 0, 1e-3)
     text = DraftedText(RetrievalDrafter(DraftConfig(max_nodes=8), [source]).wait(), [50, 51, 52, 53] * 8)
 
     def asked_after(token_id: int) -> bool:

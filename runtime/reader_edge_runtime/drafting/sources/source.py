@@ -116,5 +116,17 @@ class CostlySource(Source, Protocol):
     def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
         """Whether to ask for a request; `wish.request` is what `begin` gave for it. Never raises.
 
-        promised: how sure the compiled sources are of the likeliest next token.
+        promised: how sure the compiled sources are of the likeliest next token, and others that proposed before.
+        """
+
+
+@runtime_checkable
+class WeighedSource(CostlySource, Protocol):
+    """One that is told what asking it brought, to know where it pays."""
+
+    def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
+        """Hear of a step for which it was asked.
+
+        request: what `begin` gave. num_gained: accepted tokens beyond those of a draft of as many nodes without it,
+        maybe below 0. seconds: that asking and drafting again took.
         """

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, Guide, RequestDrafter
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source, WeighedSource
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.errors import ConfigError, DraftError
 
@@ -24,13 +24,14 @@ _Result = TypeVar("_Result")
 class RequestSources:
     """What each source holds of one request. fault: of its `begin` or `observe`, with which the request ends.
 
-    asked_s: seconds that costly sources took for its last draft.
+    asked_s: seconds that costly sources took for its last draft. asked: these, by number.
     """
 
     def __init__(self, sources: Sequence[Source], token_ids: Sequence[int], guide: Guide | None) -> None:
         self.fault: DraftError | None = None
         self.is_guided = guide is not None
         self.asked_s = 0.0
+        self.asked: list[int] = []
         self.states: list[RequestDrafter] = []
         self._names = [source.name for source in sources]
         for source in sources:
@@ -59,7 +60,7 @@ class SourceSet:
     def __init__(self, sources: Sequence[Source], tools: ToolSource) -> None:
         if len(sources) > MAX_SOURCES:
             raise ConfigError(f"At most {MAX_SOURCES} further sources can be mixed, got {len(sources)}.")
-        self._sources = (*sources, tools)
+        self._sources = (tools, *sources)
         self.names = tuple(source.name for source in self._sources)
         self.wants_hidden_states = any(source.wants_hidden_states for source in sources)
 
@@ -68,35 +69,50 @@ class SourceSet:
         return RequestSources(self._sources, token_ids, guide)
 
     def propose(
-        self, requests: Sequence[RequestSources], wishes: Sequence[DraftWish], promised: Callable[[int], float]
+        self,
+        requests: Sequence[RequestSources],
+        wishes: Sequence[DraftWish],
+        promised: Callable[[int, Sequence[Proposal]], float],
     ) -> list[list[Proposal] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it.
 
-        promised: tells of a request, by number, how sure the compiled sources are of the likeliest next token.
+        promised: tells of a request, by number, and of what was proposed for it so far, how sure the compiled sources
+            are of the likeliest next token with that.
         """
         proposals: list[list[Proposal]] = [[] for _ in requests]
         for request in requests:
-            request.asked_s = 0.0
-        sources = self._sources if any(request.is_guided for request in requests) else self._sources[:-1]
+            request.asked_s, request.asked = 0.0, []
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
-        for i, source in enumerate(sources):
+        for i, source in enumerate(self._sources):
             left = [b for b in range(len(requests)) if b not in faults]
             asked = {b: wishes[b]._replace(request=requests[b].states[i]) for b in left}
-            if isinstance(source, CostlySource):
-                asked = {b: wish for b, wish in asked.items() if source.is_worth_asking(wish, promised(b))}
-                for b in set(left).difference(asked):
-                    proposals[b].append(NO_GUESS)
+            if isinstance(source, ToolSource):
+                asked = {b: wish for b, wish in asked.items() if requests[b].is_guided}
+            elif isinstance(source, CostlySource):
+                asked = {
+                    b: wish for b, wish in asked.items() if source.is_worth_asking(wish, promised(b, proposals[b]))
+                }
+            for b in set(left).difference(asked):
+                proposals[b].append(NO_GUESS)
             began = time.perf_counter()
             answers = _ask(source, list(asked.values()))
             if isinstance(source, CostlySource):
                 for b in asked:
                     requests[b].asked_s += (time.perf_counter() - began) / len(asked)
+                    requests[b].asked.append(i)
             for b, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, DraftError):
                     faults[b] = answer
                 else:
                     proposals[b].append(answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
+
+    def learn_gain(self, request: RequestSources, num_gained: int) -> None:
+        """Tell the source that alone was asked for a request's last draft what that brought."""
+        if len(request.asked) == 1 and isinstance(source := self._sources[request.asked[0]], WeighedSource):
+            state = request.states[request.asked[0]]
+            fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.asked_s), source)
+            request.fault = request.fault or fault
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """What all of them have learned; names begin with the source's. Raises DraftError."""

@@ -1,0 +1,132 @@
+"""When a head is asked: always where it adds, almost never where it does not, and again where it does once more.
+
+Planted heads in a drafter that follows texts; what asking takes is told, so that no clock plays a part.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.drafting.sources.asked_gain import AskedGain
+from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
+from tests.runtime.drafting.echo_source import EchoRequest
+
+TOKEN_S, ASKED_S = 10e-3, 1e-3
+VOCAB_SIZE = 50_000
+
+
+class PlantedHead:
+    """Knows the text to come while it is good, and else names a token that never comes."""
+
+    name = "planted"
+    wants_hidden_states = False
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self.text, self.is_good = text, True
+        self.gain = AskedGain()
+        self.asked: list[int] = []  # lengths of the text so far
+        self._promised = 0.0
+
+    def begin(self, token_ids: Sequence[int]) -> EchoRequest:
+        return EchoRequest(token_ids, is_faulty=False)
+
+    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
+        self._promised = promised
+        return self.gain.is_paid(promised, wish.token_s)
+
+    def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
+        self.gain.learn(self._promised, num_gained, ASKED_S)
+
+    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+        if not wishes:
+            return []
+        [wish] = wishes
+        assert isinstance(wish.request, EchoRequest)
+        length = len(wish.request.token_ids)
+        self.asked.append(length)
+        ahead = self.text[length : length + 2] if self.is_good else [VOCAB_SIZE - 1]
+        return [Proposal(ahead, range(-1, len(ahead) - 1), [0.9] * len(ahead))]
+
+    def state(self) -> Arrays:
+        return {}
+
+    def restore(self, arrays: Arrays) -> None:
+        """Nothing is kept."""
+
+
+def asked_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, start: int = 1) -> float:
+    """Of the steps in which a drafter follows the head's text from a place on, with trees of four nodes."""
+    text = list(head.text[:start])
+    request, num_steps, before = drafter.begin(text), 0, len(head.asked)
+    while len(text) < start + num_tokens:
+        [tree] = drafter.draft([DraftWish(request, 4, 4, TOKEN_S)])
+        assert isinstance(tree, DraftTree)
+        root, node, come = len(text) - 1, 0, 0
+        while (node := tree.child(node, head.text[len(text) + come])) > 0:
+            come += 1
+        text += head.text[len(text) : len(text) + come + 1]
+        rows = np.zeros((len(tree), 1), np.int64), np.zeros((len(tree), 1), np.float32)
+        request.observe(ScoredTree(tree, range(len(tree)), root, *rows, VOCAB_SIZE))
+        num_steps += 1
+    request.finish()
+    return (len(head.asked) - before) / num_steps
+
+
+def drafter_of(head: PlantedHead) -> RetrievalDrafter:
+    return RetrievalDrafter(DraftConfig(is_history_used=False, is_logits_used=False), [head]).wait()
+
+
+def fresh_text(num_tokens: int) -> list[int]:
+    """In which nothing repeats."""
+    return [int(token_id) for token_id in np.random.default_rng(0).permutation(VOCAB_SIZE - 1)[:num_tokens]]
+
+
+def test_a_head_that_knows_what_comes_is_asked_in_every_step() -> None:
+    head = PlantedHead(fresh_text(2000))
+    assert asked_share(head, drafter_of(head), 1500) == 1.0
+    assert head.gain.gain > 1
+
+
+def test_a_head_that_adds_nothing_falls_silent_and_is_tried_for_a_two_hundredth_of_the_time() -> None:
+    head = PlantedHead(fresh_text(4000))
+    head.is_good = False
+    drafter = drafter_of(head)
+    asked_share(head, drafter, 400)
+    first = len(head.asked)
+    assert first * ASKED_S < 0.1 * 400 * TOKEN_S
+    assert asked_share(head, drafter, 3000) * ASKED_S == pytest.approx(0.005 * TOKEN_S, rel=0.1)
+
+
+def test_a_head_is_asked_where_the_text_is_new_and_not_where_it_repeats() -> None:
+    part = fresh_text(600)
+    head = PlantedHead([*part, *part * 3, 0, 0, 0])
+    drafter = drafter_of(head)
+    asked_share(head, drafter, 1800)
+    assert sum(length < 600 for length in head.asked) > 150
+    assert sum(length > 660 for length in head.asked) < 20
+
+
+def test_a_head_that_only_repeats_what_others_say_is_no_gain() -> None:
+    text = fresh_text(40) * 60
+    head = PlantedHead(text)
+    drafter = drafter_of(head)
+    asked_share(head, drafter, 1000)
+    assert asked_share(head, drafter, 1000, start=41) < 0.05
+
+
+def test_a_head_that_turns_good_is_found_again_and_one_that_turns_bad_is_left() -> None:
+    head = PlantedHead(fresh_text(12_000))
+    drafter = drafter_of(head)
+    head.is_good = False
+    asked_share(head, drafter, 500)
+    head.is_good = True
+    asked_share(head, drafter, 6000)
+    assert asked_share(head, drafter, 200) == 1.0
+    head.is_good = False
+    asked_share(head, drafter, 1000)
+    assert asked_share(head, drafter, 1000) < 0.1
