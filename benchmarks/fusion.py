@@ -4,13 +4,15 @@ RASD (arXiv 2503.03434) has a draft model's tree and a tree of retrieved text. I
 draft model finds its first token likely enough (pruning), and merges what is left into that model's tree, each path
 behind the longest prefix that they share (fusion). How likely, and how many nodes each tree has, are settings.
 
-The draft model here is what the target itself said of pairs and tokens: the same records that our mixture weighs.
+The draft model here is what the target itself said of pairs and tokens, the same records that our mixture weighs, and
+where there is one a trained head before them (`headed_model`).
 """
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol
 
 import numpy as np
 
@@ -22,8 +24,19 @@ from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.kernels.successors import NAMED, NUM_AND_LEVEL, NUMBERS, find_pair
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 
-# The draft model's probabilities of the next token, by token, behind the last two tokens.
-Model = Callable[[int, int], Mapping[int, float]]
+Path = tuple[int, ...]  # a text's last two tokens (-1: none), and drafted ones behind them
+# The draft model's probabilities of the next token, by token.
+Model = Callable[[Path], Mapping[int, float]]
+
+
+class DraftModel(Protocol):
+    """One that follows a request."""
+
+    def __call__(self, path: Path, /) -> Mapping[int, float]:
+        """Its probabilities of the token behind a path, by token."""
+
+    def observe(self, token_ids: Sequence[int], /) -> None:
+        """The text grew by these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,8 @@ class Rule:
 def recorded_model(store: SuccessorStore) -> Model:
     """A store's record of the last two tokens where it has one, else that of the last."""
 
-    def successors(before: int, token: int) -> Mapping[int, float]:
+    def successors(path: Path) -> Mapping[int, float]:
+        before, token = path[-2:]
         after_token, after_pair = store.arrays
         with np.errstate(over="ignore"):  # the hash wraps around
             row = find_pair(after_pair, before, token) if before >= 0 else -1
@@ -52,18 +66,18 @@ def recorded_model(store: SuccessorStore) -> Model:
     return successors
 
 
-def model_tree(model: Model, before: int, token: int, num_nodes: int) -> DraftTree:
+def model_tree(model: Model, path: Path, num_nodes: int) -> DraftTree:
     """A draft model's tree of so many drafted nodes, the likeliest paths first (EAGLE-2, arXiv 2406.16858)."""
-    tree = DraftTree.root(token)
-    depths = [0]
-    pending = [(-p, 0, token_id) for token_id, p in model(before, token).items()]
+    tree = DraftTree.root(path[-1])
+    paths = [path]
+    pending = [(-p, 0, token_id) for token_id, p in model(path).items()]
     heapq.heapify(pending)
     while pending and len(tree) <= num_nodes:
         value, parent, token_id = heapq.heappop(pending)
         node = tree.add(token_id, parent, "model", -value)
-        depths.append(depths[parent] + 1)
-        if depths[node] < MAX_DEPTH:
-            for child, p in model(tree.token_ids[parent], token_id).items():
+        paths.append((*paths[parent], token_id))
+        if len(paths[node]) < MAX_DEPTH + len(path):
+            for child, p in model(paths[node]).items():
                 heapq.heappush(pending, (value * p, node, child))
     return tree
 
@@ -99,31 +113,40 @@ def _merge(tree: DraftTree, other: DraftTree, num_nodes: int, is_kept: Callable[
         places[node] = place
 
 
-class FusedRequest:
-    """A replayed request drafted for by RASD's rule. retrieval: drafts from texts. model: knows recorded successors."""
+class RecordedModel:
+    """What the target said in a request before, and in its package's table. core: learns nothing but that."""
 
-    def __init__(self, retrieval: DraftingCore, model: DraftingCore, rule: Rule, turn: RecordedTurn) -> None:
-        self._retrieval, self._listener = ReplayedRequest(retrieval, turn), ReplayedRequest(model, turn)
-        self._model, self._rule = recorded_model(model.successors), rule
-        self._last = [-1, *turn.prompt][-2:]
+    def __init__(self, core: DraftingCore, turn: RecordedTurn) -> None:
+        self._listener = ReplayedRequest(core, turn)
+        self._model = recorded_model(core.successors)
+
+    def __call__(self, path: Path) -> Mapping[int, float]:
+        return self._model(path)
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        self._listener.observe(token_ids)
+
+
+class FusedRequest:
+    """A replayed request drafted for by RASD's rule. retrieval: drafts from texts."""
+
+    def __init__(self, retrieval: DraftingCore, model: DraftModel, rule: Rule, turn: RecordedTurn) -> None:
+        self._retrieval, self._model, self._rule = ReplayedRequest(retrieval, turn), model, rule
+        self._last: Path = (-1, *turn.prompt)[-2:]
 
     def draft(self, max_nodes: int) -> DraftTree:
         """A tree of so many nodes, the root included."""
         retrieved = self._retrieval.draft(max_nodes)
-        before, token = self._last
-        drafted = model_tree(self._model, before, token, max_nodes - 1)
-        return fused(drafted, retrieved, self._model(before, token), self._rule, max_nodes - 1)
+        drafted = model_tree(self._model, self._last, max_nodes - 1)
+        return fused(drafted, retrieved, self._model(self._last), self._rule, max_nodes - 1)
 
     def extend(self, turn: RecordedTurn) -> None:
-        self._retrieval.extend(turn)
-        self._listener.extend(turn)
-        self._last = [*self._last, *turn.prompt][-2:]
+        raise NotImplementedError("turns recorded with successors are requests of their own")
 
     def observe(self, token_ids: Sequence[int]) -> None:
         self._retrieval.observe(token_ids)
-        self._listener.observe(token_ids)
-        self._last = [*self._last, *token_ids][-2:]
+        self._model.observe(token_ids)
+        self._last = (*self._last, *token_ids)[-2:]
 
     def finish(self) -> None:
-        self._retrieval.finish()
-        self._listener.finish()
+        """Each request is drafted for afresh, so that nothing is kept."""

@@ -1,29 +1,36 @@
 """Tokens a pass by what is drafted from, and by how it is put together: ours, and RASD's rule with the same evidence.
 
-    python -m benchmarks.fusion_report RECORDING PACKAGE [--nodes 4,8,16,64]
+    python -m benchmarks.fusion_report RECORDING PACKAGE [--head HEAD] [--nodes 4,8,16,64]
 
 RECORDING: answers with their successors (`reader-edge bench record`) of PACKAGE's model. Every request meets drafters
 that know nothing but what ships with them. RASD's settings are tried on these very answers, and those that reach most
-over all are told: more than anybody could know before.
+over all are told: more than anybody could know before. With a head, the package tells its hidden states of the recorded
+texts, and both ways of putting together hear in every step what it guesses, too.
 """
 
 import argparse
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.fusion import FusedRequest, Rule
+from benchmarks.fusion import FusedRequest, RecordedModel, Rule
+from benchmarks.headed_model import HeadedModel
 from benchmarks.recorded_package import RecordedPackage
+from benchmarks.replayed_states import ReplayedAnswer, hidden_states
 from benchmarks.tables import table
+from reader_edge.bench.fixed_budget import budget_config
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import SimulatedRequest, Simulator
-from reader_edge_runtime import DraftConfig
-from reader_edge_runtime.assembly import open_package
+from reader_edge.bench.source_sets import SourceStock
+from reader_edge_runtime import DraftConfig, EngineConfig
+from reader_edge_runtime.assembly import open_head_source, open_package, settled_target
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.sources.head_file import Float32Array
+from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 
@@ -41,6 +48,7 @@ class Request(SimulatedRequest, Protocol):
 
 
 Begin = Callable[[RecordedTurn], Request]
+Ruled = Callable[[Rule, RecordedTurn], Request]
 
 
 class Drafters:
@@ -66,7 +74,10 @@ class Drafters:
 
     def fused(self, rule: Rule, turn: RecordedTurn) -> FusedRequest:
         """From the same as the mixture, by RASD's rule."""
-        return FusedRequest(self._core(is_logits_used=False), self._core(is_logits_used=True), rule, turn)
+        return FusedRequest(self._core(is_logits_used=False), self._recorded(turn), rule, turn)
+
+    def _recorded(self, turn: RecordedTurn) -> RecordedModel:
+        return RecordedModel(self._core(is_logits_used=True), turn)
 
     def _core(self, is_logits_used: bool) -> DraftingCore:
         config = DraftConfig(
@@ -75,15 +86,46 @@ class Drafters:
         return DraftingCore(config, table=self._table)
 
 
+class HeadedDrafters(Drafters):
+    """With a trained head. states: float32 (R, E) of each recorded turn, by its `id`."""
+
+    def __init__(
+        self, table: SuccessorTable | None, max_nodes: int, head: HeadSource, states: Mapping[int, Float32Array]
+    ) -> None:
+        super().__init__(table, max_nodes)
+        self._head, self._states = head, states
+        names = ("context", "logits", *["table"] * (table is not None), head.name)
+        self._drafter = SourceStock((), table, None, [head]).drafter(names, budget_config(max_nodes))
+
+    def mixture_with_head(self, turn: RecordedTurn) -> ReplayedAnswer:
+        """From all there is, and the head."""
+        self._drafter.forget()
+        return ReplayedAnswer(self._drafter, turn, self._states[id(turn)])
+
+    def fused_with_head(self, rule: Rule, turn: RecordedTurn) -> FusedRequest:
+        """From the same, by RASD's rule."""
+        model = HeadedModel(self._recorded(turn), self._head, turn, self._states[id(turn)])
+        return FusedRequest(self._core(is_logits_used=False), model, rule, turn)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path)
     parser.add_argument("package", type=Path)
+    parser.add_argument("--head", type=Path, help="one trained for the package, to draft from as well")
     parser.add_argument("--nodes", default="4,8,16,64")
     arguments = parser.parse_args()
-    recorded = RecordedPackage(arguments.recording, open_package(arguments.package))
+    package = open_package(arguments.package)
+    recorded = RecordedPackage(arguments.recording, package)
     budgets = [int(each) for each in arguments.nodes.split(",")]
-    print("\n".join(report(recorded.requests, Drafters(recorded.table, max(budgets)), budgets)))
+    drafters = Drafters(recorded.table, max(budgets))
+    if arguments.head is not None:
+        head = open_head_source(arguments.head, package)
+        target, _ = settled_target(package, EngineConfig(is_probed=False))
+        turns = [turn for request in recorded.requests for turn in request.turns]
+        states = {id(turn): hidden_states(target, turn) for turn in turns}
+        drafters = HeadedDrafters(recorded.table, max(budgets), head, states)
+    print("\n".join(report(recorded.requests, drafters, budgets)))
 
 
 def report(requests: Sequence[RecordedRequest], drafters: Drafters, budgets: Sequence[int]) -> list[str]:
@@ -94,13 +136,28 @@ def report(requests: Sequence[RecordedRequest], drafters: Drafters, budgets: Seq
         "recorded successors alone": partial(drafters.fused, MODEL_ALONE),
         "our mixture": drafters.mixture,
     }
+    ruled: dict[str, Ruled] = {"RASD's rule at its best": drafters.fused}
+    if isinstance(drafters, HeadedDrafters):
+        begins["our mixture with the head"] = drafters.mixture_with_head
+        ruled["RASD's rule with it at its best"] = drafters.fused_with_head
     ways = {name: [lengths(requests, begin, n) for n in budgets] for name, begin in begins.items()}
-    by_rule = {rule: [lengths(requests, partial(drafters.fused, rule), n) for n in budgets] for rule in RULES}
-    by_budget = zip(*by_rule.values(), strict=True)
-    ways["RASD's rule at its best"] = [max(tried, key=lambda each: each["all"]) for tried in by_budget]
+    tried = {
+        name: [[lengths(requests, partial(begin, rule), n) for n in budgets] for rule in RULES]
+        for name, begin in ruled.items()
+    }
+    for name, by_rule in tried.items():
+        by_budget = zip(*by_rule, strict=True)
+        ways[name] = [max(each, key=lambda found: found["all"]) for each in by_budget]
     rows = [[category, *(_cell(found, category) for found in ways.values())] for category in ways["retrieval"][0]]
-    rules = [[f"{rule.threshold:g}", f"{rule.share:g}", _cell(found, "all")] for rule, found in by_rule.items()]
-    settings = ["RASD's threshold", "share of the draft model's tree", "tokens a pass, all"]
+    settings = [
+        "RASD's threshold",
+        "share of the draft model's tree",
+        *(f"tokens a pass, all: {name}" for name in ruled),
+    ]
+    rules = [
+        [f"{rule.threshold:g}", f"{rule.share:g}", *(_cell(by_rule[number], "all") for by_rule in tried.values())]
+        for number, rule in enumerate(RULES)
+    ]
     return [*table(["tokens a pass", *ways], rows), "", *table(settings, rules)]
 
 

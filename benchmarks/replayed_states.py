@@ -1,6 +1,6 @@
 """Recorded answers of a model that tells hidden states, drafted afresh: what sources that read these bring."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,16 +18,40 @@ from reader_edge_runtime.target import Pass, Target
 _CHUNK = 128  # tokens of a pass
 
 
+class HeardText:
+    """A recorded text that grows: what the model said of each token is told once, when a pass would have scored it.
+
+    states: float32 (R, E), of the recorded positions.
+    """
+
+    def __init__(self, turn: RecordedTurn, states: Float32Array) -> None:
+        assert turn.successors is not None
+        self._said, self._states = turn.successors, states
+        self.token_ids = list(turn.prompt)
+        self._num_told = 0
+        self._vocab_size = 1 + int(self._said.top_ids.max())
+
+    def extend(self, token_ids: Sequence[int]) -> Iterator[ScoredTree]:
+        """What is new of the tokens before the last one, which no pass has scored yet."""
+        self.token_ids += token_ids
+        positions = self._said.positions
+        new = np.arange(self._num_told, np.searchsorted(positions, len(self.token_ids) - 1))
+        for rows in np.split(new, np.flatnonzero(np.diff(positions[new]) != 1) + 1):
+            if len(rows):
+                first, last = int(positions[rows[0]]), int(positions[rows[-1]])
+                tree = DraftTree.chain(self.token_ids[first : last + 1])
+                said = self._said.top_ids[rows], self._said.top_logits[rows]
+                yield ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, self._states[rows])
+        self._num_told += len(new)
+
+
 class ReplayedAnswer:
     """A request of a drafter that follows a recording. states: float32 (R, E), of the recorded positions."""
 
     def __init__(self, drafter: RetrievalDrafter, turn: RecordedTurn, states: Float32Array) -> None:
-        assert turn.successors is not None
-        self._drafter, self._said, self._states = drafter, turn.successors, states
-        self._token_ids = list(turn.prompt)
-        self._request = drafter.begin(self._token_ids)
-        self._num_told = 0
-        self._vocab_size = 1 + int(self._said.top_ids.max())
+        self._drafter = drafter
+        self._text = HeardText(turn, states)
+        self._request = drafter.begin(self._text.token_ids)
 
     def draft(self, max_nodes: int) -> DraftTree:
         [tree] = self._drafter.draft([DraftWish(self._request, max_nodes, MAX_DEPTH)])
@@ -38,18 +62,8 @@ class ReplayedAnswer:
         raise NotImplementedError("recorded turns are requests of their own")
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """Tell the drafter what was said of the tokens before the last one, which no pass has scored yet."""
-        self._token_ids += token_ids
-        positions = self._said.positions
-        new = np.arange(self._num_told, np.searchsorted(positions, len(self._token_ids) - 1))
-        for rows in np.split(new, np.flatnonzero(np.diff(positions[new]) != 1) + 1):
-            if len(rows):
-                first, last = int(positions[rows[0]]), int(positions[rows[-1]])
-                tree = DraftTree.chain(self._token_ids[first : last + 1])
-                said = self._said.top_ids[rows], self._said.top_logits[rows]
-                states = self._states[rows]
-                self._request.observe(ScoredTree(tree, range(len(rows)), first, *said, self._vocab_size, states))
-        self._num_told += len(new)
+        for scored in self._text.extend(token_ids):
+            self._request.observe(scored)
 
     def finish(self) -> None:
         """Each answer is drafted afresh, so that nothing is kept."""
