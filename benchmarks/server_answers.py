@@ -31,6 +31,8 @@ def read_whole(response: httpx.Response) -> Answer:
     values = response.json()
     if response.status_code != 200:
         return Answer(response.status_code, refusal=values["error"]["message"])
+    if values.get("object") == "response":
+        return _read_response(values)
     choices: dict[int, Choice] = {}
     for each in values["choices"]:
         _add(choices.setdefault(each["index"], Choice()), each, each.get("message") or each)
@@ -43,17 +45,38 @@ async def read_stream(response: httpx.Response) -> Answer:
         return read_whole(response)
     choices: dict[int, Choice] = {}
     num_tokens = (0, 0)
+    deltas = ""
     async for line in response.aiter_lines():
         if not line.startswith("data: {"):
             continue
         event = json.loads(line[len("data: ") :])
         if "error" in event:
             return Answer(200, choices, refusal=event["error"]["message"])
+        if event.get("type") in ("response.completed", "response.incomplete"):
+            answer = _read_response(event["response"])
+            is_whole = deltas == answer.choices[0].text
+            return answer if is_whole else Answer(200, answer.choices, refusal=f"The pieces say {deltas!r}.")
+        if "type" in event:
+            deltas += event["delta"] if event["type"] == "response.output_text.delta" else ""
+            if event["type"] in ("response.failed", "error"):
+                return Answer(200, choices, refusal=json.dumps(event))
+            continue
         for each in event["choices"]:
             _add(choices.setdefault(each["index"], Choice()), each, each.get("delta") or each)
         if event.get("usage"):
             num_tokens = _counts(event["usage"])
     return Answer(200, choices, num_tokens)
+
+
+def _read_response(values: dict[str, Any]) -> Answer:
+    """Of `/v1/responses`: its texts in turn, and its calls."""
+    choice = Choice(finish_reason=values["status"])
+    for item in values["output"]:
+        if item["type"] == "function_call":
+            choice.calls.append((item["name"], item["arguments"]))
+        else:
+            choice.text += "".join(part["text"] for part in item["content"])
+    return Answer(200, {0: choice}, (values["usage"]["input_tokens"], values["usage"]["output_tokens"]))
 
 
 def _add(choice: Choice, values: dict[str, Any], said: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 _SCHEMA = {
     "type": "object",
     "properties": {
@@ -17,7 +17,15 @@ _SCHEMA = {
     "required": ["name", "size"],
     "additionalProperties": False,
 }
-_TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look a word up.", "parameters": _SCHEMA}}
+_FUNCTIONS: list[dict[str, Any]] = [
+    {"name": "look_up", "description": "Look a word up.", "parameters": _SCHEMA},
+    {"name": "list_all", "description": "List everything.", "parameters": {"type": "object", "properties": {}}},
+]
+_STRICT_SCHEMA = _SCHEMA | {"required": ["name", "size", "kinds"]}
+_LARK = """start: "It is " SIZE " and " SIZE "."
+SIZE: /[0-9]{1,3}/
+"""
+_REGEX = r"(yes|no), [a-z]{2,12}( [a-z]{2,12}){0,3}\."
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,12 @@ class Question:
 
     path: str
     body: Mapping[str, Any]
+
+    @property
+    def streamed(self) -> dict[str, Any]:
+        """The body that asks for pieces, with counts of tokens at the end."""
+        counts = {} if self.path == RESPONSES else {"stream_options": {"include_usage": True}}
+        return {**self.body, "stream": True, **counts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,8 @@ class Nonsense:
 
 
 def questions(texts: Sequence[str], count: int, max_tokens: int, seed: int) -> list[Question]:
-    """Of prompts of few to some thousand characters; greedy and sampled, with and without grammars and tools."""
+    """Of prompts of few to some thousand characters; greedy and sampled, with grammars of all kinds, tools, predictions
+    and priorities, and without."""
     chance = random.Random(seed)
     return [_question(chance, texts, max_tokens) for _ in range(count)]
 
@@ -52,8 +67,14 @@ def _question(chance: random.Random, texts: Sequence[str], max_tokens: int) -> Q
         "seed": chance.randrange(1 << 40),
         "max_tokens": chance.randint(1, max_tokens),
     }
+    if chance.random() < 0.15:
+        return Question(RESPONSES, _response(chance, body, prompt))
     if chance.random() < 0.2:
         body["n"] = 2
+    if chance.random() < 0.2:
+        body["priority"] = chance.randint(-2, 2)
+    if chance.random() < 0.15:
+        body["prediction"] = {"type": "content", "content": text[len(prompt) : len(prompt) + 400]}
     if chance.random() < 0.2:
         body["stop"] = chance.sample([".", "\n\n", "tar", "the "], 2)
     if chance.random() < 0.1:
@@ -69,17 +90,41 @@ def _question(chance: random.Random, texts: Sequence[str], max_tokens: int) -> Q
 
 
 def _form(chance: random.Random) -> dict[str, Any]:
-    """What an answer must look like; of most, nothing."""
-    kind = chance.choice(("free", "free", "schema", "object", "tool", "choice"))
-    if kind == "schema":
-        return {"response_format": {"type": "json_schema", "json_schema": {"name": "entry", "schema": _SCHEMA}}}
-    if kind == "object":
-        return {"response_format": {"type": "json_object"}}
-    if kind == "tool":
-        return {"tools": [_TOOL], "tool_choice": chance.choice(("auto", "required"))}
-    if kind == "choice":
-        return {"structured_outputs": {"choice": ["yes", "no", "it depends"]}}
-    return {}
+    """What a chat's answer must look like; of many, nothing."""
+    tools = [{"type": "function", "function": each} for each in _FUNCTIONS]
+    strict = {"type": "function", "function": _FUNCTIONS[0] | {"parameters": _STRICT_SCHEMA, "strict": True}}
+    named = {"type": "function", "function": {"name": "look_up"}}
+    schema = {"type": "json_schema", "json_schema": {"name": "entry", "schema": _SCHEMA}}
+    return chance.choice(
+        (
+            {},
+            {},
+            {},
+            {"response_format": schema},
+            {"response_format": {"type": "json_object"}},
+            {"tools": tools, "tool_choice": chance.choice(("auto", "required"))},
+            {"tools": tools, "tool_choice": named},
+            {"tools": [strict, tools[1]], "tool_choice": "required"},
+            {"structured_outputs": {"choice": ["yes", "no", "it depends"]}},
+            {"structured_outputs": {"regex": _REGEX}},
+            {"structured_outputs": {"grammar": _LARK}},
+        )
+    )
+
+
+def _response(chance: random.Random, body: Mapping[str, Any], prompt: str) -> dict[str, Any]:
+    """The same for `/v1/responses`."""
+    tools = [{"type": "function", **each} for each in _FUNCTIONS]
+    form: dict[str, Any] = chance.choice(
+        (
+            {},
+            {"instructions": "Be brief."},
+            {"text": {"format": {"type": "json_schema", "name": "entry", "schema": _SCHEMA}}},
+            {"tools": tools, "tool_choice": "required"},
+        )
+    )
+    asked = {name: body[name] for name in ("model", "temperature", "seed")}
+    return {**asked, "input": prompt, "max_output_tokens": max(16, body["max_tokens"]), **form}
 
 
 def nonsense(chance: random.Random, max_body_bytes: int) -> Nonsense:

@@ -1,6 +1,7 @@
 """The proof of a server under load: it holds for ours, and tells where an answer is another one."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ def package(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def prove(package: Path, requests: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    sizes = ["--requests", str(requests), "--clients", "6", "--tokens", "16"]
+    sizes = ["--requests", str(requests), "--clients", "8", "--tokens", "16"]
     monkeypatch.setattr(sys, "argv", ["server_proof", str(package), *sizes])
     with pytest.raises(SystemExit) as end:
         server_proof.main()
@@ -52,3 +53,12 @@ def test_another_answer_is_a_fault(
     monkeypatch.setattr(server_proof, "_answer_alone", altered)
     assert prove(package, 2, monkeypatch) == 1
     assert "another answer" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
+def test_a_killed_server_starts_again_and_leaves_nothing() -> None:
+    script = Path(server_proof.__file__).parent.parent / "scripts" / "kill_servers"
+    command = [sys.executable, str(script), "--kills", "2", "--questions", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("2 kills")
