@@ -1,19 +1,20 @@
-#!/usr/bin/env python3
 """What keeping the KV cache in order costs: rows that are copied, against tokens that are committed.
 
-    scripts/kv_upkeep RECORDING.jsonl... --tokenizer TOKENIZER [--batches 1,2,4,8,16,32] [--contexts 256,1024,4096,8192]
-                      [--answers 128] [--row-bytes 11880] [--plot upkeep.svg]
+    python -m benchmarks.kv_upkeep RECORDING.jsonl... --tokenizer TOKENIZER [--batches 1,2,4,8,16,32]
+        [--contexts 256,512,1024,2048,4096,8192] [--answers 128] [--row-bytes 11880] [--plot upkeep.svg]
 
 The decoder's own loop over recorded texts: requests come as others end, twice as many as the batch takes, and are
 drafted by the real drafter, up to 16 nodes a step. No model runs; what comes next is read from the text. Rows are
 counted where the cache copies them: when a walk through a tree left the first branch (commit), when slots change places
 (swap), and when the cache moves to other memory (growth). A swap of two slots counts the rows of both. Beside them
-stand the rows that passes read, and bytes of a model with --row-bytes a token.
+stand the rows that passes read, and bytes of a model with --row-bytes a token. At last, by context: the power of the
+batch with which rows copied for each token grow from a batch of two on; below 1, the cache's upkeep is amortised
+sublinear in the batch (the claim of READER, arXiv 2508.09072).
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def main() -> None:
     parser.add_argument("recordings", type=Path, nargs="+", help="recorded answers, NAME.jsonl")
     parser.add_argument("--tokenizer", required=True, help="the recordings' tokenizer.json")
     parser.add_argument("--batches", default="1,2,4,8,16,32")
-    parser.add_argument("--contexts", default="256,1024,4096,8192", help="tokens of a prompt")
+    parser.add_argument("--contexts", default="256,512,1024,2048,4096,8192", help="tokens of a prompt")
     parser.add_argument("--answers", type=int, default=128, help="tokens of an answer, each request's a little other")
     parser.add_argument("--row-bytes", type=int, default=11880, help="of a token in the cache; SmolLM2-135M's in int8")
     parser.add_argument("--plot", type=Path)
@@ -136,6 +137,11 @@ def main() -> None:
                 f"| {megabytes:.2f} | {sum(rows.values()) / num_read:.2%} |",
                 flush=True,
             )
+    print()
+    for context in contexts:
+        several = {batch: found[context, batch] for batch in batches if batch > 1}
+        if len(several) > 1:
+            print(f"context {context}: rows copied for each token grow as batch^{exponent(several):.2f}")
     if options.plot is not None:
         _plot(found, batches, contexts, options.plot)
 
@@ -168,6 +174,12 @@ def upkeep(token_ids: Sequence[int], context: int, batch: int, num_answer: int) 
             "an answer that the text does not give"
         )
     return steps, int(lengths.sum()), cache.rows, num_read
+
+
+def exponent(by_batch: Mapping[int, float]) -> float:
+    """The power with which values grow with the batch, by least squares of their logarithms."""
+    batches, values = np.log2(list(by_batch)), np.log2(list(by_batch.values()))
+    return float(np.polyfit(batches, values, 1)[0])
 
 
 def _manifest(vocab_size: int, max_context: int) -> Manifest:
