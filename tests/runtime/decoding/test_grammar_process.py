@@ -101,6 +101,23 @@ def test_where_the_process_that_starts_them_ends_the_next_grammar_starts_it_anew
     assert engine.generate("# tar", ANY).token_ids == expected
 
 
+def test_without_descriptors_a_grammar_is_refused_and_others_go_on(engine: Engine) -> None:
+    resource = pytest.importorskip("resource", reason="Windows limits no descriptors")
+    expected = engine.generate("# tar", ANY).token_ids
+    running = engine.stream("# tar", ANY)
+    chunks = [next(running)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be started .*: ask without a grammar"):
+            engine.generate("# tar", ANY)
+        chunks += running
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [token_id for chunk in chunks for token_id in chunk.token_ids] == list(expected)
+    assert engine.generate("# tar", ANY).token_ids == expected
+
+
 def test_an_answer_that_ended_has_no_process_left(engine: Engine) -> None:
     engine.generate_batch(["# tar"] * 3, ANY)
     stream = engine.stream("# tar", ANY)

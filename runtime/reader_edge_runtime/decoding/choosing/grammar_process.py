@@ -47,7 +47,7 @@ class GrammarProcesses:
             return started
         with self._lock:
             if self._forker is not None:
-                with contextlib.suppress(OSError):  # somebody ended it
+                with contextlib.suppress(ConnectionError):  # somebody ended it
                     return self._forker.fork()
             self._forker = None
             forker = _Forker()
