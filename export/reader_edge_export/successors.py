@@ -11,7 +11,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 _QUESTION = "Tell me something."  # any token may begin an answer to it
 _TOKENS_A_PASS = 128
 
-# About 20 s on two cores. Token ids are in order of frequency where merges made the vocabulary, as nearly everywhere
+# 20 to 60 s on two cores. Token ids are in order of frequency where merges made the vocabulary, as nearly everywhere
 # today, so rare tokens are left out: a third of SmolLM2's vocabulary brings nine tenths of what all of it does.
 _MAX_TOKEN_PARAMETERS = 2_200_000_000_000
 
