@@ -88,6 +88,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "of type 'text'"),
         ({"messages": [USER | {"audio": {"id": "x"}}]}, "audio' is not supported"),
+        ({"prediction": {}}, "'prediction' must have the type"),
         ({"prediction": {"type": "text", "content": "x"}}, "'prediction' must have the type"),
         ({"prediction": {"type": "content", "content": 5}}, "'prediction.content' must be a text"),
         ({"prediction": "x"}, "an object with the type 'content'"),
