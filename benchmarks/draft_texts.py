@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.measuring import say
 from reader_edge_export.heads.examples import shares
-from reader_edge_export.heads.instructions import FEWEST_ANSWERS, instructions, is_held_out
+from reader_edge_export.heads.held_out import FEWEST_ANSWERS, held_out_apart
+from reader_edge_export.heads.instructions import instructions
 from reader_edge_export.heads.self_written import SelfWritten
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_runtime.errors import ExportError
@@ -93,5 +94,4 @@ def read_answers(package: ModelPackage, folder: Path) -> tuple[Answers, Answers]
     answers = [answer for part in parts for answer in part if len(answer.states) > 1]
     if len(answers) < FEWEST_ANSWERS:
         raise ExportError(f"'{folder}' holds {len(answers)} answers, too few to learn from: ask for more --tokens.")
-    learned = [answer for number, answer in enumerate(answers) if not is_held_out(number)]
-    return learned, [answer for number, answer in enumerate(answers) if is_held_out(number)]
+    return held_out_apart(answers)

@@ -36,7 +36,7 @@ from benchmarks.measuring import say
 from benchmarks.replayed_states import passes_saved
 from reader_edge_export.heads.examples import Int32Array, frequent_ids
 from reader_edge_export.heads.head_module import HeadModule
-from reader_edge_export.heads.instructions import is_held_out
+from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.self_written import SelfWritten
 from reader_edge_export.heads.train_drafter import new_module
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
@@ -88,8 +88,7 @@ class Study:
         self.package = open_package(package)
         self.target: Target = settled_target(self.package, EngineConfig(is_probed=False))[0]
         answers = [answer for part in SelfWritten(written, self.package.fingerprint()).parts() for answer in part]
-        learned = [answer for number, answer in enumerate(answers) if not is_held_out(number)]
-        held_out = [answer for number, answer in enumerate(answers) if is_held_out(number)]
+        learned, held_out = held_out_apart(answers)
         vocab_size = self.package.manifest.vocab_size
         self.ids: Int32Array = frequent_ids(learned, vocab_size, NUM_IDS)
         self._rows = torch.from_numpy(logit_head_rows(self.target, learned, self.ids))

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
 from reader_edge_export.heads import instructions as bundled
-from reader_edge_export.heads import self_written, train_drafter, training
+from reader_edge_export.heads import self_written, state_recorder, train_drafter, training
 from reader_edge_export.heads.examples import examples_of
+from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.payback import Payback
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
@@ -88,6 +89,30 @@ def test_answers_that_are_written_are_not_written_again_and_a_kill_costs_a_batch
     other = self_written.SelfWritten(tmp_path, bytes(32))
     with pytest.raises(ExportError, match="another package"):
         list(other.parts())
+
+
+@pytest.mark.usefixtures("few")
+def test_prompts_are_asked_again_for_sampled_answers_where_one_round_is_not_enough(
+    package: Path, tmp_path: Path
+) -> None:
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    prompts = bundled.instructions()[:16]
+    written.write(package, prompts, 300, float("inf"), lambda done, total: None)
+    first, second = list(written.parts())[:2]
+    assert [each.prompt_ids.tolist() for each in first] == [each.prompt_ids.tolist() for each in second]
+    assert [each.token_ids.tolist() for each in first] != [each.token_ids.tolist() for each in second]
+    learned, held_out = held_out_apart([*first, *second])
+    assert (len(learned), len(held_out)) == (30, 2)
+    assert held_out[0].prompt_ids.tolist() == held_out[1].prompt_ids.tolist()
+
+
+def test_a_model_that_says_nothing_is_not_asked_for_ever(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = self_written.SelfWritten(tmp_path, ModelPackage.open(package).fingerprint())
+    monkeypatch.setattr(state_recorder.RecordedRequest, "finish", lambda request: None)
+    written.write(package, bundled.instructions()[:16], 300, float("inf"), lambda done, total: None)
+    assert list(written.parts()) == []
 
 
 def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

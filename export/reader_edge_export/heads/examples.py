@@ -18,7 +18,7 @@ class Examples:
     """N places of texts. Tokens are numbers of ids.
 
     states: float16 (N, E), after the token before the pending one. pending, guess: int64 (N,), the pending token and
-    the one that followed. top, next_top: int64 (N, K), the target's best after each of these, best first; share,
+    the one that followed. top, next_top: int32 (N, K), the target's best after each of these, best first; share,
     next_share: float32 (N, K), their probabilities among themselves, all 0 where the text had ended.
     """
 
@@ -48,7 +48,7 @@ def frequent_ids(answers: Sequence[RecordedAnswer], vocab_size: int, most: int) 
 
 def examples_of(answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: int) -> Examples:
     """Every place of every answer after which the target was heard at least once more."""
-    numbers = np.full(vocab_size, len(ids), np.int64)
+    numbers = np.full(vocab_size, len(ids), np.int32)
     numbers[ids] = np.arange(len(ids))
     parts: list[list[npt.NDArray[np.generic]]] = [[] for _ in Examples.__slots__]
     for answer in answers:
@@ -58,11 +58,11 @@ def examples_of(answers: Sequence[RecordedAnswer], ids: Int32Array, vocab_size: 
         after_last = np.zeros((1, top.shape[1]))
         values: tuple[npt.NDArray[np.generic], ...] = (
             answer.states[:count],
-            tokens[1 : count + 1],
-            tokens[2 : count + 2],
+            tokens[1 : count + 1].astype(np.int64),
+            tokens[2 : count + 2].astype(np.int64),
             top[1:],
             share[1:],
-            np.concatenate([top[2:], after_last.astype(np.int64)]),
+            np.concatenate([top[2:], after_last.astype(np.int32)]),
             np.concatenate([share[2:], after_last.astype(np.float32)]),
         )
         for part, value in zip(parts, values, strict=True):

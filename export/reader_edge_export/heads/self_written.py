@@ -3,22 +3,23 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import zip_longest
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
 
 from reader_edge_export.heads.state_recorder import RecordedAnswer, StateRecorder
 from reader_edge_runtime.array_file import Array, ArrayFormat
-from reader_edge_runtime.config import EngineConfig, GenerationConfig
+from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.text.conversation import Encodable
 
-BATCH = 32  # sequences of a pass: about three times the tokens a second of 4, on two cores
+BATCH = 64  # sequences of a pass
 _OLD_PROMPTS_A_PART = 128  # of those that do not tell
 _MAX_TOKENS = 128  # of an answer
+_TEMPERATURE = 0.7  # of answers to prompts that were answered before
 
 _ARRAYS = tuple(field.name for field in fields(RecordedAnswer))
 _PART = ArrayFormat(
@@ -54,20 +55,21 @@ class SelfWritten:
         until: float,
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Have prompts answered until there are so many tokens, no prompts are left, or the monotonic clock says so.
+        """Have prompts answered until there are so many tokens, or the monotonic clock says so.
 
-        on_progress: told tokens written, of earlier times too, and tokens wanted.
+        They are asked again, and answers sampled, where one round of greedy ones is not enough; it ends early where a
+        whole round brings nothing. on_progress: told tokens written, of earlier times too, and tokens wanted.
         """
         written = [(len(arrays["states"]), _num_asked(arrays)) for arrays in self._arrays()]
         total, num_asked = (sum(each) for each in zip((0, 0), *written, strict=True))
         on_progress(min(total, num_tokens), num_tokens)
-        if total >= num_tokens or num_asked >= len(prompts):
+        if total >= num_tokens or not prompts:
             return
         recorder = StateRecorder()
         config = EngineConfig(max_batch=BATCH, is_calibrated=False, is_probed=False)
         engine = Engine.load(package, config, drafter=recorder)
         num_parts, num_untold = len(written), 0
-        for batch in _answered(engine, prompts[num_asked:]):
+        for batch in _answered(engine, prompts, num_asked):
             answers = [recorder.answers.pop(each) for each in batch if each in recorder.answers]
             num_untold += len(batch)
             if answers:
@@ -75,7 +77,7 @@ class SelfWritten:
                 num_parts, num_untold = num_parts + 1, 0
             total += sum(len(answer.states) for answer in answers)
             on_progress(min(total, num_tokens), num_tokens)
-            if total >= num_tokens or time.monotonic() > until:
+            if total >= num_tokens or time.monotonic() > until or num_untold >= len(prompts):
                 return
 
     def _path(self, number: int) -> Path:
@@ -99,19 +101,24 @@ def _num_asked(arrays: Mapping[str, Array]) -> int:
     return int(arrays["num_asked"][0]) if "num_asked" in arrays else _OLD_PROMPTS_A_PART
 
 
-def _answered(engine: Engine, prompts: Sequence[Encodable]) -> Iterator[range]:
-    """Have prompts answered, and tell the numbers of each batch of them once its answers have ended.
+def _answered(engine: Engine, prompts: Sequence[Encodable], num_asked: int) -> Iterator[range]:
+    """Have prompts answered from a number on, round after round; tell the numbers, from 0 on, of each batch as it ends.
 
     The next batch is in line by then, and begins as answers end: no pass is left half empty.
     """
-    config = GenerationConfig(max_tokens=_MAX_TOKENS)
-    batches = [range(first, min(first + BATCH, len(prompts))) for first in range(0, len(prompts), BATCH)]
+
+    def submit(number: int) -> Request:
+        turn, place = divmod(num_asked + number, len(prompts))
+        sampling = SamplingConfig(temperature=_TEMPERATURE if turn else 0.0, seed=turn)
+        config = GenerationConfig(max_tokens=_MAX_TOKENS, sampling=sampling)
+        return decoder.submit(engine.encode_prompt(prompts[place]), config)
+
     running: list[Request] = []
     with engine.working() as decoder:
         try:
-            for batch, following in zip_longest(batches, batches[1:], fillvalue=range(0)):
+            for batch, following in pairwise(range(first, first + BATCH) for first in count(0, BATCH)):
                 for number in (*(batch if not running else ()), *following):
-                    running.append(decoder.submit(engine.encode_prompt(prompts[number]), config))
+                    running.append(submit(number))
                 while any(request.is_running for request in running[: len(batch)]):
                     decoder.step()
                 del running[: len(batch)]

@@ -14,12 +14,13 @@ import torch
 from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
 from reader_edge_export.heads.examples import Examples, examples_of, frequent_ids
 from reader_edge_export.heads.head_module import HeadModule
-from reader_edge_export.heads.instructions import FEWEST_ANSWERS, instructions, is_held_out
+from reader_edge_export.heads.held_out import FEWEST_ANSWERS, held_out_apart
+from reader_edge_export.heads.instructions import instructions
 from reader_edge_export.heads.payback import Payback, measure_payback
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_export.heads.self_written import SelfWritten
 from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_export.heads.training import TrainingPlan, train
+from reader_edge_export.heads.training import BATCH, TrainingPlan, train
 from reader_edge_export.heads.vocabulary_rows import logit_head_rows
 from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.atomic_file import write_failure
@@ -36,7 +37,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 
 _MAX_IDS = 4096
-_EPOCHS = 8
+_EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/head.md)
 _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 
 
@@ -100,8 +101,7 @@ class HeadTraining:
     def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
         answers = self._written([self._asked(prompt) for prompt in (*prompts, *instructions())], on_progress)
-        learned = [answer for number, answer in enumerate(answers) if not is_held_out(number)]
-        held_out = [answer for number, answer in enumerate(answers) if is_held_out(number)]
+        learned, held_out = held_out_apart(answers)
         vocab_size = self._package.manifest.vocab_size
         ids = frequent_ids(learned, vocab_size, _MAX_IDS)
         if len(ids) < NUM_FIRST or not held_out:
@@ -154,10 +154,11 @@ class HeadTraining:
             if step * 10 // total > (step - 1) * 10 // total:
                 curve.append((step, loss))
 
-        facts = f"{len(examples)} {module.sizes} {int(examples.guess.sum())} {_EPOCHS}"
+        epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS * BATCH // len(examples)))
+        facts = f"{len(examples)} {module.sizes} {int(examples.guess.sum())} {epochs}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode()).digest()
         seconds = max(1.0, self._seconds - (time.monotonic() - self._began))
-        train(module, examples, TrainingPlan(_EPOCHS, seconds, fingerprint), self._folder / "checkpoint.bin", on_loss)
+        train(module, examples, TrainingPlan(epochs, seconds, fingerprint), self._folder / "checkpoint.bin", on_loss)
         return curve
 
     @property

@@ -93,7 +93,7 @@ def _loss(module: HeadModule, batch: Examples) -> Tensor:
 
 def distance(logits: Tensor, top: Tensor, share: Tensor) -> Tensor:
     """Mean cross entropy against the target's best successors. logits: (..., ids + 1). top, share: (..., K)."""
-    return -(share * torch.log_softmax(logits, -1).gather(-1, top)).sum(-1).mean()
+    return -(share * torch.log_softmax(logits, -1).gather(-1, top.long())).sum(-1).mean()
 
 
 def _save(
