@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,11 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
+Callback = Callable[[int, int], None]
 Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig, ServingConfig)
 
 _BATCHES_MEASURED = (4, 16)
+_EXIT_WAIT_S = 5.0  # for another thread's step
 
 
 class Engine:
@@ -57,6 +60,8 @@ class Engine:
         self._lock = threading.RLock()
         self._is_working = False
         self._closed: deque[Request] = deque()
+        # Python ends daemon threads at its exit: amid a step of native code that aborts the process.
+        weakref.finalize(self, self._lock.acquire, timeout=_EXIT_WAIT_S)
 
     @classmethod
     def load(
@@ -69,8 +74,8 @@ class Engine:
         datastores: Sequence[str | os.PathLike[str]] = (),
         head: str | os.PathLike[str] | None = None,
         draft_model: str | os.PathLike[str] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
-        on_calibration: Callable[[int, int], None] | None = None,
+        on_progress: Callback | None = None,
+        on_calibration: Callback | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
@@ -86,7 +91,7 @@ class Engine:
         if isinstance(datastores, str | os.PathLike) or not isinstance(datastores, Iterable):
             raise ConfigError(f"datastores is {shown(datastores)}, but must be a list of files.")
         configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
-        told = on_progress, on_calibration
+        told = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
         named = {"history": history, "head": head, "draft_model": draft_model}
         past, trained, smaller = (None if file is None else given_path(file, name) for name, file in named.items())
         stores = [given_path(file, "A datastore") for file in datastores]
@@ -267,6 +272,13 @@ class Engine:
             for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
                 if decoder.config.is_calibrated and not decoder.planner.times.has(size):
                     decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
+
+
+def given_callback(callback: Callback | None, name: str) -> Callback | None:
+    """What a caller gave to be told of progress. Raises ConfigError."""
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"{name} is {shown(callback)}, but must be a function of two numbers.")
+    return callback
 
 
 def given_config(config: Config | None, kind: type[Config], name: str) -> Config:

@@ -177,6 +177,13 @@ def test_what_is_no_list_of_prompts_and_a_truth_value_as_a_token_are_refused(eng
     )
 
 
+def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
+    for name in ("on_progress", "on_calibration"):
+        callback: Any = {name: 3}
+        with pytest.raises(ConfigError, match=f"{name} is 3, but must be a function of two numbers."):
+            Engine.load(demo_folder, **callback)
+
+
 @pytest.mark.parametrize("given", [3, b"history", [], "a\0b", "\ud800", "a" * 5000], ids=ascii)
 def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
     for name in ("path", "history", "head", "draft_model"):

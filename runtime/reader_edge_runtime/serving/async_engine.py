@@ -8,9 +8,11 @@ from types import TracebackType
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.engine import Engine, given_config
+from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker
+from reader_edge_runtime.shown import shown
 from reader_edge_runtime.text.conversation import Encodable
 
 _GRAMMARS_A_SLOT = 2  # that may run or wait, each with a process of its own
@@ -26,10 +28,12 @@ class AsyncEngine:
 
     engine: what answers, which other threads may go on using. Load it before an event loop runs: that takes a while.
     max_grammars: answers with grammars that may run or wait together; BusyError for more.
-    Raises ConfigError for a config of another kind.
+    Raises ConfigError for an engine or a config of another kind.
     """
 
     def __init__(self, engine: Engine, config: ServingConfig | None = None) -> None:
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"engine is {shown(engine)}, but must be an Engine, as Engine.load gives it.")
         serving = given_config(config, ServingConfig, "config")
         engine.calibrate_batches()
         self.engine = engine

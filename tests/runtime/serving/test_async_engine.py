@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ def served(engine: Engine) -> Iterator[AsyncEngine]:
     yield served
     asyncio.run(served.close(cancels=True))
     assert engine.decoder.prompt_pace.budget is None
+
+
+def test_what_is_no_engine_is_refused() -> None:
+    nothing: Any = None
+    with pytest.raises(ConfigError, match="engine is None, but must be an Engine"):
+        AsyncEngine(nothing)
 
 
 def mixed_requests(texts: list[str], num: int) -> list[tuple[str, GenerationConfig]]:
