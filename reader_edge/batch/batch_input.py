@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class BatchRequest:
     body: dict[str, object]
 
 
-def read_requests(path: Path, urls: Container[str]) -> Iterator[BatchRequest]:
+def read_requests(path: Path, urls: Collection[str]) -> Iterator[BatchRequest]:
     """The requests in turn. urls: those that can be asked for. Raises BatchError, which names the line, and OSError."""
     with path.open("rb") as file:
         number = 0
@@ -38,7 +38,7 @@ def read_requests(path: Path, urls: Container[str]) -> Iterator[BatchRequest]:
                 yield _request(line, urls, f"Line {number} of '{path}'")
 
 
-def count_requests(path: Path, urls: Container[str]) -> dict[str, str]:
+def count_requests(path: Path, urls: Collection[str]) -> dict[str, str]:
     """The ids of all requests, by what the input calls them. Raises what `read_requests` does, also for one twice."""
     ids: dict[str, str] = {}
     for request in read_requests(path, urls):
@@ -50,7 +50,7 @@ def count_requests(path: Path, urls: Container[str]) -> dict[str, str]:
     return ids
 
 
-def _request(line: bytes, urls: Container[str], place: str) -> BatchRequest:
+def _request(line: bytes, urls: Collection[str], place: str) -> BatchRequest:
     try:
         fields = load_json(line)
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
@@ -64,7 +64,7 @@ def _request(line: bytes, urls: Container[str], place: str) -> BatchRequest:
     if method != "POST":
         raise BatchError(f"{place} has the method {method!r:.80}, but must have 'POST'.")
     if not isinstance(url, str) or url not in urls:
-        raise BatchError(f"{place} has the url {url!r:.80}, which is not answered here.")
+        raise BatchError(f"{place} has the url {url!r:.80}, which is not answered here: name one of {', '.join(urls)}.")
     if not isinstance(body, dict):
         raise BatchError(f"{place} must have an object as its body.")
     return BatchRequest(f"batch_req_{digest[:32]}", custom_id, url, body)

@@ -36,16 +36,16 @@ class BatchOutput:
         try:
             if path.exists() and not path.is_file():
                 raise BatchError(f"'{path}' is no file that can be gone on with: name another one.")
-            self._file: BinaryIO = path.open("a+b", buffering=0)
-        except OSError as error:
+            path.open("ab").close()  # the lock would make folders
+            self._lock.acquire(timeout=0)
+            self._file = self._opened()  # who had the lock may have taken it away
+        except Timeout:
+            raise BatchError(f"Another process writes '{path}': wait for its end.") from None
+        except OSError as error:  # no file can be made, for the lock neither
             raise self._failure(error) from error
         try:
-            self._lock.acquire(timeout=0)
             self._go_on(ids)
-        except Timeout:
-            self.close()
-            raise BatchError(f"Another process writes '{path}': wait for its end.") from None
-        except OSError as error:  # no file can be made for the lock
+        except OSError as error:
             self.close()
             raise self._failure(error) from error
         except BaseException:
@@ -69,9 +69,11 @@ class BatchOutput:
         self._count(custom_id, status)
 
     def close(self) -> None:
-        """What was written survives a loss of power from now on."""
+        """What was written survives a loss of power from now on; a file without a line goes."""
         with suppress(OSError):
             os.fsync(self._file.fileno())
+            if not os.fstat(self._file.fileno()).st_size:
+                self._path.unlink()
         self._file.close()
         self._lock.release()
 
@@ -82,6 +84,13 @@ class BatchOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return self._path.open("a+b", buffering=0)
+        except OSError:
+            self._lock.release()
+            raise
 
     def _go_on(self, ids: Mapping[str, str]) -> None:
         """Take in what is done, and cut a line without an end."""

@@ -1,5 +1,6 @@
 """`reader-edge train-drafter`: a small head that guesses on from a model's own thoughts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -58,10 +59,18 @@ def train_drafter(
         ("next token", f"{acceptance.first_top1:.3f} by the best guess, {acceptance.first_top4:.3f} by the best four"),
         ("the one after", f"{acceptance.second_top1:.3f}, {acceptance.second_top4:.3f}, where the first was guessed"),
         ("measured on", f"{acceptance.num_places} places of answers held out"),
-        ("loss", ", ".join(f"{loss:.2f} at step {step}" for step, loss in report.curve)),
+        ("loss", ", ".join(f"{loss:.2f} at step {step}" for step, loss in report.curve) or "trained before"),
+        *_cut_short(report.curve, report.num_planned),
         ("time", f"{report.seconds:.0f} s"),
     ]
     print_table(pairs_table("Head", pairs))
     folder = visible(f"'{report.folder}'")
     click.echo(f"What it learned from stays in {folder} for another training: erase it if none is to come.", err=True)
     click.echo(report.out)
+
+
+def _cut_short(curve: Sequence[tuple[int, float]], num_planned: int) -> list[tuple[str, str]]:
+    """What the table tells of a training that its time ended."""
+    if not curve or curve[-1][0] == num_planned:
+        return []
+    return [("cut short", f"the time ended after {curve[-1][0]} of {num_planned} steps: more --minutes bring more")]

@@ -16,6 +16,7 @@ from reader_edge_runtime.errors import (
     PromptError,
     ReaderEdgeError,
 )
+from reader_edge_runtime.shown import shown
 
 _LOG = logging.getLogger(__name__)
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -39,6 +40,17 @@ class ApiError(ReaderEdgeError):
         headers = {"Retry-After": "1"} if self.status in (429, 503) else None
         body = json.dumps(self.fields)  # in ASCII: names from a request may hold halves of characters
         return Response(body, self.status, headers, "application/json")
+
+
+def wrong_value(name: str, value: object, words: str, param: str, code: str | None = None) -> ApiError:
+    """What a value is refused with that is not what `words` say. name: its place. param: the field at fault."""
+    given = "is missing" if value is None else f"is {shown(value)}"
+    return ApiError(400, f"'{name}' {given}, but must be {words}.", param, code)
+
+
+def no_model(name: str, known: str) -> ApiError:
+    """known: the model that there is."""
+    return ApiError(404, f"There is no model {name!r:.100} here: ask for {known!r}.", "model", "model_not_found")
 
 
 def api_error(error: Exception) -> ApiError:

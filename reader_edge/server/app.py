@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from reader_edge.server.api_error import ApiError, error_response
+from reader_edge.server.api_error import ApiError, error_response, no_model
 from reader_edge.server.body_budget import BodyBudget
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
@@ -36,7 +36,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         name = request.path_params["name"]
         if name == settings.model_name:
             return JSONResponse(model)
-        return ApiError(404, f"There is no model {name!r:.100} here.", "model", "model_not_found").response()
+        return no_model(name, settings.model_name).response()
 
     async def refuse_embeddings(request: Request) -> Response:
         sentence = "The model here answers in text and makes no embeddings: ask one that is made for them."

@@ -1,6 +1,6 @@
 """The wording of `/v1/chat/completions`."""
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import chat_logprobs
 from reader_edge.server.messages import read_messages
@@ -38,9 +38,10 @@ class ChatWording:
 
     def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
         is_wanted, num_top = fields.flag("logprobs"), fields.integer("top_logprobs", 0)
-        if not 0 <= num_top <= _MAX_TOP_LOGPROBS or (num_top and not is_wanted):
-            sentence = f"'top_logprobs' must be from 0 to {_MAX_TOP_LOGPROBS}, and come with 'logprobs': true."
-            raise ApiError(400, sentence, "top_logprobs")
+        if not 0 <= num_top <= _MAX_TOP_LOGPROBS:
+            raise wrong_value("top_logprobs", num_top, f"from 0 to {_MAX_TOP_LOGPROBS}", "top_logprobs")
+        if num_top and not is_wanted:
+            raise ApiError(400, "'top_logprobs' come with 'logprobs': true, which is missing.", "top_logprobs")
         return is_wanted, num_top
 
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:

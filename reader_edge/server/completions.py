@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import completion_logprobs
 from reader_edge.server.question import Json
@@ -31,7 +31,7 @@ class CompletionWording:
         value = fields.take("prompt")
         prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
         if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
-            raise ApiError(400, "'prompt' must be a text, a list of token ids, or a list of such.", "prompt")
+            raise wrong_value("prompt", value, "a text, a list of token ids, or a list of such", "prompt")
         return cast(list[Encodable], prompts)
 
     def read_form(self, fields: Fields) -> AnswerForm:
@@ -44,7 +44,7 @@ class CompletionWording:
         is_wanted = fields.has("logprobs")
         num_top = fields.integer("logprobs", 0)
         if not 0 <= num_top <= _MAX_LOGPROBS:
-            raise ApiError(400, f"'logprobs' must be from 0 to {_MAX_LOGPROBS}.", "logprobs")
+            raise wrong_value("logprobs", num_top, f"from 0 to {_MAX_LOGPROBS}", "logprobs")
         return is_wanted, num_top
 
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import TypeVar
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 
 Kind = TypeVar("Kind")
 
@@ -58,7 +58,7 @@ class Fields:
         if is_whole and kind is float:
             return kind(value)  # type: ignore[call-arg]
         if not isinstance(value, kind) or (isinstance(value, int) and kind is not bool and not is_whole):
-            raise ApiError(400, f"'{name}' must be {words}.", name, "invalid_type")
+            raise wrong_value(name, value, words, name, "invalid_type")
         return value
 
     def flag(self, name: str) -> bool:

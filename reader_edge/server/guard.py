@@ -45,7 +45,9 @@ class Guard:
         matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all: time tells nothing
         if scheme.lower() == "bearer" and any(matches):
             return None
-        return ApiError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        return ApiError(
+            401, "The API key is missing or wrong: send 'Authorization: Bearer KEY'.", code="invalid_api_key"
+        )
 
 
 def is_loopback(host: str) -> bool:

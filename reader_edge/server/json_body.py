@@ -25,7 +25,7 @@ async def read_fields(request: Request, settings: ServerSettings) -> Fields:
     try:
         values = load_json(body)
     except (ValueError, RecursionError):
-        raise ApiError(400, "The body is not JSON.", code="invalid_json") from None
+        raise ApiError(400, "The body is not JSON: send an object.", code="invalid_json") from None
     if not isinstance(values, dict):
         raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
     return Fields(values)

@@ -3,7 +3,7 @@
 import json
 from typing import Any, cast
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge_runtime import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -19,12 +19,12 @@ def read_messages(values: list[object]) -> list[Message]:
 
 def _message(value: object, place: str) -> Message:
     if not isinstance(value, dict):
-        raise ApiError(400, f"'{place}' must be an object with 'role' and 'content'.", "messages")
+        raise wrong_value(place, value, "an object with 'role' and 'content'", "messages")
     role = value.get("role")
     if not isinstance(role, str) or role not in _ROLES:
-        raise ApiError(400, f"'{place}.role' must be one of {', '.join(_ROLES)}.", "messages")
+        raise wrong_value(f"{place}.role", role, f"one of {', '.join(_ROLES)}", "messages")
     if not isinstance(value.get("name"), str | None):
-        raise ApiError(400, f"'{place}.name' must be a text.", "messages")
+        raise wrong_value(f"{place}.name", value["name"], "a text", "messages")
     extra = sorted(name for name in value if name not in _KNOWN and value[name])
     if extra:
         raise ApiError(400, f"'{place}.{extra[0]:.60}' is not supported here: leave it out.", "messages")
@@ -38,7 +38,8 @@ def _message(value: object, place: str) -> Message:
         message["tool_calls"] = calls
     if role == "tool":
         if not isinstance(value.get("tool_call_id"), str):
-            raise ApiError(400, f"'{place}.tool_call_id' must be the id of the call it answers.", "messages")
+            given = value.get("tool_call_id")
+            raise wrong_value(f"{place}.tool_call_id", given, "the id of the call it answers", "messages")
         message["tool_call_id"] = value["tool_call_id"]
         if isinstance(value.get("name"), str):
             message["name"] = value["name"]  # some templates tell it
@@ -49,7 +50,7 @@ def _calls(value: object, place: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise ApiError(400, f"'{place}' must be a list of calls.", "messages")
+        raise wrong_value(place, value, "a list of calls", "messages")
     return [_call(each, f"{place}[{number}]") for number, each in enumerate(value)]
 
 
@@ -81,5 +82,5 @@ def text_of(content: object, place: str, param: str = "messages") -> str:
     if not isinstance(parts, list) or not all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     ):
-        raise ApiError(400, f"'{place}' must be a text, or a list of parts of type 'text'.", param)
+        raise wrong_value(place, content, "a text, or a list of parts of type 'text'", param)
     return "".join(cast(str, part["text"]) for part in parts)

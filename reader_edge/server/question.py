@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.fields import Fields
 from reader_edge.server.prediction import read_prediction
 from reader_edge.server.sampling_fields import read_config, with_next_seed
@@ -110,5 +110,4 @@ def _check_model(fields: Fields, settings: ServerSettings) -> None:
     if not name:
         raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
     if name != settings.model_name:
-        sentence = f"There is no model {name!r:.100} here: ask for {settings.model_name!r}."
-        raise ApiError(404, sentence, "model", "model_not_found")
+        raise no_model(name, settings.model_name)

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.messages import call_message
 from reader_edge_runtime import Message
 
@@ -14,7 +14,7 @@ def read_input(value: object) -> list[Message]:
     """Of a text, or of a list of items. Raises ApiError."""
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
-        raise ApiError(400, "'input' must be a text or a list of messages.", "input")
+        raise wrong_value("input", value, "a text or a list of messages", "input")
     messages: list[dict[str, Any]] = []
     for number, item in enumerate(items):
         _add(messages, item if isinstance(item, dict) else {}, f"input[{number}]")
@@ -36,8 +36,8 @@ def _add(messages: list[dict[str, Any]], item: dict[str, object], place: str) ->
             role = item.get("role")
             if kind != "message" or not isinstance(role, str) or role not in _ROLES:
                 roles = ", ".join(_ROLES)
-                sentence = f"'{place}' must be a message with a 'role' of {roles}, a call of a function or its output."
-                raise ApiError(400, sentence, "input")
+                words = f"a message with a 'role' of {roles}, a call of a function or its output"
+                raise wrong_value(place, item or None, words, "input")
             messages.append({"role": _ROLES[role], "content": _content(item.get("content"), f"{place}.content")})
 
 
@@ -52,7 +52,7 @@ def _texts(item: dict[str, object], place: str, *names: str) -> list[str]:
 def _content(content: object, place: str) -> str:
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list) or not all(map(_is_text_part, parts)):
-        raise ApiError(400, f"'{place}' must be a text, or a list of parts of type 'input_text'.", "input")
+        raise wrong_value(place, content, "a text, or a list of parts of type 'input_text'", "input")
     return "".join(part["text"] for part in parts)
 
 

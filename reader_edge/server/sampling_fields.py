@@ -3,7 +3,7 @@
 import secrets
 from dataclasses import replace
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 
@@ -42,17 +42,18 @@ def _read_stop(fields: Fields) -> tuple[str, ...]:
     value = fields.take("stop")
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or len(stops) > _MAX_STOPS:
-        raise ApiError(400, f"'stop' must be a text or a list of at most {_MAX_STOPS} texts.", "stop")
+        raise wrong_value("stop", value, f"a text or a list of at most {_MAX_STOPS} texts", "stop")
     if not all(isinstance(each, str) and 0 < len(each) <= _MAX_STOP_CHARACTERS for each in stops):
-        raise ApiError(400, f"Each 'stop' must be a text of 1 to {_MAX_STOP_CHARACTERS} characters.", "stop")
+        raise wrong_value("stop", value, f"texts of 1 to {_MAX_STOP_CHARACTERS} characters", "stop")
     return tuple(stops)
 
 
 def _read_bias(fields: Fields) -> dict[int, float]:
     values = fields.get("logit_bias", dict, {}, "an object of token ids and numbers")
+    if len(values) > _MAX_BIASES:
+        sentence = f"'logit_bias' names {len(values)} token ids, but may name {_MAX_BIASES} at most."
+        raise ApiError(400, sentence, "logit_bias")
     try:
-        if len(values) <= _MAX_BIASES:
-            return {int(token_id): value for token_id, value in values.items()}
+        return {int(token_id): value for token_id, value in values.items()}
     except ValueError:
-        pass
-    raise ApiError(400, f"'logit_bias' must have at most {_MAX_BIASES} token ids with numbers.", "logit_bias")
+        raise wrong_value("logit_bias", values, "token ids, each with a number", "logit_bias") from None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge_runtime import Grammar
 
@@ -59,10 +59,10 @@ def _form(form: dict[str, object], described: object, name: str) -> AnswerForm:
     if kind == "json_object":
         return AnswerForm(Grammar("json_schema", '{"type": "object"}'), name, form)
     if kind != "json_schema":
-        raise ApiError(400, f"'{name}.type' must be one of {', '.join(_FORMATS)}.", name)
+        raise wrong_value(f"{name}.type", kind, f"one of {', '.join(_FORMATS)}", name)
     if not isinstance(described, dict) or not isinstance(described.get("schema"), dict | None):
         place = name if described is form else f"{name}.json_schema"
-        raise ApiError(400, f"'{place}' must be an object with an object 'schema'.", name)
+        raise wrong_value(place, described, "an object with an object 'schema'", name)
     schema = described.get("schema") or {"type": "object"}
     check_depth(schema, f"The schema of '{name}'", name)
     return AnswerForm(Grammar("json_schema", schema_text(schema, described.get("strict") is True)), name, form)

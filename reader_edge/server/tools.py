@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, cast
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge.server.structured_outputs import check_depth
 from reader_edge_runtime import Grammar
@@ -142,6 +142,6 @@ def _chosen(choice: object, names: tuple[str, ...], is_flat: bool) -> str:
     """The name of the tool that must be called."""
     name = (_function(choice, is_flat) or {}).get("name")
     if not isinstance(name, str) or name not in names:
-        sentence = "'tool_choice' must be 'none', 'auto', 'required', or name one of the functions in 'tools'."
-        raise ApiError(400, sentence, "tool_choice")
+        words = f"'none', 'auto', 'required', or one of the functions in 'tools' ({', '.join(names):.200}) by name"
+        raise wrong_value("tool_choice", choice, words, "tool_choice")
     return name

@@ -91,6 +91,8 @@ class ArrayFormat:
         """
         try:
             num_bytes = path.stat().st_size if path.is_file() else 0
+            if not path.exists():
+                raise self.error(f"There is no file '{path}': {self.other}.")
             if not _HEADER.size <= num_bytes <= max_bytes:
                 raise self.error(f"'{path}' is not a file of {self.name}: {self.other}.")
             with path.open("rb") as file:

@@ -185,7 +185,7 @@ class GenerationConfig:
         stop, ids = self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)
-        _require(is_text, "stop", stop, "a tuple of strings that are not empty")
+        _require(is_text, "stop", stop, "texts that are not empty")
         _require(isinstance(ids, Sequence), "stop_token_ids", ids, "a tuple of token ids")
         numbers = tuple(_number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in ids)
         object.__setattr__(self, "stop", tuple(stop))

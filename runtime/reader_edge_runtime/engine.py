@@ -111,7 +111,9 @@ class Engine:
             return self.tokenizer.encode_chat(prompt.messages, prompt.tools)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
-        if prompt and isinstance(prompt[0], int):
+        if not prompt:
+            raise PromptError("The prompt is an empty list: give at least one message, or token id.")
+        if isinstance(prompt[0], int):
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(cast(Sequence[Message], prompt))
 

@@ -5,5 +5,5 @@ def shown(value: object) -> str:
     """The beginning of its `repr`."""
     try:
         return f"{value!r:.80}"
-    except ValueError:  # Python shows no number of more than 4300 digits
+    except (ValueError, RecursionError):  # Python shows no number of more than 4300 digits
         return "too long to show"

@@ -138,6 +138,17 @@ def test_training_that_broke_off_ends_with_the_same_head(tmp_path: Path, monkeyp
     assert all(torch.allclose(whole[name], resumed[name], atol=1e-6) for name in whole)
 
 
+@pytest.mark.usefixtures("few")
+def test_a_training_that_its_time_ends_is_no_head_and_says_so(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_drafter, "train", lambda *given: 1)
+    head = HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300, 60.0), lambda stage: None)
+    with pytest.raises(ExportError, match=r"The time ended after 1 of \d+ steps.*: give more --minutes"):
+        head.run([], PAYBACK, lambda done, total: None)
+    assert not (tmp_path / "tiny.head").exists()
+
+
 def answer_of(count: int) -> RecordedAnswer:
     random = np.random.default_rng(0)
     states = random.standard_normal((count, HIDDEN)).astype(np.float16)

@@ -144,7 +144,7 @@ def test_places_where_nothing_can_be_are_told_in_one_sentence(engine: Engine, tm
         engine.save_session(tmp_path / "no" / "folder")
     with pytest.raises(ConfigError, match=r"can be no path: .*null byte"):
         engine.save_session(tmp_path / "a\0b")
-    with pytest.raises(SessionError, match="is not a file of a session"):
+    with pytest.raises(SessionError, match=r"There is no file '.*none': name another file\."):
         engine.load_session(tmp_path / "none")
     with pytest.raises(SessionError, match="is not a file of a session"):
         engine.load_session(tmp_path)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader_edge_export.heads.acceptance import HeadAcceptance, measure_acceptance
@@ -38,6 +40,7 @@ Progress = Callable[[int, int], None]
 
 _MAX_IDS = 4096
 _EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/head.md)
+_FEWEST_STEPS = 100  # that a head is made of
 _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 
 
@@ -57,7 +60,9 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """What came of training. curve: steps and the loss of late, ten times. num_tokens: learned from.
+    """What came of training. curve: steps and the loss of late, ten times at most. num_tokens: learned from.
+
+    num_planned: steps that there would have been without a limit of time.
 
     folder: what was written to learn from, which stays for another training.
     """
@@ -70,7 +75,18 @@ class HeadReport:
     payback: Payback
     acceptance: HeadAcceptance
     curve: Sequence[tuple[int, float]]
+    num_planned: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """ids: int32, that the head can guess. rows: float32 (ids, E), of the target's logit head."""
+
+    ids: npt.NDArray[np.int32]
+    rows: torch.Tensor
+    learned: Examples
+    held_out: Examples
 
 
 class HeadTraining:
@@ -101,6 +117,28 @@ class HeadTraining:
     def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
         answers = self._written([self._asked(prompt) for prompt in (*prompts, *instructions())], on_progress)
+        lesson = self._lesson(answers)
+        del answers  # lessons hold what is learned of them, and they are as large
+        module = new_module(lesson.learned.states, lesson.rows)
+        curve, num_planned = self._train(module, lesson.learned, on_progress)
+        self._on_stage("measuring acceptance")
+        head = rounded_head(module, lesson.ids)
+        acceptance = measure_acceptance(open_head(head, self._package.manifest), lesson.held_out)
+        head.write(self._out, self._package.manifest)
+        return HeadReport(
+            out=self._out,
+            folder=self._folder,
+            num_bytes=self._out.stat().st_size,
+            num_ids=len(lesson.ids),
+            num_tokens=len(lesson.learned),
+            payback=payback,
+            acceptance=acceptance,
+            curve=curve,
+            num_planned=num_planned,
+            seconds=time.monotonic() - self._began,
+        )
+
+    def _lesson(self, answers: Sequence[RecordedAnswer]) -> "_Lesson":
         learned, held_out = held_out_apart(answers)
         vocab_size = self._package.manifest.vocab_size
         ids = frequent_ids(learned, vocab_size, _MAX_IDS)
@@ -108,19 +146,7 @@ class HeadTraining:
             raise ExportError(f"{len(answers)} answers are too few to learn from: ask for more tokens with --self.")
         self._on_stage("finding the rows of the logit head")
         rows = torch.from_numpy(logit_head_rows(self._target, learned, ids))
-        examples = examples_of(learned, ids, vocab_size)
-        module = new_module(examples.states, rows)
-        curve = self._train(module, examples, on_progress)
-        self._on_stage("measuring acceptance")
-        head = rounded_head(module, ids)
-        model = open_head(head, self._package.manifest)
-        acceptance = measure_acceptance(model, examples_of(held_out, ids, vocab_size))
-        head.write(self._out, self._package.manifest)
-        seconds = time.monotonic() - self._began
-        num_bytes = self._out.stat().st_size
-        return HeadReport(
-            self._out, self._folder, num_bytes, len(ids), len(examples), payback, acceptance, curve, seconds
-        )
+        return _Lesson(ids, rows, examples_of(learned, ids, vocab_size), examples_of(held_out, ids, vocab_size))
 
     def _asked(self, prompt: Encodable) -> Encodable:
         """A text as a user's message, where the model has a template for such."""
@@ -145,21 +171,28 @@ class HeadTraining:
                     num_tokens += len(answer.states)
         return answers
 
-    def _train(self, module: HeadModule, examples: Examples, on_progress: Progress) -> list[tuple[int, float]]:
+    def _train(
+        self, module: HeadModule, examples: Examples, on_progress: Progress
+    ) -> tuple[list[tuple[int, float]], int]:
+        """The loss of late at the end of each tenth, and how many steps there are without a limit of time."""
         self._on_stage("training")
-        curve: list[tuple[int, float]] = []
+        curve: dict[int, tuple[int, float]] = {}
 
         def on_loss(step: int, total: int, loss: float) -> None:
             on_progress(step, total)
-            if step * 10 // total > (step - 1) * 10 // total:
-                curve.append((step, loss))
+            curve[(step - 1) * 10 // total] = step, loss
 
         epochs = max(1, min(_EPOCHS, _ENOUGH_STEPS * BATCH // len(examples)))
         facts = f"{len(examples)} {module.sizes} {int(examples.guess.sum())} {epochs}"
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode()).digest()
         seconds = max(1.0, self._seconds - (time.monotonic() - self._began))
-        train(module, examples, TrainingPlan(epochs, seconds, fingerprint), self._folder / "checkpoint.bin", on_loss)
-        return curve
+        plan = TrainingPlan(epochs, seconds, fingerprint)
+        num_steps = train(module, examples, plan, self._folder / "checkpoint.bin", on_loss)
+        num_planned = plan.num_steps(len(examples))
+        if num_steps < min(num_planned, _FEWEST_STEPS):
+            sentence = f"The time ended after {num_steps} of {num_planned} steps, in which nothing is learned"
+            raise ExportError(f"{sentence}: give more --minutes, what was written is kept.")
+        return list(curve.values()), num_planned
 
     @property
     def _seconds(self) -> float:

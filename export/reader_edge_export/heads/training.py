@@ -47,11 +47,17 @@ class TrainingPlan:
     seconds: float
     fingerprint: bytes
 
+    def num_steps(self, num_examples: int) -> int:
+        return self.epochs * -(-num_examples // BATCH)
 
-def train(module: HeadModule, examples: Examples, plan: TrainingPlan, checkpoint: Path, on_loss: OnLoss) -> None:
-    """Train a module in place, from the checkpoint where there is one of this plan. Raises ExportError."""
+
+def train(module: HeadModule, examples: Examples, plan: TrainingPlan, checkpoint: Path, on_loss: OnLoss) -> int:
+    """Train a module in place, from the checkpoint where there is one of this plan; returns the steps that were made.
+
+    Raises ExportError.
+    """
     optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
-    total = plan.epochs * -(-len(examples) // BATCH)
+    total = plan.num_steps(len(examples))
     step, spent, loss_of_late = _resumed(module, optimizer, plan, checkpoint)
     began = saved = time.monotonic()
     while step < total and spent + time.monotonic() - began < plan.seconds:
@@ -71,6 +77,7 @@ def train(module: HeadModule, examples: Examples, plan: TrainingPlan, checkpoint
         if time.monotonic() - saved > _EVERY_S:
             saved = time.monotonic()
             _save(module, optimizer, plan, checkpoint, (step, spent + saved - began, loss_of_late))
+    return step
 
 
 def learning_rate(begun: float, done: float) -> float:

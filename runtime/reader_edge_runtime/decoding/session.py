@@ -14,6 +14,7 @@ from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
+from reader_edge_runtime.shown import shown
 from reader_edge_runtime.text.conversation import Message, is_message
 
 FORMAT = ArrayFormat(
@@ -80,13 +81,15 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
 
 def _said(messages: Sequence[Message]) -> bytes:
     """Messages as they are written. Raises SessionError for what could not be loaded again."""
+    sentence = f"The messages must have a 'role' and a 'content' each, and {_MAX_MESSAGE_BYTES >> 20} MiB in all"
+    if not isinstance(messages, list | tuple) or not all(map(is_message, messages)):
+        raise SessionError(f"{sentence}, not {shown(messages)}: leave others out.")
     try:
         said = json.dumps([dict(message) for message in messages]).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SessionError(f"The messages cannot be saved ({error}): give those of a conversation.") from None
-    if len(said) > _MAX_MESSAGE_BYTES or not all(map(is_message, messages)):
-        sentence = f"The messages must have a 'role' and a 'content' each, and {_MAX_MESSAGE_BYTES >> 20} MiB in all"
-        raise SessionError(f"{sentence}: leave others out.")
+    if len(said) > _MAX_MESSAGE_BYTES:
+        raise SessionError(f"{sentence}, not {len(said) >> 20} MiB: leave others out.")
     return said
 
 

@@ -231,6 +231,13 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     assert_refused(files.run(), f"'{files.out}' {sentence}")
 
 
+def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
+    files.write(*REQUESTS[:1])
+    result = CliRunner().invoke(main, ["batch", str(files.given), str(files.out), "none-such"])
+    assert result.exit_code == 1
+    assert not files.out.exists()
+
+
 @pytest.fixture
 def small_disk() -> Iterator[None]:
     """No file of this process grows beyond two thousand bytes."""

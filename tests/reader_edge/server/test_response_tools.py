@@ -108,9 +108,18 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
         ({"tools": [1]}, "'tools[0]' must be"),
         ({"tools": [TIME, TIME]}, "names that differ"),
         ({"tools": [], "tool_choice": "required"}, "needs 'tools'"),
-        ({"tool_choice": {"type": "function", "function": {"name": "time"}}}, "'tool_choice' must be"),
-        ({"tool_choice": {"type": "function", "name": ["time"]}}, "'tool_choice' must be"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "'tool_choice' must be"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "time"}}},
+            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+        ),
+        (
+            {"tool_choice": {"type": "function", "name": ["time"]}},
+            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+        ),
     ],
 )
 def test_what_is_no_function_is_refused(served: Served, fields: dict[str, object], words: str) -> None:
