@@ -30,7 +30,7 @@ class BatchOutput:
     def __init__(self, path: Path, ids: Mapping[str, str]) -> None:
         """ids: of the input's requests, by what the input calls them."""
         self._path = path
-        self._lock = FileLock(f"{path}.lock")
+        self._lock = FileLock(f"{os.path.realpath(path)}.lock")  # one file, by whatever links it is named
         self.done: set[str] = set()
         self.num_refused = 0
         try:
@@ -101,7 +101,10 @@ class BatchOutput:
                 end += len(line)
         if not _BEGINNING.startswith(line[: len(_BEGINNING)]):
             raise BatchError(f"'{self._path}' is no output of a batch: name another file.")
-        if line:
+        if line and _is_json(line):  # cut in the very end
+            self._take(line, ids)
+            self._file.write(b"\n")
+        elif line:
             self._file.truncate(end)
 
     def _take(self, line: bytes, ids: Mapping[str, str]) -> None:
@@ -123,3 +126,11 @@ class BatchOutput:
 
     def _failure(self, error: OSError) -> BatchError:
         return BatchError(write_failure(self._path, error, "the same command goes on"))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

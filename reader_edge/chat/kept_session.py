@@ -4,7 +4,8 @@ from pathlib import Path
 
 from reader_edge.chat.answer import system_messages
 from reader_edge_runtime import Engine, Message
-from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.atomic_file import check_writable, write_failure
+from reader_edge_runtime.errors import PromptError, SessionError
 from reader_edge_runtime.text.conversation import Prompt
 
 
@@ -18,6 +19,10 @@ class KeptSession:
     def __init__(self, engine: Engine, path: Path, system: str | None) -> None:
         self._engine = engine
         self._path = path
+        try:
+            check_writable(path)  # before anything is said that could not be kept
+        except OSError as error:
+            raise SessionError(write_failure(path, error, "try again")) from error
         self.messages = engine.load_session(path) if path.exists() else []
         if self.messages and system is not None and self.messages[0] != system_messages(system)[0]:
             raise PromptError(f"The session in '{path}' began with another system message: leave -s out.")

@@ -53,7 +53,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     "--temperature",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 100),
+    type=options.FiniteRange(0, 100),
     help="What the answers were recorded at.",
 )
 @options.engine

@@ -1,6 +1,7 @@
 """Options that several commands have, and how a command gets them in groups."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import util
@@ -17,6 +18,14 @@ T = TypeVar("T")
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
 _SERVE = ("prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class FiniteRange(click.FloatRange):
+    """click's, which takes NaN, in no range and outside none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no number to count with.", param, ctx)
 
 
 def grouped(**kinds: type | str) -> Callable[[Callable[..., T]], Callable[..., T]]:

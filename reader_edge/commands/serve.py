@@ -50,7 +50,12 @@ class Limits:
 @click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
 @click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
 @click.option(
-    "--max-seconds", "max_answer_s", type=click.FloatRange(1), default=600.0, show_default=True, help="For an answer."
+    "--max-seconds",
+    "max_answer_s",
+    type=options.FiniteRange(1),
+    default=600.0,
+    show_default=True,
+    help="For an answer.",
 )
 @options.engine
 @options.guard
@@ -98,5 +103,6 @@ def serve(
         loaded.decoder.is_drafting = is_drafted
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
-        click.echo(f"Serving '{name}' at http://{place.host}:{port}/v1 (Ctrl-C ends it).", err=True)
+        host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host
+        click.echo(f"Serving '{name}' at http://{host}:{port}/v1 (Ctrl-C ends it).", err=True)
         listen(make_app(engine, settings), socket, engine)

@@ -20,7 +20,7 @@ from reader_edge.commands import options
     help="Tokens that the model writes to learn from.",
 )
 @click.option("--text", type=options.FILE, help="Prompts of your own to answer first, in the form of --prompts files.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="For all of it. Default: as it takes.")
+@click.option("--minutes", type=options.FiniteRange(min=0, min_open=True), help="For all of it. Default: as it takes.")
 @click.option("--force", is_flag=True, help="Train also where the head cannot pay, or is there already.")
 def train_drafter(
     model: str, out: Path, num_tokens: int, text: Path | None, minutes: float | None, force: bool

@@ -79,7 +79,7 @@ def api_error(error: Exception) -> ApiError:
 async def error_response(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything that a route raises."""
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
-        response = ApiError(error.status_code, f"There is no {request.method} {request.url.path} here.").response()
+        response = ApiError(error.status_code, f"There is no {request.method} {request.url.path:.100} here.").response()
         response.headers.update(error.headers or {})  # which methods there are
         return response
     return api_error(error).response()

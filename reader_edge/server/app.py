@@ -66,9 +66,11 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         Route("/", Page(engine.engine.tokenizer.has_chat_template).tell),
         Route("/metrics", tell_metrics),
     ]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Guard, settings.api_keys), Middleware(BodyBudget, settings.max_bodies_bytes)],
         exception_handlers={HTTPException: error_response, Exception: error_response},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # to where the client's Host header says
+    return app

@@ -2,10 +2,11 @@
 
 from typing import cast
 
-from reader_edge.server.api_error import wrong_value
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.fields import Fields
 from reader_edge.server.logprob_fields import completion_logprobs
 from reader_edge.server.question import Json
+from reader_edge.server.settings import MAX_CHOICES
 from reader_edge.server.structured_outputs import AnswerForm, read_form
 from reader_edge.server.tool_calls import CallReader
 from reader_edge.server.tools import ToolUse
@@ -30,6 +31,8 @@ class CompletionWording:
     def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
         value = fields.take("prompt")
         prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
+        if len(prompts) > MAX_CHOICES:  # told before all of them are looked at
+            raise ApiError(400, f"'prompt' names {len(prompts)} prompts: 1 to {MAX_CHOICES} are answered.", "prompt")
         if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
             raise wrong_value("prompt", value, "a text, a list of token ids, or a list of such", "prompt")
         return cast(list[Encodable], prompts)

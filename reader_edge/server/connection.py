@@ -6,6 +6,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _REQUEST_S = 45.0  # from its first byte to its last, headers and body
+_TOLD = 1.2  # connections, of those that there may be
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)
 
 
@@ -17,6 +18,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
+        # Some beyond the limit are told so, in answer to what they ask; each takes a file of the process.
+        if self.limit_concurrency is not None and len(self.connections) > _TOLD * self.limit_concurrency:
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -25,6 +29,9 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_timer()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing is missing that could be installed: there are no WebSockets here."""
 
     def _watch(self) -> None:
         """Have the timer run while a request is coming."""

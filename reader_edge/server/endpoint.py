@@ -1,12 +1,13 @@
 """What `/v1/chat/completions`, `/v1/completions` and `/v1/responses` have in common: a question in, answers out."""
 
+import json
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error
@@ -52,11 +53,13 @@ class Endpoint(ABC):
                 events = self._events(question, answers)
                 return EventStream(await unless_left(request.receive, anext(events)), events, self.has_named_events)
             results = await unless_left(request.receive, answers.whole())
+            # In ASCII: what a request said of its form may hold halves of characters.
+            body = json.dumps(self._whole(question, answers, results), allow_nan=False)
+            return Response(body, media_type="application/json")
         except (LeftError, ClientDisconnect):
             return Response(status_code=_LEFT_STATUS)
         except Exception as error:
             return api_error(error).response()
-        return JSONResponse(self._whole(question, answers, results))
 
     def _question(self, fields: Fields) -> Question:
         """Raises what `Question.read` does, and ApiError for more answers in a form than there ever is room for."""

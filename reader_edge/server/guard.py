@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import ipaddress
+import re
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -14,7 +15,8 @@ from reader_edge_runtime.errors import ConfigError
 
 MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health", "/")  # the page asks for a key itself
-_MIN_KEY_BYTES, _MAX_FILE_BYTES = 16, 1 << 20
+_MIN_KEY_BYTES, _MAX_KEY_BYTES, _MAX_FILE_BYTES = 16, 1024, 1 << 20
+_KEY = re.compile(rb"[!-~]{%d,%d}" % (_MIN_KEY_BYTES, _MAX_KEY_BYTES))
 
 
 class Guard:
@@ -65,9 +67,9 @@ def read_api_keys(path: Path) -> tuple[bytes, ...]:
         keys = tuple(line.strip() for line in read_bounded(path, _MAX_FILE_BYTES).splitlines() if line.strip())
     except OSError as error:
         raise ConfigError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
-    if not keys or min(map(len, keys)) < _MIN_KEY_BYTES or not all(key.isascii() and b" " not in key for key in keys):
+    if not keys or not all(_KEY.fullmatch(key) for key in keys):
         raise ConfigError(
-            f"'{path}' must have one key a line, each of at least {_MIN_KEY_BYTES} characters without spaces: "
-            "`openssl rand -hex 32` makes one."
+            f"'{path}' must have one key a line, each of {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} letters, digits and other "
+            "characters of ASCII without spaces: `openssl rand -hex 32` makes one."
         )
     return keys

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 
 from starlette.requests import Request
 
@@ -32,13 +33,21 @@ async def read_fields(request: Request, settings: ServerSettings) -> Fields:
 
 
 def load_json(data: bytes) -> object:
-    """What requests are read by. Raises ValueError and RecursionError."""
-    return json.loads(data, parse_float=_number)
+    """What requests are read by. Raises ValueError, also for NaN and numbers beyond all, and RecursionError."""
+    return json.loads(data, parse_float=_number, parse_constant=finite)
+
+
+def finite(text: str) -> float:
+    """A number, which is none of what JSON does not know. Raises ValueError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _number(text: str) -> int | float:
     """2.0 is a whole number, which some languages write so."""
-    value = float(text)
+    value = finite(text)
     return int(value) if value.is_integer() and abs(value) < _MAX_EXACT else value
 
 

@@ -16,6 +16,7 @@ from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
 
 _MAX_CONNECTIONS = 1000
+_BACKLOG = 256  # connections that are taken at a time; uvicorn's 2048 are as many errors where none can be
 _KEEP_ALIVE_S = 15
 _UNREAD_S = 60  # that a client may leave what it was sent unread before it counts as gone
 _STOPPING_S = 30.0  # that running answers get to their end,
@@ -23,8 +24,23 @@ _LEAVING_S = 5.0  # and then clients to read that theirs was given up
 _TICK_S = 0.1
 
 
+def max_connections() -> int:
+    """As many as may be open: half of the files that this process may have, of which it asks for all it can get."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return _MAX_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4 * _MAX_CONNECTIONS and (hard == resource.RLIM_INFINITY or soft < hard):
+        wanted = 4 * _MAX_CONNECTIONS
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
+
+
 def open_socket(host: str, port: int) -> socket.socket:
     """A socket that listens. port: 0 takes a free one. Raises ConfigError where it cannot be had."""
+    host = host.removeprefix("[").removesuffix("]")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         place = socket.create_server((host, port), family=family)
@@ -58,7 +74,8 @@ class Server(uvicorn.Server):
             ws="none",
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
             http=Connection,
-            limit_concurrency=_MAX_CONNECTIONS,
+            backlog=_BACKLOG,
+            limit_concurrency=max_connections(),
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         super().__init__(config)

@@ -6,10 +6,12 @@ import secrets
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from reader_edge.server.json_body import finite
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime.text.conversation import CALL_BEGIN, CALL_END, CallForm
 
 _BEGIN, _END = CALL_BEGIN.strip(), CALL_END.strip()
+_HALVES = re.compile("[\ud800-\udfff]")
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of calls without tags, where they are texts
 
 
@@ -46,6 +48,8 @@ class CallReader:
         self._held = ""
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were amid a string
+        held = () if form.begin else ("{",)
+        self._untagged = held if use.is_strict else ("{", "[", *_PREFIXES)
         self._read = self._followed if use.is_required else self._unknown
 
     def push(self, text: str, is_last: bool) -> list[Said]:
@@ -59,10 +63,10 @@ class CallReader:
                 return [each for each in said if each.text or each.name is not None]
 
     def _unknown(self, is_last: bool) -> Iterator[Said]:
-        """Before anything was said: is the whole answer a call without tags?"""
+        """Before anything was said: is the whole answer a call without tags? A strict one has to be held by a grammar."""
         start = self._held.lstrip()
         may_be_prefix = any(prefix.startswith(start) for prefix in (*_PREFIXES, _BEGIN))
-        if start.startswith(("{", "[", *_PREFIXES)):
+        if start.startswith(self._untagged):
             self._read = self._bare
         elif is_last or not may_be_prefix:
             self._read = self._text
@@ -113,7 +117,7 @@ class CallReader:
     def _calls(self, text: str) -> list[Said]:
         """What a text of JSON calls; nothing unless it is that and no more."""
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_float=finite, parse_constant=finite)
         except (ValueError, RecursionError):
             return []
         found = []
@@ -121,7 +125,9 @@ class CallReader:
             arguments = each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
             if not isinstance(arguments, dict) or each.get("name") not in self._use.names:
                 return []
-            found.append((each["name"], json.dumps(arguments, ensure_ascii=False)))
+            found.append((each["name"], _json_text(arguments)))
+        if len(found) + self.num_calls > 1 and not self._use.is_parallel:
+            return []
         first, self.num_calls = self.num_calls, self.num_calls + len(found)
         return [Said(text, first + number, name) for number, (name, text) in enumerate(found)]
 
@@ -159,6 +165,12 @@ class CallReader:
         if self._held.startswith(end):
             self._held, self._read = self._held[len(end) :], self._followed
         yield from ()
+
+
+def _json_text(value: object) -> str:
+    """In characters as they are, unless there are halves of some."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() or not _HALVES.search(text) else json.dumps(value)
 
 
 def _overlap(text: str, tag: str) -> int:

@@ -137,11 +137,13 @@ class Grammar:
     name: str = ""
 
     def __post_init__(self) -> None:
-        _require(self.kind in _GRAMMARS, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
+        is_known = isinstance(self.kind, str) and self.kind in _GRAMMARS
+        _require(is_known, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
         _require(isinstance(self.text, str), "text", self.text, "a text")
         if len(self.text) > _MAX_GRAMMAR:
             size = f"{len(self.text)} characters, but may have {_MAX_GRAMMAR} at most"
             raise ConfigError(f"The grammar has {size}: shorten it, or the schemas and tools that it is made of.")
+        _require(isinstance(self.name, str), "name", self.name, "a text")
         if not self.name:
             object.__setattr__(self, "name", f"grammar of kind {self.kind!r}")
         if self.kind == "choice":

@@ -88,7 +88,7 @@ class Engine:
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
         DraftModelError or ProviderError.
         """
-        if isinstance(datastores, str | os.PathLike) or not isinstance(datastores, Iterable):
+        if isinstance(datastores, str | os.PathLike) or not is_iterable(datastores):
             raise ConfigError(f"datastores is {shown(datastores)}, but must be a list of files.")
         configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
         told = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
@@ -132,7 +132,7 @@ class Engine:
         A request that fails on its way has its error in its result; the others are answered all the same. Raises
         PromptError or ConfigError for a prompt or config that cannot be, before anything is answered.
         """
-        if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        if isinstance(prompts, str) or not is_iterable(prompts):
             raise PromptError(f"Several prompts are a list, not {shown(prompts)}: 'generate' takes a single one.")
         prompts = list(prompts)
         configs = config if isinstance(config, list | tuple) else [config] * len(prompts)
@@ -274,6 +274,15 @@ class Engine:
             for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
                 if decoder.config.is_calibrated and not decoder.planner.times.has(size):
                     decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
+
+
+def is_iterable(value: object) -> bool:
+    """Whether it can be gone through, which not all can that say so, as an array of no dimension."""
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def given_callback(callback: Callback | None, name: str) -> Callback | None:

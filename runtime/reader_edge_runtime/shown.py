@@ -7,3 +7,5 @@ def shown(value: object) -> str:
         return f"{value!r:.80}"
     except (ValueError, RecursionError):  # Python shows no number of more than 4300 digits
         return "too long to show"
+    except Exception:  # an object of somebody else's
+        return f"a {type(value).__name__} that cannot be shown"

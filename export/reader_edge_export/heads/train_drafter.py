@@ -116,7 +116,7 @@ class HeadTraining:
 
     def run(self, prompts: Sequence[Encodable], payback: Payback, on_progress: Progress) -> HeadReport:
         """prompts: further ones than the bundled, asked first. on_progress: told what is done of each stage."""
-        answers = self._written([self._asked(prompt) for prompt in (*prompts, *instructions())], on_progress)
+        answers = self._written(list(map(self._asked, prompts)), on_progress)
         lesson = self._lesson(answers)
         del answers  # lessons hold what is learned of them, and they are as large
         module = new_module(lesson.learned.states, lesson.rows)
@@ -154,12 +154,17 @@ class HeadTraining:
         return [{"role": "user", "content": prompt}] if is_message else prompt
 
     def _written(self, prompts: Sequence[Encodable], on_progress: Progress) -> list[RecordedAnswer]:
+        """Answers to these and to the bundled instructions, whose parts of before are gone on with."""
         self._on_stage("having the model answer")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExportError(write_failure(self._folder, error, "the same command goes on")) from error
-        written = SelfWritten(self._folder, self._package.fingerprint())
+        owner = self._package.fingerprint()
+        if prompts:  # others are answered first, or none
+            owner = hashlib.sha256(owner + repr(prompts).encode()).digest()
+        prompts = [*prompts, *map(self._asked, instructions())]
+        written = SelfWritten(self._folder, owner)
         until = self._began + _SHARE_OF_WRITING * self._seconds
         written.write(self._package.folder, prompts, self._options.num_tokens, until, on_progress)
         answers: list[RecordedAnswer] = []

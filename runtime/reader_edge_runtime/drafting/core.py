@@ -192,8 +192,9 @@ class RequestCore:
             or sources.proposals is not self._proposals
         ):
             stores = (self._context.arrays, core.history.arrays, core.successors.arrays)
-            self._sources = Sources(*stores, core.datastores.files, self._proposals)
+            sources = Sources(*stores, core.datastores.files, self._proposals)
             draft = (self._nodes, self._values, self._states, self._evidences)
             shared = (core.parameters, core.scratch, core.work)
-            self._arrays = packed(Arrays(self._sources, self._state, *draft, *shared))
+            self._arrays = packed(Arrays(sources, self._state, *draft, *shared))
+            self._sources = sources
         return self._arrays

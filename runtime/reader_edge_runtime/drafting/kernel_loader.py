@@ -1,6 +1,7 @@
 """Loads the compiled kernels beside the first requests."""
 
 import functools
+import importlib
 import threading
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class KernelLoader:
         try:
             KernelLibrary.shared()
             _compiler_pages().forget()  # the kernels run without it
+            importlib.import_module("reader_edge_runtime.drafting.core")  # now: a request may find no file to open left
             self.is_ready = True
         except BaseException as error:  # nothing is drafted then; `wait` tells why
             self._error = error

@@ -2,7 +2,8 @@
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +61,7 @@ class RetrievalDrafter:
         self._own_texts = {text.tobytes(): text for text in own_answers.texts} if own_answers is not None else {}
         self._past_answers = history_file.read() if history_file is not None else []
         self._core: DraftingCore | None = None
+        self._is_changing = False
         self._loader = KernelLoader.shared()
 
     def wait(self) -> "RetrievalDrafter":
@@ -79,9 +81,13 @@ class RetrievalDrafter:
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         core = self.core()
-        requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
         if core is None:
-            return [DraftTree.chain([request.token_ids[-1]]) for request in requests]
+            return [DraftTree.root(cast(RetrievalRequest, wish.request).token_ids[-1]) for wish in wishes]
+        with self.changing():
+            return self._drafts(core, wishes)
+
+    def _drafts(self, core: "DraftingCore", wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+        requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
         states = [request.caught_up(core) for request in requests]
         made: dict[int, DraftTree] = {}  # without costly sources
 
@@ -109,9 +115,8 @@ class RetrievalDrafter:
 
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is; the model's own answers are kept."""
-        self._past_answers = []
         self.sources.restore({})
-        self._core = None
+        self._core, self._past_answers, self._is_changing = None, [], False
         self.core()  # now, so that the next request need not wait for the counting
 
     def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
@@ -130,7 +135,7 @@ class RetrievalDrafter:
         core = self._new_core()
         core.restore(arrays, vocab_size)
         self.sources.restore(arrays)
-        self._core, self._past_answers = core, []
+        self._core, self._past_answers, self._is_changing = core, [], False
 
     def learn_later(self, token_ids: Sequence[int]) -> None:
         """Take an answer into the history when something is next drafted."""
@@ -154,14 +159,35 @@ class RetrievalDrafter:
         """The compiled core, with all past answers learned; None while it is not loaded."""
         if not self._loader.is_ready:
             return None
-        if self._core is None:
-            self._core = self._new_core()
-            for text in self._own_texts.values():
-                self._core.history.add(text)
-        for answer in self._past_answers:
-            self._core.history.add(answer)
-        self._past_answers.clear()
+        if self._is_changing:
+            self._drop_core()
+        if self._core is None or self._past_answers:
+            with self.changing():
+                core = self._core or self._counted(self._own_texts.values())
+                for answer in self._past_answers:
+                    core.history.add(answer)
+                self._core, self._past_answers = core, []
         return self._core
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """While compiled code changes the core. After an interrupt amid it nothing in it can be trusted, no array's
+        size either: the core is made anew when it is next asked for."""
+        self._is_changing = True
+        yield
+        self._is_changing = False
+
+    def _drop_core(self) -> None:
+        """What was learned is lost, but for past answers in a file."""
+        known = [] if self._history_file is None else self._history_file.read()
+        self._core, self._past_answers = None, [*known, *self._past_answers]
+        self._is_changing = False
+
+    def _counted(self, texts: Iterable[Int32Array]) -> "DraftingCore":
+        core = self._new_core()
+        for text in texts:
+            core.history.add(text)
+        return core
 
     def loaded_core(self) -> "DraftingCore":
         """The compiled core, waited for. Raises what kept the kernels from being loaded."""
@@ -224,7 +250,9 @@ class RetrievalRequest:
         has_answer = len(self.token_ids) > self._num_prompt_tokens
         answer = self.token_ids[max(0, self._num_prompt_tokens - PROMPT_TAIL) :]
         if self._state is not None and core is not None:
-            for text in self.caught_up(core).finish():
+            with self._drafter.changing():
+                used = self.caught_up(core).finish()
+            for text in used:
                 self._drafter.remember(text)
         elif has_answer:
             self._drafter.learn_later(answer)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from reader_edge_runtime.answer import Answer, GenerationChunk
+from reader_edge_runtime.errors import BusyError
 from reader_edge_runtime.serving.worker import Worker
 from reader_edge_runtime.stats import GenerationStats
 
@@ -18,6 +19,7 @@ class AnswerStream:
     _answer: Answer | None = None
     _error: Exception | None = None
     _is_over = False
+    _is_awaited = False
 
     def __init__(self, worker: Worker, make_answer: Callable[[], Awaitable[Answer]], priority: int = 0) -> None:
         """make_answer: encodes the prompt, beside the event loop. priority: as of a request."""
@@ -40,6 +42,9 @@ class AnswerStream:
             raise error
         if self._is_over:
             raise StopAsyncIteration
+        if self._is_awaited:
+            raise BusyError("Another task waits for this stream's next chunk: read it by one alone.")
+        self._is_awaited = True
         try:
             if self._answer is None:
                 await self._start()
@@ -47,7 +52,9 @@ class AnswerStream:
         except BaseException:  # a cancelled task's too
             self.give_up()
             raise
-        self._is_over = chunk.finish_reason is not None
+        finally:
+            self._is_awaited = False
+        self._is_over = self._is_over or chunk.finish_reason is not None
         self._error = chunk.error
         return chunk
 
@@ -74,3 +81,5 @@ class AnswerStream:
             answer.request.close()
             raise
         self._answer = answer
+        if self._is_over:  # given up meanwhile
+            self._worker.cancel(answer.request)

@@ -56,8 +56,11 @@ class AsyncEngine:
     def stream(self, prompt: Encodable, config: GenerationConfig | None = None, priority: int = 0) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream.
 
-        priority: of requests that wait the lowest is next; first come, first served among equals.
+        priority: of requests that wait the lowest is next; first come, first served among equals. Raises ConfigError
+        for one that is no whole number.
         """
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise ConfigError(f"priority is {shown(priority)}, but must be a whole number.")
         return AnswerStream(self._worker, partial(self._preparation.answer, prompt, config), priority)
 
     async def generate(

@@ -226,6 +226,10 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     assert files.given.read_bytes() == given
     with FileLock(f"{files.out}.lock"):
         assert_refused(files.run(), f"Another process writes '{files.out}'")
+        link = tmp_path / "link"
+        link.symlink_to(files.out)
+        result = CliRunner().invoke(main, ["batch", str(files.given), str(link)])
+        assert_refused(result, f"Another process writes '{link}'")
     files.out = tmp_path / "no" / "folder"
     sentence = "cannot be written (No such file or directory): name a file in a folder that can be written."
     assert_refused(files.run(), f"'{files.out}' {sentence}")

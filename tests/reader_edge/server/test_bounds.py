@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from threading import Thread
 
 import httpx
@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from reader_edge.server import connection
+from reader_edge.server import connection, listening
 from reader_edge.server.connection import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, GenerationConfig
@@ -130,6 +130,33 @@ def is_open(client: socket.socket) -> bool:
         return True
     except OSError:
         return False
+
+
+def test_connections_beyond_those_that_are_told_so_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = uvicorn.Config(Starlette(), http=Connection, log_level="error", lifespan="off", limit_concurrency=10)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as place, ExitStack() as clients:
+        thread = Thread(target=server.run, args=([place],))
+        thread.start()
+        opened = [clients.enter_context(socket.create_connection(place.getsockname())) for _ in range(30)]
+        end = time.monotonic() + LIMIT_S
+        while sum(map(is_open, opened)) > 12:
+            assert time.monotonic() < end
+        assert sum(map(is_open, opened)) == 12
+        clients.close()
+        server.should_exit = True
+        thread.join(LIMIT_S)
+
+
+def test_so_many_connections_are_taken_as_there_may_be_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource")
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 100_000))
+    assert listening.max_connections() == 1000
+    assert asked == [(4000, 100_000)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
+    assert listening.max_connections() == 20
 
 
 def test_a_client_that_asks_again_and_again_keeps_its_connection(port: int) -> None:

@@ -235,6 +235,11 @@ def test_a_client_that_hangs_up_amid_its_body_is_no_fault_of_ours(
     assert not caplog.records
 
 
+def test_a_path_with_a_further_slash_leads_nowhere_else(served: Served) -> None:
+    assert_refused(served.post("/v1/completions/", {}), 404, "There is no POST /v1/completions/ here.")
+    assert_refused(served.get("/" + "a" * 15_000), 404, "a" * 99 + " here.")
+
+
 def test_which_hosts_are_this_machine_alone() -> None:
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]")))
     assert not any(map(is_loopback, (ANYWHERE, "::", "", "10.0.0.1", "example.com", "localhost.evil.example")))
@@ -244,7 +249,17 @@ def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"\n{KEY}\n  another-key-of-ours \n")
     assert read_api_keys(file) == (KEY.encode(), b"another-key-of-ours")
-    for content in ("", "\n\n", "short", f"{KEY}\nshort", "sixteen letters, spaced", "ключ" * 5):
+    for content in (
+        "",
+        "\n\n",
+        "short",
+        f"{KEY}\nshort",
+        "sixteen letters, spaced",
+        "ключ" * 5,
+        f"{KEY}\t{KEY}",
+        f"{KEY}\0",
+        "k" * 1025,
+    ):
         file.write_text(content, encoding="utf-8")
         with pytest.raises(ConfigError, match=r"^[^\n]+openssl[^\n]+\.$"):
             read_api_keys(file)

@@ -116,6 +116,23 @@ def test_a_fault_amid_a_stream_reaches_the_client(served: Served, monkeypatch: p
         with_client(served, ask)
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_json_number_is_refused(served: Served, value: str) -> None:
+    body = json.dumps({"model": "demo", "input": "hi", "text": {"format": {"type": "json_object", "x": 0}}})
+    headers = {"Content-Type": "application/json"}
+    response = served.request("POST", "/v1/responses", content=body.replace(": 0", f": {value}"), headers=headers)
+    assert_refused(response, 400, "is not JSON")
+
+
+def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) -> None:
+    form = {"type": "json_object", "x": "\ud800"}
+    fields = {"model": "demo", "input": "hi", "max_output_tokens": 16, "text": {"format": form}}
+    headers = {"Content-Type": "application/json"}
+    response = served.request("POST", "/v1/responses", content=json.dumps(fields), headers=headers)
+    assert response.status_code == 200
+    assert response.json()["text"]["format"] == form
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

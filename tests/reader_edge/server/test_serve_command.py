@@ -18,7 +18,9 @@ def test_without_a_key_it_listens_nowhere_else(runner: CliRunner, tmp_path: Path
     (tmp_path / "keys").write_text("short")
     refused = runner.invoke(main, ["serve", "--api-key-file", str(tmp_path / "keys")])
     assert refused.exit_code == 1
-    assert "at least 16 characters" in refused.stderr
+    assert "each of 16 to 1024 letters" in refused.stderr
+    for number in ("nan", "inf"):
+        assert runner.invoke(main, ["serve", "--max-seconds", number]).exit_code == 2
 
 
 def test_a_port_that_is_taken_is_one_sentence(runner: CliRunner) -> None:

@@ -1,6 +1,7 @@
 """Calls of tools in an answer's text: the same however the text comes in pieces, and only what was declared."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,36 @@ def test_held_arguments_come_before_the_call_has_ended() -> None:
     assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
     assert said[0].fields["id"].startswith("call_")
     assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_arguments_that_are_no_json_are_a_text(value: str) -> None:
+    text = f'{{"name": "look_up", "arguments": {{"word": {value}}}}}'
+    assert read(text, 1000) == (text, [])
+    assert read(tagged(text), 7) == (tagged(text), [])
+
+
+def test_halves_of_characters_in_arguments_stay_escaped() -> None:
+    said, calls = read('{"name": "look_up", "arguments": {"word": "\\ud800 \u00e9"}}', 1000)
+    assert (said, calls) == ("", [("look_up", '{"word": "\\ud800 \\u00e9"}')])
+
+
+@pytest.mark.parametrize("begin", ["", "[TOOL_CALLS]", "<|python_tag|>"])
+def test_a_strict_call_is_one_that_a_grammar_holds(begin: str) -> None:
+    strict = replace(AUTO, is_strict=True)
+    assert read(begin + FIRST, 1000, strict) == (begin + FIRST, [])
+    assert read(tagged(FIRST), 1000, strict)[1] != []
+    bare = CallForm("", "", "parameters")
+    is_held = not begin  # a template without a tag asks for the bare object
+    assert (read(begin + FIRST, 1000, strict, bare)[1] != []) == is_held
+
+
+def test_several_calls_are_a_text_where_one_is_asked_for() -> None:
+    single = replace(AUTO, is_parallel=False)
+    both = f"[{FIRST}, {SECOND}]"
+    assert read(both, 1000, single) == (both, [])
+    said, calls = read(tagged(FIRST) + tagged(SECOND), 7, single)
+    assert (said, [name for name, _ in calls]) == (tagged(SECOND), ["look_up"])
 
 
 def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None
         ({"tools": [], "tool_choice": "required"}, "needs 'tools'"),
         (
             {"tool_choice": "any"},
-            "'tool_choice' is 'any', but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+            "'tool_choice' is 'any', but must be 'none', 'auto', 'required', or one of the functions in 'tools'",
         ),
         (
             {"tool_choice": {"type": "function", "function": {"name": "other"}}},

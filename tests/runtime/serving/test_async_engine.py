@@ -37,6 +37,40 @@ def test_what_is_no_engine_is_refused() -> None:
         AsyncEngine(nothing)
 
 
+@pytest.mark.parametrize("priority", ["high", None, 1.5, float("nan"), True])
+def test_a_priority_that_is_no_whole_number_is_refused(served: AsyncEngine, priority: Any) -> None:
+    with pytest.raises(ConfigError, match="priority is .*, but must be a whole number"):
+        served.stream("# tar", GREEDY, priority)
+
+
+def test_a_stream_that_is_given_up_as_it_starts_ends(served: AsyncEngine) -> None:
+    async def ask() -> None:
+        stream = served.stream("# tar", LONG)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        stream.give_up()
+        await first
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        while served.num_running or served.num_waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+
+
+def test_two_tasks_do_not_read_one_stream_at_once(served: AsyncEngine) -> None:
+    async def ask() -> None:
+        stream = served.stream("# tar", GREEDY)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="Another task waits for this stream"):
+            await anext(stream)
+        chunks = [await first, *[chunk async for chunk in stream]]
+        assert sum(len(chunk.token_ids) for chunk in chunks) == GREEDY.max_tokens
+
+    asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
+
+
 def mixed_requests(texts: list[str], num: int) -> list[tuple[str, GenerationConfig]]:
     """Prompts of mixed lengths, some with a common beginning, and configs of every kind."""
     chosen = np.random.default_rng(7)

@@ -64,6 +64,7 @@ class Planner:
         self.max_drafted = _FIRST_DRAFT
         self._reads_prompts = True
         self._num_drafted_steps = 0
+        self._spare_s = 0.0  # what first drafts may take that are not expected to pay
         self._step_key = (0, 0)
         self._last_step_s = 0.0
         self._last_trust = Trust()
@@ -158,6 +159,9 @@ class Planner:
         # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
         asked_s = sum(draft.asked_s for draft in plan.drafts.values())
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
+        first_draft_s = self.overheads.first_draft_s
+        spared_s = self._spare_s + _VAIN_SHARE * (times.forward_s + times.beside_s) - num_first * first_draft_s
+        self._spare_s = min(max(spared_s, 0.0), first_draft_s)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, made in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:
@@ -179,10 +183,9 @@ class Planner:
         num_tokens = request.num_remaining_tokens - 1
         if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
             return num_tokens > 0
-        plain_s = num_tokens * self._step_s(batch_size, past)
-        if request.trust.num_vain > 0:  # the others, who wait for its start as well, make up for it no more
-            plain_s /= batch_size
-        return self.overheads.first_draft_s <= _START_SHARE * plain_s
+        if request.trust.num_vain > 0 and batch_size > 1 and self._spare_s < self.overheads.first_draft_s:
+            return False  # the others, who wait for its start as well, make up for it no more
+        return self.overheads.first_draft_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""
