@@ -32,7 +32,8 @@ class CompletionWording:
         value = fields.take("prompt")
         prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
         if len(prompts) > MAX_CHOICES:  # told before all of them are looked at
-            raise ApiError(400, f"'prompt' names {len(prompts)} prompts: 1 to {MAX_CHOICES} are answered.", "prompt")
+            sentence = f"'prompt' asks for {len(prompts)} answers together: 1 to {MAX_CHOICES} are given here."
+            raise ApiError(400, sentence, "prompt")
         if not prompts or not all(isinstance(each, str) or _is_token_ids(each) for each in prompts):
             raise wrong_value("prompt", value, "a text, a list of token ids, or a list of such", "prompt")
         return cast(list[Encodable], prompts)

@@ -69,7 +69,7 @@ def read_api_keys(path: Path) -> tuple[bytes, ...]:
         raise ConfigError(f"The keys cannot be read from '{path}': {error.strerror}.") from error
     if not keys or not all(_KEY.fullmatch(key) for key in keys):
         raise ConfigError(
-            f"'{path}' must have one key a line, each of {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} letters, digits and other "
-            "characters of ASCII without spaces: `openssl rand -hex 32` makes one."
+            f"'{path}' must have one key a line, each of {_MIN_KEY_BYTES} to {_MAX_KEY_BYTES} letters, digits and "
+            "signs of ASCII without spaces: `openssl rand -hex 32` makes one."
         )
     return keys

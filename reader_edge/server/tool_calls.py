@@ -63,7 +63,7 @@ class CallReader:
                 return [each for each in said if each.text or each.name is not None]
 
     def _unknown(self, is_last: bool) -> Iterator[Said]:
-        """Before anything was said: is the whole answer a call without tags? A strict one has to be held by a grammar."""
+        """Before anything was said: is the whole answer a call without tags? No strict one but of a grammar."""
         start = self._held.lstrip()
         may_be_prefix = any(prefix.startswith(start) for prefix in (*_PREFIXES, _BEGIN))
         if start.startswith(self._untagged):

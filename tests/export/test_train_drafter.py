@@ -206,6 +206,7 @@ def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path
 def test_a_terminal_sees_every_stage_with_what_is_counted_of_it(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(train_drafter, "_EPOCHS", 100)  # longer than a terminal takes to show the next frame
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda stream: stream.name == "<stderr>")

@@ -113,7 +113,7 @@ def test_a_prompt_goes_through_the_chat_template(runner: CliRunner, chat_package
         (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
         (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),
         (["--threads", "-1"], "Error: threads is -1, but must be from 0 to 1024.\n"),
-        (["--stop", ""], "Error: stop is ('',), but must be a tuple of strings that are not empty.\n"),
+        (["--stop", ""], "Error: stop is ('',), but must be texts that are not empty.\n"),
         (
             ["-s", "Be brief."],
             "Error: This model has no chat template, so a system message has no place: leave -s out.\n",

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -124,9 +125,9 @@ def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.Monk
     lengths: list[int] = []
     loads = json.loads
 
-    def count(text: str) -> object:
+    def count(text: str, **how: Any) -> object:
         lengths.append(len(text))
-        return loads(text)
+        return loads(text, **how)
 
     monkeypatch.setattr("reader_edge.server.tool_calls.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100

@@ -39,7 +39,7 @@ def test_what_is_no_engine_is_refused() -> None:
 
 @pytest.mark.parametrize("priority", ["high", None, 1.5, float("nan"), True])
 def test_a_priority_that_is_no_whole_number_is_refused(served: AsyncEngine, priority: Any) -> None:
-    with pytest.raises(ConfigError, match="priority is .*, but must be a whole number"):
+    with pytest.raises(ConfigError, match=r"priority is .*, but must be a whole number"):
         served.stream("# tar", GREEDY, priority)
 
 
