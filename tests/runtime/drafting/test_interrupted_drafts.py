@@ -8,6 +8,7 @@ import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting import core as drafting_core
+from reader_edge_runtime.drafting.kernels import learning, tree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 
@@ -41,8 +42,8 @@ def interrupting(work: Callable[..., Any], every: int) -> Callable[..., Any]:
     ("owner", "name", "every"),
     [
         (drafting_core, "packed", 5),
-        (drafting_core.learning, "observe", 40),
-        (drafting_core.tree, "draft", 40),
+        (learning, "observe", 40),
+        (tree, "draft", 40),
         (CountStore, "_grow", 7),
         (CountStore, "went_on", 40),
         (History, "_clear", 3),
@@ -76,7 +77,7 @@ def test_an_interrupted_core_is_made_anew_with_what_a_file_has(
     before = drafter.loaded_core()
     engine.generate(PROMPTS[0], LONG)
     with monkeypatch.context() as patch:
-        patch.setattr(drafting_core.tree, "draft", interrupting(drafting_core.tree.draft, 10))
+        patch.setattr(tree, "draft", interrupting(tree.draft, 10))
         with pytest.raises(KeyboardInterrupt):
             engine.generate(PROMPTS[1], LONG)
     after = drafter.loaded_core()
