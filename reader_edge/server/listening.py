@@ -25,7 +25,7 @@ _TICK_S = 0.1
 
 
 def max_connections() -> int:
-    """As many as may be open: half of the files that this process may have, of which it asks for all it can get."""
+    """As many as may be open: a third of the files that this process may have, after it has asked for more."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -35,7 +35,7 @@ def max_connections() -> int:
         wanted = 4 * _MAX_CONNECTIONS
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, soft // 2)
+    return _MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(_MAX_CONNECTIONS, max(soft // 3, 1))
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -65,6 +65,7 @@ class Server(uvicorn.Server):
     """uvicorn's, whose own limit of a shutdown cancels answers amid a word: here the engine gives them up."""
 
     def __init__(self, app: ASGIApp, engine: AsyncEngine) -> None:
+        most = max_connections()
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -74,8 +75,8 @@ class Server(uvicorn.Server):
             ws="none",
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,  # of those that come piece by piece
             http=Connection,
-            backlog=_BACKLOG,
-            limit_concurrency=max_connections(),
+            backlog=min(_BACKLOG, most),
+            limit_concurrency=most,
             timeout_keep_alive=_KEEP_ALIVE_S,
         )
         super().__init__(config)

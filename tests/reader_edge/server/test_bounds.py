@@ -156,7 +156,7 @@ def test_so_many_connections_are_taken_as_there_may_be_files(monkeypatch: pytest
     assert listening.max_connections() == 1000
     assert asked == [(4000, 100_000)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, 40))
-    assert listening.max_connections() == 20
+    assert listening.max_connections() == 13
 
 
 def test_a_client_that_asks_again_and_again_keeps_its_connection(port: int) -> None:
