@@ -226,6 +226,20 @@ def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_
     assert bool(plan(planner, requests, [1.0, 0.9]).drafts) == is_begun
 
 
+def test_starts_in_vain_take_half_a_percent_of_a_batchs_time() -> None:
+    overheads = replace(NOTHING, start_s=1e-3)
+    planner = planner_of(cost(growth=0.1, batch_size=8), overheads=overheads)
+    num_begun = 0
+    for _ in range(200):  # of 15 ms
+        requests = [a_request(is_believed=False) for _ in range(8)]
+        for request in requests:
+            request.trust.num_vain = 3
+        made = plan(planner, requests, [1.0, 0.01])
+        num_begun += len(made.drafts)
+        settle(planner, made, requests, draft_s=1e-3 * len(made.drafts))
+    assert 10 <= num_begun <= 16
+
+
 def test_a_drafter_that_lies_is_found_out_within_a_few_steps_and_so_knows_the_next_request() -> None:
     planner = planner_of(cost(growth=0.2))
     request = a_request(is_believed=False)

@@ -101,9 +101,13 @@ class Planner:
         for b, request in enumerate(requests):
             if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
                 continue
+            is_vain_start = len(requests) > 1 and request.trust.num_vain > 0 and not request.has_drafted
+            if is_vain_start and self._spare_s < self.overheads.first_draft_s:
+                continue  # the others, who wait for its start as well, make up for it no more
             if request.trust.rest_left > 0:
                 resting.append(b)
             else:
+                self._spare_s = 0.0 if is_vain_start else self._spare_s
                 token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
                 wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1, token_s)
         trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
@@ -159,9 +163,8 @@ class Planner:
         # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
         asked_s = sum(draft.asked_s for draft in plan.drafts.values())
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
-        first_draft_s = self.overheads.first_draft_s
-        spared_s = self._spare_s + _VAIN_SHARE * (times.forward_s + times.beside_s) - num_first * first_draft_s
-        self._spare_s = min(max(spared_s, 0.0), first_draft_s)
+        spared_s = self._spare_s + _VAIN_SHARE * (times.forward_s + times.beside_s)
+        self._spare_s = min(spared_s, self.overheads.first_draft_s)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, made in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:
@@ -183,8 +186,6 @@ class Planner:
         num_tokens = request.num_remaining_tokens - 1
         if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
             return num_tokens > 0
-        if request.trust.num_vain > 0 and batch_size > 1 and self._spare_s < self.overheads.first_draft_s:
-            return False  # the others, who wait for its start as well, make up for it no more
         return self.overheads.first_draft_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
 
     def _step_s(self, batch_size: int, past: int) -> float:
