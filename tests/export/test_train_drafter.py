@@ -149,6 +149,16 @@ def test_a_training_that_its_time_ends_is_no_head_and_says_so(
     assert not (tmp_path / "tiny.head").exists()
 
 
+@pytest.mark.usefixtures("few")
+def test_prompts_of_ones_own_are_not_passed_over_for_answers_that_lie_there(package: Path, tmp_path: Path) -> None:
+    def head() -> HeadTraining:
+        return HeadTraining(package, tmp_path / "tiny.head", TrainingOptions(300), lambda stage: None)
+
+    head().run([], PAYBACK, lambda done, total: None)
+    with pytest.raises(ExportError, match=r"was written to other prompts: erase its folder"):
+        head().run(["the cat sat"], PAYBACK, lambda done, total: None)
+
+
 def answer_of(count: int) -> RecordedAnswer:
     random = np.random.default_rng(0)
     states = random.standard_normal((count, HIDDEN)).astype(np.float16)

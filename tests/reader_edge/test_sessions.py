@@ -19,6 +19,14 @@ def ask(runner: CliRunner, package: PackageCopy, kept: Path, *arguments: str) ->
     return runner.invoke(main, [*command, *arguments])
 
 
+def test_a_place_where_no_session_can_be_kept_is_told_before_anything_is_said(
+    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
+) -> None:
+    told = ask(runner, chat_package, tmp_path / "no" / "folder")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "cannot be written (No such file or directory)" in told.stderr
+
+
 def test_each_run_goes_on_with_the_conversation(runner: CliRunner, chat_package: PackageCopy, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     first = ask(runner, chat_package, kept, "-s", "Be brief.", "-p", "one")

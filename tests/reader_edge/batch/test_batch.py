@@ -235,6 +235,14 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     assert_refused(files.run(), f"'{files.out}' {sentence}")
 
 
+def test_a_foreign_line_without_an_end_is_left_as_it_is(files: Files) -> None:
+    files.write(*REQUESTS[:1])
+    foreign = b'{"id": "batch_req_zzz", "custom_id": "zzz", "response": {"status_code": 200}}'
+    files.out.write_bytes(foreign)
+    assert_refused(files.run(), f"'{files.out}' answers a request 'zzz' that the input has not")
+    assert files.out.read_bytes() == foreign
+
+
 def test_a_model_that_is_none_leaves_no_output(files: Files) -> None:
     files.write(*REQUESTS[:1])
     result = CliRunner().invoke(main, ["batch", str(files.given), str(files.out), "none-such"])
