@@ -1,13 +1,15 @@
 """Recorded conversations -> chat prompts of several categories, for real models.
 
-    python -m benchmarks.real_prompts FOLDER OUT.jsonl --tokenizer TOKENIZER [--each 8] [--most 1500]
+    python -m benchmarks.real_prompts FOLDER OUT.jsonl --tokenizer TOKENIZER [--each 8] [--most 1500] [--without FILE]
+        [--first-turns]
 
 FOLDER holds recordings (the format of `reader-edge bench replay`) whose inputs are marked up with <|role|> and <|end|>.
-Of each category the first `--each` conversations that fit are taken, none picked by hand and none in two categories:
+Of each category the first `--each` conversations that fit are taken, none picked by hand, none in two categories, and
+none that an earlier OUT, `--without`, has:
 
 - agent: as much of a conversation, recorded answers included, as ends with a user and fits. What a tool returned stands
   as the user's, since chat templates differ in tools.
-- chat: two turns, {"turns": [...]}; the model under test gives the answers in between.
+- chat: two turns, {"turns": [...]}; the model under test gives the answers in between. --first-turns: one.
 - code, maths, rag, summaries: one question each.
 - questions: those of the rag prompts, without their passages.
 - short: first turns of chat, rag and summaries whose recorded answer has 10 to 60 tokens.
@@ -34,12 +36,16 @@ Record = dict[str, Any]
 
 
 class Converter:
-    """Prompts from a folder of recordings. most: tokens that a prompt may have, what a template adds included."""
+    """Prompts from a folder of recordings.
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, most: int) -> None:
+    most: tokens that a prompt may have, what a template adds included. num_turns: of a chat; None for all.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, most: int, num_turns: int | None = None) -> None:
         self._folder = folder
         self._tokenizer = tokenizer
         self._most = most
+        self._num_turns = num_turns
 
     def categories(self) -> dict[str, Iterator[Record]]:
         """Every prompt that fits, by category, in the order of the recordings."""
@@ -75,8 +81,8 @@ class Converter:
         return {"messages": longest} if longest else None
 
     def _turns(self, record: Record) -> Record | None:
-        said = [recorded_messages(turn["input"])[-1]["content"] for turn in record["turns"]]
-        answers = [turn["output"] for turn in record["turns"][:-1]]
+        said = [recorded_messages(turn["input"])[-1]["content"] for turn in record["turns"][: self._num_turns]]
+        answers = [turn["output"] for turn in record["turns"][: len(said) - 1]]
         is_fitting = self._fits([{"role": "", "content": text} for text in (*said, *answers)])
         return {"turns": said} if is_fitting else None
 
@@ -104,11 +110,17 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, help="a model's tokenizer.json, its folder or package")
     parser.add_argument("--each", type=int, default=8, help="prompts of a category")
     parser.add_argument("--most", type=int, default=1500, help="tokens of a prompt")
+    parser.add_argument("--without", type=Path, help="an earlier OUT, none of whose conversations is taken again")
+    parser.add_argument("--first-turns", action="store_true", help="of chats, leave out later turns")
     options = parser.parse_args()
-    converter = Converter(options.folder, load_tokenizer(options.tokenizer), options.most)
+    other = options.without.read_text(encoding="utf-8").splitlines() if options.without else []
+    left_out = {json.loads(line)["id"] for line in other}
+    converter = Converter(
+        options.folder, load_tokenizer(options.tokenizer), options.most, 1 if options.first_turns else None
+    )
     taken: dict[str, str] = {}
     for category, prompts in converter.categories().items():
-        new = (prompt for prompt in prompts if prompt["id"] not in taken)
+        new = (prompt for prompt in prompts if prompt["id"] not in taken.keys() | left_out)
         first = {each["id"]: json.dumps({"category": category, **each}) for each in itertools.islice(new, options.each)}
         taken |= first
         print(f"{category}: {len(first)}")

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from reader_edge.prompt_file import FilePrompt, read_prompts
 from reader_edge.question import Question
+from reader_edge_export.heads.instructions import instructions
 from reader_edge_runtime import Engine, GenerationConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
@@ -13,6 +15,12 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
 INSTRUCTIONS = Path(__file__).with_name("instructions.txt")
+
+
+def bundled_instructions(most: int) -> list[FilePrompt]:
+    """Varied ones first, then forms of words with topics: thousands in all."""
+    topical = [FilePrompt((text,), "", f"'{text}'") for text in instructions()]
+    return [*read_prompts(INSTRUCTIONS), *topical][:most]
 
 
 def answer_all(

@@ -9,7 +9,8 @@ import click
 import reader_edge
 from reader_edge.commands import options
 
-_MOST_AN_ANSWER = 192
+_MOST_AN_ANSWER = 128
+_FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instructions are enough
 _BATCH = 16
 
 
@@ -23,7 +24,7 @@ _BATCH = 16
 )
 @click.option(
     "--tokens",
-    default=40_000,
+    default=120_000,
     show_default=True,
     type=click.IntRange(1, 200_000),
     help="Tokens that are kept at most.",
@@ -39,7 +40,7 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     only how soon it comes. MODEL is what `run` takes.
     """
     from reader_edge.model_source import load_engine
-    from reader_edge.own_answers import INSTRUCTIONS, answer_all
+    from reader_edge.own_answers import answer_all, bundled_instructions
     from reader_edge.prompt_file import read_prompts
     from reader_edge.question import play_out
     from reader_edge.terminal.console import count_progress
@@ -48,7 +49,8 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     from reader_edge_runtime import GenerationConfig
     from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
-    file_prompts = [*(read_prompts(prompts) if prompts else []), *read_prompts(INSTRUCTIONS)]
+    num_bundled = 1 + tokens // _FEWEST_AN_ANSWER
+    file_prompts = [*(read_prompts(prompts) if prompts else []), *bundled_instructions(num_bundled)]
     engine = load_engine(model, replace(engine_config, max_batch=_BATCH))
     OwnAnswers.check_place(engine.package, tokens)  # rather than behind minutes of answers
     config = GenerationConfig(max_tokens=_MOST_AN_ANSWER)

@@ -1,7 +1,8 @@
 """The mixture's parameters as they are before a drafter has seen anything: by formula, or learned on recordings.
 
-`priors.npz` was made by `scripts/learn_priors` from recordings of chat, code, mathematics, retrieval and tool
-use (docs/drafting.md): only statistics of how evidence of each class fared, no text.
+`priors.npz` was made by `scripts/learn_priors` from recordings of chat, code, mathematics, retrieval and tool use, and
+from answers of a real model with its likely successors (docs/drafting.md): only statistics of how evidence of each
+class fared, no text.
 """
 
 from pathlib import Path
@@ -47,6 +48,7 @@ def cold_parameters() -> Float32Array:
     parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
     parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
     parameters[mixture.VALUE_HITS :] = 5.0
+    _set_logits_priors(parameters)
     _set_unrecorded_priors(parameters)
     return parameters
 
@@ -76,11 +78,10 @@ def _classes(parameters: Float32Array) -> Float32Array:
     return parameters[: mixture.WEIGHTS].reshape(mixture.NUM_CLASSES, mixture.CLASS_FIELDS)
 
 
-def _set_unrecorded_priors(parameters: Float32Array) -> None:
-    """Of what recordings cannot teach: successors from logits, proposals, and datastores, which start like counts."""
-    classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
-    probability, rate = classes[..., mixture.PROBABILITY], classes[..., mixture.RATE]
-    weights = parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)
+def _set_logits_priors(parameters: Float32Array) -> None:
+    """Of successors from logits: what learning begins with."""
+    classes, weights = _inputs(parameters)
+    probability = classes[..., mixture.PROBABILITY]
     buckets = np.arange(successors.LOG_ODDS_BUCKETS) + 0.5
     recorded = 1 / (1 + np.exp(-(successors.LOWEST_LOG_ODDS + successors.LOG_ODDS_STEP * buckets)))
     for which, trust in _LOGITS_TRUST.items():
@@ -91,13 +92,30 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
             named = np.concatenate([best, np.tile(share * recorded, successors.NUM_RANKS - 1)])
             first = successors.FIRST_NAMED_CLASS + flag
             probability[at, first : first + 2 * len(named) : 2] = named
-        rate[at], weights[at] = _LOGITS_RATE, _LOGITS_WEIGHT
+        classes[at, :, mixture.RATE], weights[at] = _LOGITS_RATE, _LOGITS_WEIGHT
+        _set_log_odds(classes[at])
+
+
+def _set_unrecorded_priors(parameters: Float32Array) -> None:
+    """Of what recordings cannot teach: proposals, and datastores, which start like counts."""
+    classes, weights = _inputs(parameters)
     at = layout.DATASTORE_INPUTS
-    probability[at] = np.clip(_row_probabilities(), 0.002, 0.995)
-    rate[at], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
+    classes[at, :, mixture.PROBABILITY] = np.clip(_row_probabilities(), 0.002, 0.995)
+    classes[at, :, mixture.RATE], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
+    _set_log_odds(classes[at])
     weights[layout.PROPOSAL_INPUTS : layout.PROPOSAL_INPUTS + layout.NUM_PROPOSALS] = _PROPOSAL_WEIGHT
-    for at in (layout.DATASTORE_INPUTS, *(layout.LOGITS_INPUTS + which for which in _LOGITS_TRUST)):
-        classes[at, :, mixture.LOG_ODDS] = np.log(probability[at] / (1 - probability[at]))
+
+
+def _inputs(parameters: Float32Array) -> tuple[Float32Array, Float32Array]:
+    """Classes (NUM_INPUTS, CLASSES, CLASS_FIELDS) and weights (NUM_INPUTS, LEVELS): views."""
+    classes = _classes(parameters).reshape(layout.NUM_INPUTS, layout.CLASSES, mixture.CLASS_FIELDS)
+    return classes, parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS].reshape(layout.NUM_INPUTS, layout.LEVELS)
+
+
+def _set_log_odds(classes: Float32Array) -> None:
+    """Those of an input's probabilities, (CLASSES, CLASS_FIELDS)."""
+    probability = classes[:, mixture.PROBABILITY]
+    classes[:, mixture.LOG_ODDS] = np.log(probability / (1 - probability))
 
 
 def _first_probabilities() -> Float32Array:
