@@ -20,7 +20,8 @@ INSTRUCTIONS = Path(__file__).with_name("instructions.txt")
 def bundled_instructions(most: int) -> list[FilePrompt]:
     """Varied ones first, then forms of words with topics: thousands in all."""
     topical = [FilePrompt((text,), "", f"'{text}'") for text in instructions()]
-    return [*read_prompts(INSTRUCTIONS), *topical][:most]
+    prompts = {prompt.turns: prompt for prompt in (*read_prompts(INSTRUCTIONS), *topical)}  # some forms ask the same
+    return list(prompts.values())[:most]
 
 
 def answer_all(

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
-from reader_edge.own_answers import INSTRUCTIONS, answer_all
+from reader_edge.own_answers import INSTRUCTIONS, answer_all, bundled_instructions
 from reader_edge.prompt_file import read_prompts
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
@@ -88,5 +88,8 @@ def test_a_damaged_file_is_told_in_one_sentence(runner: CliRunner, package: Pack
 
 
 def test_the_bundled_instructions_are_many_and_none_comes_twice() -> None:
-    asked = [prompt.turns for prompt in read_prompts(INSTRUCTIONS)]
-    assert len(asked) == len(set(asked)) > 150
+    varied = read_prompts(INSTRUCTIONS)
+    bundled = bundled_instructions(4000)
+    assert len(bundled) == len({prompt.turns for prompt in bundled}) == 4000
+    assert [each.turns for each in bundled[: len(varied)]] == [each.turns for each in varied]
+    assert len(bundled_instructions(3)) == 3
