@@ -1,4 +1,4 @@
-"""Answers replayed from nothing but what ships with a package, and what the shipped priors learned from such replays."""
+"""Answers replayed from nothing but what ships with a package, and what shipped priors learned from such replays."""
 
 import numpy as np
 
