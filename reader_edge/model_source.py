@@ -76,9 +76,16 @@ def further_sources(engine: Engine, head: Path | None, draft_model: str | None) 
 
 def model_name(model: str | None) -> str:
     """What to call a model: its name, or that of its folder or file. None: as for `find_package`."""
-    name = model or os.environ.get(MODEL_VARIABLE) or "demo"
+    name = _given(model) or "demo"
     path = Path(name)
     return path.resolve().name if path.exists() else name
+
+
+def _given(model: str | None) -> str | None:
+    """What names a model; None where nothing does. Raises PackageError for an empty name, as of a variable not set."""
+    if model == "":
+        raise PackageError("The model's name is empty: give a package, a file or a name, or leave it out for the demo.")
+    return model or os.environ.get(MODEL_VARIABLE)
 
 
 def find_package(model: str | None) -> Path:
@@ -87,7 +94,7 @@ def find_package(model: str | None) -> Path:
     None: what $READER_EDGE_MODEL names, else the bundled demo.
     Raises CatalogueError, PackageError, InstallationError or ExportError.
     """
-    name = model or os.environ.get(MODEL_VARIABLE)
+    name = _given(model)
     if not name:
         return bundled_demo()
     source = find_source(name)
@@ -114,7 +121,7 @@ def find_stored(model: str | None) -> Path:
 
     None: as for `find_package`. Raises PackageError for a path that leads nowhere, and CatalogueError.
     """
-    name = model or os.environ.get(MODEL_VARIABLE)
+    name = _given(model)
     if not name:
         return bundled_demo()
     if not _is_name(name):

@@ -31,19 +31,22 @@ def answer_all(
     num_tokens: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> OwnAnswers:
-    """Answer questions, begun in their order, until the model has said `num_tokens` tokens: no more are kept.
+    """Answer questions, begun in their order, until answers without a gap hold `num_tokens` tokens: no more are kept.
 
-    on_progress: told tokens said and tokens at most. Raises what made an answer fail.
+    So what is kept depends on nothing but the model. on_progress: told tokens of whole answers, and tokens at most.
+    Raises what made an answer fail.
     """
     prompts = [engine.encode_prompt(question.prompt) for question in questions]
     most = min(num_tokens, len(prompts) * config.max_tokens)
     with engine.working() as decoder:
         requests = [decoder.submit(prompt, config) for prompt in prompts]
-        num_said = 0
-        while num_said < most and any(request.is_running for request in requests):
+        num_ended = num_kept = 0
+        while num_kept < num_tokens and num_ended < len(requests):
             decoder.step()
-            num_said = sum(request.num_output_tokens for request in requests)
-            on_progress(min(num_said, most), most)
+            while num_ended < len(requests) and not requests[num_ended].is_running:
+                num_kept += len(_text(requests[num_ended]))
+                num_ended += 1
+            on_progress(min(num_kept, most), most)
         for request in requests:
             decoder.cancel(request)
     return OwnAnswers(list(_texts(requests, num_tokens)))
@@ -54,8 +57,13 @@ def _texts(requests: Sequence[Request], room: int) -> Iterator[Int32Array]:
     for request in requests:
         if request.error is not None:
             raise request.error
-        if request.num_output_tokens and room:
-            begin = max(0, request.num_prompt_tokens - PROMPT_TAIL)
-            text = np.array(request.token_ids[begin:][:room], np.int32)
+        text = _text(request)[:room]
+        if text:
             room -= len(text)
-            yield text
+            yield np.array(text, np.int32)
+
+
+def _text(request: Request) -> list[int]:
+    """An answer behind the end of its prompt; nothing where there is none."""
+    begin = max(0, request.num_prompt_tokens - PROMPT_TAIL)
+    return request.token_ids[begin:] if request.num_output_tokens else []

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from filelock import FileLock
 from reader_edge.catalogue.names import canonical
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.cli import main
-from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source, find_stored
+from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source, find_stored, model_name
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_runtime.errors import CatalogueError, InstallationError, PackageError
@@ -47,6 +48,14 @@ def source_folder(tmp_path: Path) -> Path:
 
 def test_no_model_means_the_bundled_demo(demo_folder: Path) -> None:
     assert find_package(None) == bundled_demo() == demo_folder
+
+
+@pytest.mark.parametrize("find", [find_package, find_stored, model_name])
+def test_an_empty_name_is_no_model(find: Callable[[str], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PackageError, match="name is empty: give a package"):
+        find("")
+    monkeypatch.setenv("READER_EDGE_MODEL", "")  # a variable set to nothing is none
+    assert find_package(None) == bundled_demo()
 
 
 def test_a_package_folder_means_itself(demo_folder: Path) -> None:

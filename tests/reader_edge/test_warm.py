@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -39,6 +40,17 @@ def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
     said = engine.generate("# tar", GenerationConfig(max_tokens=8)).token_ids
     expected = [*engine.encode_prompt("# tar")[-PROMPT_TAIL:], *said]
     assert answers.texts[0].tolist()[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("max_batch", [1, 3])
+def test_what_is_kept_does_not_depend_on_which_answers_ended_first(demo_folder: Path, max_batch: int) -> None:
+    questions = [Question(prompt.turns[0]) for prompt in bundled_instructions(6)]
+    config = GenerationConfig(max_tokens=20)
+    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False, max_batch=max_batch))
+    kept = answer_all(engine, questions, config, 70)
+    assert kept.num_tokens == 70
+    alone = [answer_all(engine, [question], config, 1000).texts[0] for question in questions]
+    assert np.concatenate(kept.texts).tolist() == np.concatenate(alone).tolist()[:70]
 
 
 def test_a_first_answer_is_drafted_from_them_and_is_the_plain_one(package: PackageCopy) -> None:
