@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import zip_longest
 
 from reader_edge.bench.recording import RecordedRequest
+from reader_edge.bench.replay import LEARNING_NODES, core_simulator
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime.config import DraftConfig
@@ -17,8 +17,6 @@ from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-LEARNING_NODES = 16  # drafted where an answer is only learned from
 
 Cut = Callable[[DraftTree], DraftTree]
 
@@ -40,7 +38,7 @@ class FreshDrafting:
         return cls(SuccessorTable.of_package(package, tokenizer.fingerprint()), own.texts if own is not None else ())
 
     def stats(
-        self, request: RecordedRequest, parameters: Float32Array, num_nodes: int, cut: Cut = lambda tree: tree
+        self, request: RecordedRequest, parameters: Float32Array, num_nodes: int, cut: Cut | None = None
     ) -> GenerationStats:
         """What a replay with trees of up to num_nodes drafted nodes gave. cut: makes them smaller."""
         simulator, _ = self._replayed(request, parameters, num_nodes, cut)
@@ -49,17 +47,17 @@ class FreshDrafting:
     def taught(self, requests: Iterable[RecordedRequest], parameters: Float32Array) -> Float32Array:
         """What the mixture knows that began with these parameters, after each of these requests was answered."""
         for request in requests:
-            _, core = self._replayed(request, parameters, LEARNING_NODES, lambda tree: tree)
+            _, core = self._replayed(request, parameters, LEARNING_NODES)
             parameters = core.parameters
         return parameters
 
     def _replayed(
-        self, request: RecordedRequest, parameters: Float32Array, num_nodes: int, cut: Cut
+        self, request: RecordedRequest, parameters: Float32Array, num_nodes: int, cut: Cut | None = None
     ) -> tuple[Simulator[ReplayedRequest], DraftingCore]:
         core = DraftingCore(DraftConfig(max_nodes=num_nodes + 1, max_depth=MAX_DEPTH), parameters, table=self.table)
         for text in self.own_texts:
             core.history.add(text)
-        simulator = Simulator(partial(ReplayedRequest, core), lambda each, num_left: cut(each.draft(num_nodes + 1)))
+        simulator = core_simulator(core, num_nodes, cut)
         simulator.decode(request)
         return simulator, core
 

@@ -1,6 +1,6 @@
 """Replaying recorded answers through the drafter, without a model: what of them would it have drafted?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.config import DraftConfig
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
@@ -23,7 +24,7 @@ Float32Array = npt.NDArray[np.float32]
 Replays = dict[int, Simulator[ReplayedRequest]]  # by node budget
 
 # Drafted nodes where an answer is only learned from: about what measured pass times choose.
-_LEARNING_NODES = 16
+LEARNING_NODES = 16
 
 
 def replay_files(plan: ReplayPlan, tokenizer_name: str, budgets: Sequence[int]) -> list[tuple[str, Replays]]:
@@ -80,9 +81,19 @@ def check_successors(files: Sequence[Path], recordings: Sequence[Sequence[Record
             )
 
 
-def core_simulator(core: DraftingCore, num_nodes: int = _LEARNING_NODES) -> Simulator[ReplayedRequest]:
-    """Simulates decoding with trees of up to num_nodes drafted nodes, which may foretell more than the answer has."""
-    return Simulator(partial(ReplayedRequest, core), lambda request, num_left: request.draft(num_nodes + 1))
+def core_simulator(
+    core: DraftingCore, num_nodes: int = LEARNING_NODES, cut: Callable[[DraftTree], DraftTree] | None = None
+) -> Simulator[ReplayedRequest]:
+    """Simulates decoding with trees of up to num_nodes drafted nodes, which may foretell more than the answer has.
+
+    cut: makes a tree smaller before it is verified.
+    """
+
+    def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
+        tree = request.draft(num_nodes + 1)
+        return tree if cut is None else cut(tree)
+
+    return Simulator(partial(ReplayedRequest, core), draft)
 
 
 def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]], which: int) -> Float32Array | None:
@@ -96,7 +107,7 @@ def first_parameters(priors: str, recordings: Sequence[Sequence[RecordedRequest]
 
 def learn_parameters(recordings: Sequence[Sequence[RecordedRequest]], start: Float32Array) -> Float32Array:
     """What the mixture learns from several recordings, their requests interleaved, each with a history of its own."""
-    config = DraftConfig(max_nodes=_LEARNING_NODES + 1, max_depth=MAX_DEPTH)
+    config = DraftConfig(max_nodes=LEARNING_NODES + 1, max_depth=MAX_DEPTH)
     cores = [DraftingCore(config, start) for _ in recordings]
     for core in cores:
         core.parameters = cores[0].parameters
