@@ -1,6 +1,5 @@
 """The planner: the width with the most expected tokens per second, and no drafting where it loses."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.acceptance import Verification
-from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
+from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.planning.step_times import Overheads
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
@@ -19,56 +18,18 @@ from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
-
-WIDTHS = (1, 2, 4, 8, 16)
-PASTS = (10, 100)
-NOTHING = Overheads(0.0, 0.0, 0.0, 0.0)
-
-
-def cost(growth: float, batch_size: int = 1, step: float = 0.0) -> VerifyCost:
-    """10 ms a pass, `growth` of it more per node; a step of the curve between 4 and 8 nodes."""
-    row = np.array([0.01 * (1 + growth * (width - 1)) + (step if width > 4 else 0.0) for width in WIDTHS])
-    return VerifyCost(batch_size, PASTS, WIDTHS, np.stack([row, 2 * row]))
-
-
-def planner_of(*costs: VerifyCost, overheads: Overheads = NOTHING) -> Planner:
-    """A planner for which steps take nothing but their pass, unless told otherwise."""
-    planner = Planner(max_width=16)
-    for each in costs:
-        planner.add(each)
-    planner.overheads = replace(overheads)
-    return planner
-
-
-def a_request(max_tokens: int = 100, is_believed: bool = True) -> Request:
-    """A request that can draft, and whose drafts came true so far."""
-    request = Request([1, 2, 3], GenerationConfig(max_tokens=max_tokens), make_manifest())
-    request.drafter = cast(RequestDrafter, object())
-    request.has_drafted = is_believed
-    if is_believed:
-        request.trust.accepted = request.trust.predicted
-    return request
-
-
-def chain_of(values: Sequence[float]) -> DraftTree:
-    n = len(values)
-    return DraftTree([3, *range(n - 1)], [-1, *[0] * (n - 1)], [""] * n, list(values))
-
-
-def choose(planner: Planner, *values: Sequence[float], past: int = 50) -> int:
-    return max(planner.choose([a_request() for _ in values], [chain_of(each) for each in values], past)[0])
-
-
-def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float], room: int = 100) -> StepPlan:
-    def draft(wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
-        return {b: chain_of(values) for b in wishes}
-
-    return planner.plan(requests, 50, room, draft)
-
-
-def settle(planner: Planner, made: StepPlan, requests: Sequence[Request], **times: float) -> None:
-    """Nothing of the drafts was accepted."""
-    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), [Verification([0], [31])] * len(requests))
+from tests.runtime.decoding.planning_cases import (
+    NOTHING,
+    PASTS,
+    WIDTHS,
+    a_request,
+    chain_of,
+    choose,
+    cost,
+    plan,
+    planner_of,
+    settle,
+)
 
 
 @given(
@@ -162,82 +123,6 @@ def test_even_drafts_that_come_true_end_where_the_batch_is_full_before_they_cost
     assert num_tokens / spent > 0.98 * batch_size / seconds(1)  # nobody is slower for what was tried
     assert (sum(width > 1 for width in widths[10:]) > 250) == is_drafting
     assert is_drafting or max(widths[10:]) == 1
-
-
-def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_rest() -> None:
-    planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=5e-3))
-    requests = [a_request()]
-    requests[0].trust.promise = 1.0
-    made = plan(planner, requests, [1.0, 0.2])
-    assert made.width == 2
-    assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds(1, 50)[1])]  # less than the draft took
-    settle(planner, made, requests)
-    made = plan(planner, requests, [1.0, 0.2])
-    assert (made.width, made.resting, made.drafts) == (1, [0], {})
-
-
-def test_what_trees_promise_to_save_is_their_tokens_time_without_what_their_nodes_add_to_the_pass() -> None:
-    planner = planner_of(replace(cost(growth=0.1, batch_size=2), padding_share=0.0))
-    requests = [a_request(), a_request()]
-    trees = [chain_of([1.0, 0.9, 0.9, 0.9]), chain_of([1.0, 0.9])]
-    widths, saved_s = planner.choose(requests, trees, past=10)
-    pass_s = planner.times.seconds(2, 10)
-    assert max(widths) == 4
-    assert sum(saved_s) == pytest.approx(3.6 * pass_s[1] / 2 - (pass_s[3] - pass_s[1]))
-    assert saved_s[0] == pytest.approx(3 * saved_s[1])
-
-
-def test_rests_are_shorter_the_less_drafting_takes_of_a_pass() -> None:
-    def longest_rest(draft_s: float) -> int:
-        planner, requests = planner_of(cost(growth=1.0)), [a_request()]
-        rests = [0]
-        for _ in range(400):
-            planner.overheads = replace(NOTHING, draft_s=draft_s)
-            made = plan(planner, requests, [1.0, 0.1])
-            settle(planner, made, requests)
-            assert made.width == 1
-            rests.append(rests[-1] + 1 if made.resting else 0)
-        return max(rests)
-
-    assert longest_rest(1e-6) == 0
-    assert 0 < longest_rest(1e-4) < longest_rest(1e-3)
-
-
-def test_a_futile_draft_costs_all_who_wait_for_it_so_rests_are_longer_in_a_batch() -> None:
-    def longest_rest(batch_size: int) -> int:
-        planner = planner_of(cost(growth=1.0, batch_size=batch_size), overheads=replace(NOTHING, draft_s=1e-3))
-        requests = [a_request() for _ in range(batch_size)]
-        for request in requests[1:]:
-            request.trust.rest_left = 1000  # one alone drafts
-        return plan(planner, requests, [1.0, 0.1]).longest_rest
-
-    assert longest_rest(8) == 8 * longest_rest(1) > 0
-
-
-@pytest.mark.parametrize(("batch_size", "num_vain", "is_begun"), [(1, 3, True), (8, 0, True), (8, 3, False)])
-def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_pay_for_it(
-    batch_size: int, num_vain: int, is_begun: bool
-) -> None:
-    overheads = replace(NOTHING, start_s=10e-3)  # a fiftieth of 50 steps
-    planner = planner_of(cost(growth=0.1, batch_size=batch_size), overheads=overheads)
-    requests = [a_request(is_believed=False) for _ in range(batch_size)]
-    for request in requests:
-        request.trust.num_vain = num_vain
-    assert bool(plan(planner, requests, [1.0, 0.9]).drafts) == is_begun
-
-
-def test_starts_in_vain_take_half_a_percent_of_a_batchs_time() -> None:
-    overheads = replace(NOTHING, start_s=1e-3)
-    planner = planner_of(cost(growth=0.1, batch_size=8), overheads=overheads)
-    num_begun = 0
-    for _ in range(200):  # of 15 ms
-        requests = [a_request(is_believed=False) for _ in range(8)]
-        for request in requests:
-            request.trust.num_vain = 3
-        made = plan(planner, requests, [1.0, 0.01])
-        num_begun += len(made.drafts)
-        settle(planner, made, requests, draft_s=1e-3 * len(made.drafts))
-    assert 10 <= num_begun <= 16
 
 
 def test_a_drafter_that_lies_is_found_out_within_a_few_steps_and_so_knows_the_next_request() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,12 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Sampling
 from reader_edge_runtime.answer import GenerationChunk, GenerationResult
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.errors import BusyError, CapacityError, ClosedError, ConfigError, PromptError
+from reader_edge_runtime.errors import BusyError, CapacityError, ConfigError, PromptError
 from reader_edge_runtime.serving.worker import Worker
 
 GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
 LONG = replace(GREEDY, max_tokens=400)
 LIMIT_S = 60  # that no test comes near; a stuck one fails
-
-
-@pytest.fixture
-def served(engine: Engine) -> Iterator[AsyncEngine]:
-    served = AsyncEngine(engine)
-    yield served
-    asyncio.run(served.close(cancels=True))
-    assert engine.decoder.prompt_pace.budget is None
 
 
 def test_what_is_no_engine_is_refused() -> None:
@@ -274,72 +265,3 @@ def test_a_loop_that_ended_amid_an_answer_holds_nobody_up(engine: Engine, served
     assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
     asyncio.run(asyncio.wait_for(served.close(), LIMIT_S))
     assert not engine.decoder.running
-
-
-def test_closing_waits_for_answers_or_cancels_them_and_refuses_new_ones(engine: Engine) -> None:
-    async def close(cancels: bool) -> GenerationResult:
-        served = AsyncEngine(engine)
-        task = asyncio.create_task(served.generate("# tar", LONG))
-        while not served.num_running:
-            await asyncio.sleep(0.01)
-        await served.close(cancels)
-        with pytest.raises(ClosedError, match="load it again"):
-            await served.generate("# tar", GREEDY)
-        await served.close()
-        return await task
-
-    assert asyncio.run(close(cancels=False)).finish_reason == "length"
-    assert asyncio.run(close(cancels=True)).finish_reason == "cancelled"
-
-
-def test_a_request_that_fails_raises_its_error_after_its_chunks_and_harms_no_other(
-    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    emit = Request.emit
-
-    def failing(request: Request, token_id: int) -> bool:
-        if request.config.max_tokens == 39 and request.num_output_tokens == 9:
-            raise ValueError("what a callback may do")
-        return emit(request, token_id)
-
-    monkeypatch.setattr(Request, "emit", failing)
-    read: list[GenerationChunk] = []
-
-    async def ask() -> GenerationResult:
-        other = asyncio.create_task(served.generate("# tar", GREEDY))
-        with pytest.raises(ValueError, match="callback"):
-            await read_all(served.stream("# curl", replace(GREEDY, max_tokens=39)))
-        return await other
-
-    async def read_all(stream: AsyncIterator[GenerationChunk]) -> None:
-        async for chunk in stream:
-            read.append(chunk)
-
-    other = asyncio.run(asyncio.wait_for(ask(), LIMIT_S))
-    assert sum(len(chunk.token_ids) for chunk in read) == 9
-    assert other.token_ids == engine.generate("# tar", GREEDY).token_ids
-
-
-def test_a_fault_outside_all_requests_ends_those_there_are_and_later_ones_are_answered(
-    engine: Engine, served: AsyncEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.decoder, "step", lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
-        with pytest.raises(RuntimeError, match="a bug"):
-            asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S))
-    assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
-
-
-def test_an_engine_left_amid_other_work_on_its_decoder_holds_nobody_up(engine: Engine) -> None:
-    served = [AsyncEngine(engine)]
-    with engine.working():  # as where the garbage collector runs amid a step
-        served.clear()
-    assert engine.generate("# tar", GREEDY).finish_reason == "length"
-
-
-def test_an_engine_that_nobody_holds_any_more_ends_its_thread(engine: Engine) -> None:
-    before = threading.active_count()
-    served = AsyncEngine(engine)
-    assert threading.active_count() == before + 1
-    del served
-    assert threading.active_count() == before
