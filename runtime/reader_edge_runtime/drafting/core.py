@@ -141,20 +141,27 @@ class RequestCore:
         proposals: checked ones, one of each further source.
         """
         core = self.core
-        max_nodes = min(max_nodes, core.config.max_nodes, _MAX_NODES)
-        max_depth = min(max_depth, core.config.max_depth)
+        max_nodes, max_depth = min(max_nodes, core.config.max_nodes, _MAX_NODES), min(max_depth, core.config.max_depth)
+        n = self._grow(max_nodes, max_depth, proposals)
+        token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()
+        names = [core.names[source] for source in sources]
+        names[0] = ""
+        return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
+
+    def surest(self, proposals: Sequence[Proposal] = ()) -> float:
+        """How likely the likeliest next token is; 0 where none is named. It takes a fraction of a draft."""
+        return float(self._values[1, 1]) if self._grow(2, 1, proposals) == 2 else 0.0
+
+    def _grow(self, max_nodes: int, max_depth: int, proposals: Sequence[Proposal]) -> int:
+        """Draft into the arrays. Returns how many nodes there are."""
         self._check_epoch()
         said = self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + layout.NUM_PROPOSALS]
         said[:] = -1
         if any(proposal.token_ids for proposal in proposals):
             self._proposals, roots = pack_proposals(proposals)
             said[: len(roots)] = roots
-        n = tree.draft(self._current_arrays(), max_nodes, max_depth)
-        self._num_nodes = n
-        token_ids, parents, _, sources = self._nodes[: tree.SOURCE + 1, :n].tolist()
-        names = [core.names[source] for source in sources]
-        names[0] = ""
-        return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
+        self._num_nodes = tree.draft(self._current_arrays(), max_nodes, max_depth)
+        return self._num_nodes
 
     def observe(self, token_ids: Sequence[int]) -> None:
         """Learn that the text continued with `token_ids`, and how the draft made for them fared."""

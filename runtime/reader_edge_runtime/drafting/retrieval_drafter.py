@@ -18,7 +18,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import Proposal, Source
+from reader_edge_runtime.drafting.sources.source import NO_GUESS, Proposal, Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
+# Of so many drafts that a costly source was asked for, one is made without it, too.
+_COMPARED = 2
 
 
 class RetrievalDrafter:
@@ -89,27 +91,19 @@ class RetrievalDrafter:
     def _drafts(self, core: "DraftingCore", wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
         states = [request.caught_up(core) for request in requests]
-        made: dict[int, DraftTree] = {}  # without costly sources
-
-        def promised(b: int, proposed: Sequence[Proposal]) -> float:
-            if b not in made:
-                made[b] = states[b].draft(wishes[b].max_nodes, wishes[b].max_depth, proposed)
-            return max(made[b].values[1:], default=0.0)
-
         drafts: list[DraftTree | ReaderEdgeError] = []
-        proposals = self.sources.propose([request.sources for request in requests], wishes, promised)
-        for b, (state, wish, proposed) in enumerate(zip(states, wishes, proposals, strict=True)):
+        proposals = self.sources.propose(
+            [request.sources for request in requests], wishes, lambda b, proposed: states[b].surest(proposed)
+        )
+        for request, state, wish, proposed in zip(requests, states, wishes, proposals, strict=True):
             if isinstance(proposed, DraftError):
                 drafts.append(proposed)
                 continue
-            asked = requests[b].sources
             began = time.perf_counter()
-            is_made = b in made and not asked.asked
-            draft = made[b] if is_made else state.draft(wish.max_nodes, wish.max_depth, proposed)
-            if asked.asked:
-                asked.asked_s += time.perf_counter() - began
-                requests[b].made_without = made.get(b)
-            draft.asked_s = asked.asked_s
+            request.compare(wish, proposed)
+            asked_s = request.sources.asked_s + time.perf_counter() - began
+            draft = state.draft(wish.max_nodes, wish.max_depth, proposed)
+            draft.asked_s = asked_s
             drafts.append(draft)
         return drafts
 
@@ -208,7 +202,7 @@ class RetrievalRequest:
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
     token_ids: the request's own list. guesses: what is known of the answer. sources: what the further ones hold of it.
-    made_without: the last draft, as it was before costly sources were asked; None where none was.
+    made_without: what the last draft would have been without costly sources; None where that was not found out.
     """
 
     def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> None:
@@ -220,6 +214,7 @@ class RetrievalRequest:
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
+        self._num_asked = 0
         self.made_without: DraftTree | None = None
 
     def observe(self, scored: ScoredTree | None) -> None:
@@ -230,6 +225,16 @@ class RetrievalRequest:
                 without = self.made_without.best(len(scored.tree))
                 self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
         self.made_without = None
+
+    def compare(self, wish: DraftWish, proposed: Sequence[Proposal]) -> None:
+        """Where costly sources were asked, draft without them now and then, so that it is known what they bring."""
+        self.made_without = None
+        asked = self.sources.asked
+        self._num_asked += bool(asked)
+        if asked and self._num_asked % _COMPARED == 1:
+            assert self._state is not None
+            others = [NO_GUESS if i in asked else each for i, each in enumerate(proposed)]
+            self.made_without = self._state.draft(wish.max_nodes, wish.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made anew if `core` has changed."""
