@@ -81,6 +81,7 @@ def export(
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Exported", pairs))
+    click.echo("'reader-edge warm' lets it answer some instructions now, to draft from them ever after.", err=True)
     if report.warning is not None:
         click.echo(f"Warning: {report.warning}", err=True)
     click.echo(report.out)

@@ -82,6 +82,7 @@ def test_a_warning_goes_to_standard_error(runner: CliRunner, asked: list[tuple[s
     result = runner.invoke(main, ["export", "some/model", "out", "--precision", "int4"])
     assert (result.exit_code, result.stdout) == (0, "out\n")
     assert result.stderr.endswith("Warning: it strays\n")
+    assert "'reader-edge warm'" in result.stderr  # what may come next
 
 
 def test_options_reach_the_exporter(
