@@ -4,9 +4,9 @@
     reader-edge bench cost PACKAGE --json > cost.json
     python -m benchmarks.best_drafts RECORDING PACKAGE cost.json --temperature 0.7
 
-At every 16th token of each answer the target itself grows the tree of its likeliest paths, a level a pass. No tree of as
-many nodes that is made without knowing the draws has more tokens to expect (top-k and top-p left aside, and of each node
-the eight best successors). The speed-up is modelled: trees as wide as measured pass times pay for, drafting for nothing.
+At every 16th token of each answer the target itself grows the tree of its likeliest paths, a level a pass. No tree of
+as many nodes that is made without knowing the draws has more tokens to expect (top-k and top-p left aside, and of each
+node the eight best successors). The speed-up is modelled: trees as wide as pass times pay for, drafting for nothing.
 """
 
 import argparse

@@ -11,7 +11,6 @@ from reader_edge_runtime.assembly import open_package, settled_target
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.target import Cache, Pass, Target
 
-
 TEMPERATURE = 0.7
 
 
