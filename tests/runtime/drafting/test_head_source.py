@@ -140,6 +140,20 @@ def test_a_head_is_asked_where_others_promise_less_than_it_costs() -> None:
     assert not source.is_worth_asking(wish._replace(request=source.begin([1, 2])), 0.1)  # the target was not heard
 
 
+def test_a_token_is_worth_less_where_steps_bring_several() -> None:
+    source, token_ids = source_of(FakeHead()), [1, 2, 3]
+    request = source.begin(token_ids)
+    source.gain.learn(0.1, 0, 1e-3)
+    wish = DraftWish(request, 8, 4, token_s=1e-2)
+    for slow in (True, False):
+        for _ in range(10):
+            root = len(token_ids) - 1
+            token_ids += [20] if slow else [20, 20, 20, 20]
+            request.observe(scored(root, DraftTree.chain([token_ids[root], *[20] * (0 if slow else 3)])))
+        assert source.is_worth_asking(wish, 0.1) == slow, request.tokens_a_step
+    assert request.tokens_a_step == pytest.approx(51 / 20, abs=0.3)
+
+
 def test_a_drafter_asks_its_head_only_where_its_own_sources_are_unsure() -> None:
     model = FakeHead()
     source = source_of(model)

@@ -38,7 +38,10 @@ class HeadSource:
     def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
         request = cast(HeadRequest, wish.request)
         request.promised = promised
-        return self._model is not None and request.state() is not None and self.gain.is_paid(promised, wish.token_s)
+        if self._model is None or request.state() is None:
+            return False
+        # A token that is saved saves what one takes with the drafts that there are.
+        return self.gain.is_paid(promised, wish.token_s / request.tokens_a_step)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
         self.gain.learn(cast(HeadRequest, request).promised, num_gained, seconds)
@@ -78,12 +81,20 @@ class HeadRequest:
     def __init__(self, token_ids: Sequence[int]) -> None:
         self.token_ids = token_ids
         self.promised = 0.0
+        self._num_prompt_tokens = len(token_ids)
+        self._num_steps = 0
         self._state: Float32Array | None = None
         self._position = -1  # of the token that the state is of
+
+    @property
+    def tokens_a_step(self) -> float:
+        """Of the answer so far, whose first token the prompt's pass said."""
+        return max(1.0, (len(self.token_ids) - self._num_prompt_tokens) / (self._num_steps + 1))
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is None or scored.hidden_states is None:
             return
+        self._num_steps += scored.root >= self._num_prompt_tokens
         tree, position, node = scored.tree, scored.root, 0
         last = len(self.token_ids) - 2  # the token before the pending one
         while position < last and (child := tree.child(node, self.token_ids[position + 1])) >= 0:
