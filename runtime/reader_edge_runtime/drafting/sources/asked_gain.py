@@ -33,8 +33,8 @@ class AskedGain:
     def is_paid(self, promised: float, token_s: float) -> bool:
         """Whether asking pays in this step, or shall be tried.
 
-        promised: how sure the others are. token_s: seconds that a token takes without a draft; 0 where nothing was
-        measured, and then it is asked.
+        promised: how sure the others are. token_s: seconds that a further token saves; 0 where nothing was measured,
+        and then it is asked.
         """
         if self.gain(promised) * token_s >= self.seconds * (token_s > 0):
             return True
