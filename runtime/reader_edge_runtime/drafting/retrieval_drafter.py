@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
-# Of so many drafts that a costly source was asked for, one is made without it, too.
+# Of so many drafts that a weighed source was asked for, one is made without it, too.
 _COMPARED = 2
 
 
@@ -202,7 +202,7 @@ class RetrievalRequest:
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
     token_ids: the request's own list. guesses: what is known of the answer. sources: what the further ones hold of it.
-    made_without: what the last draft would have been without costly sources; None where that was not found out.
+    made_without: what the last draft would have been without a weighed source; None where that was not found out.
     """
 
     def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> None:
@@ -227,13 +227,14 @@ class RetrievalRequest:
         self.made_without = None
 
     def compare(self, wish: DraftWish, proposed: Sequence[Proposal]) -> None:
-        """Where costly sources were asked, draft without them now and then, so that it is known what they bring."""
+        """Where a weighed source was asked, draft without it now and then, so that it is known what it brings."""
         self.made_without = None
-        asked = self.sources.asked
-        self._num_asked += bool(asked)
-        if asked and self._num_asked % _COMPARED == 1:
+        if self._drafter.sources.weighed(self.sources) is None:
+            return
+        self._num_asked += 1
+        if self._num_asked % _COMPARED == 1:
             assert self._state is not None
-            others = [NO_GUESS if i in asked else each for i, each in enumerate(proposed)]
+            others = [NO_GUESS if i in self.sources.asked else each for i, each in enumerate(proposed)]
             self.made_without = self._state.draft(wish.max_nodes, wish.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":

@@ -107,9 +107,15 @@ class SourceSet:
                     proposals[b].append(answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
+    def weighed(self, request: RequestSources) -> WeighedSource | None:
+        """The source that alone was asked for a request's last draft, if it is to hear what that brought."""
+        source = self._sources[request.asked[0]] if len(request.asked) == 1 else None
+        return source if isinstance(source, WeighedSource) else None
+
     def learn_gain(self, request: RequestSources, num_gained: int) -> None:
-        """Tell the source that alone was asked for a request's last draft what that brought."""
-        if len(request.asked) == 1 and isinstance(source := self._sources[request.asked[0]], WeighedSource):
+        """Tell that source what asking it brought."""
+        source = self.weighed(request)
+        if source is not None:
             state = request.states[request.asked[0]]
             fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.asked_s), source)
             request.fault = request.fault or fault
