@@ -20,7 +20,8 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, DraftWish, Guesses
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.guesses import guessed_answer
-from reader_edge_runtime.text.conversation import CALL_BEGIN, CALL_END, Conversation
+from reader_edge_runtime.text.call_form import CALL_BEGIN, CALL_END
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _TEXT = {"type": "string"}

@@ -20,7 +20,7 @@ from reader_edge.server.question import Json, Question, QuestionWording, Wording
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.tool_calls import CallReader
 from reader_edge_runtime import AsyncEngine, GenerationChunk, GenerationResult
-from reader_edge_runtime.text.conversation import CallForm
+from reader_edge_runtime.text.call_form import CallForm
 
 _LEFT_STATUS = 499  # nginx's; nobody is there to read it
 _FINISH_REASONS = {"stop": "stop", "length": "length", "context": "length"}

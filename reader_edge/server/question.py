@@ -10,9 +10,11 @@ from reader_edge.server.sampling_fields import read_config, with_next_seed
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.structured_outputs import AnswerForm
 from reader_edge.server.tool_calls import CallReader
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
-from reader_edge_runtime.text.conversation import CallForm, Encodable
+from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, object]
@@ -93,7 +95,7 @@ class Question:
             )
         config = read_config(fields, max_tokens, *wording.read_logprobs(fields))
         wanted = wording.read_form(fields)
-        grammar = use.grammar(form, wanted.grammar)
+        grammar = tool_grammar(use, form, wanted.grammar)
         config = replace(config, grammar=grammar, prediction=read_prediction(fields))
         configs = [with_next_seed(config, number) for number in range(num_choices)] * len(prompts)
         is_streamed = fields.flag("stream")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from reader_edge.server.json_body import finite
 from reader_edge.server.tools import ToolUse
-from reader_edge_runtime.text.conversation import CALL_BEGIN, CALL_END, CallForm
+from reader_edge_runtime.text.call_form import CALL_BEGIN, CALL_END, CallForm
 
 _BEGIN, _END = CALL_BEGIN.strip(), CALL_END.strip()
 _HALVES = re.compile("[\ud800-\udfff]")

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.call_schema import CallSchema, Continuation, Values
-from reader_edge_runtime.text.conversation import CallForm
 from reader_edge_runtime.text.json_cursor import JsonCursor, Place
 
 # A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.

@@ -11,15 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.text.conversation import (
-    CallForm,
-    Message,
-    Tool,
-    as_texts,
-    is_message,
-    knows_system,
-    knows_tools,
-)
+from reader_edge_runtime.text.call_form import CallForm, knows_tools
+from reader_edge_runtime.text.conversation import Message, Tool, as_texts, is_message, knows_system
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_TEMPLATE_BYTES = 1 << 20

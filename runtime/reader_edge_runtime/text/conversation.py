@@ -1,15 +1,14 @@
 """A conversation with tools that the assistant may call, and how those are told to models whose templates know none."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reader_edge_runtime.text.call_form import CALL_BEGIN, CALL_END
+
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
-
-CALL_BEGIN, CALL_END = "<tool_call>\n", "\n</tool_call>"
 
 # The words of Qwen2.5's template, which many models have seen.
 _INTRODUCTION = """# Tools
@@ -43,22 +42,6 @@ Prompt = str | Sequence[Message]
 Encodable = Prompt | Conversation | Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class CallForm:
-    """How a model writes a call: {"name": ..., ARGUMENTS: ...} between two texts."""
-
-    begin: str = CALL_BEGIN
-    end: str = CALL_END
-    arguments: str = "arguments"
-
-    @classmethod
-    def of_template(cls, source: str) -> "CallForm":
-        """The form that a chat template asks for: between tags, unless it knows tools and no such tag."""
-        if not knows_tools(source) or CALL_BEGIN.strip() in source:
-            return cls()
-        return cls("", "", "parameters" if re.search(r"""["']parameters["']\s*:""", source) else "arguments")
-
-
 def is_message(value: object) -> bool:
     """Whether this is a message as `Conversation` wants it."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
@@ -77,11 +60,6 @@ def _is_call(value: object) -> bool:
 def knows_system(source: str) -> bool:
     """Whether a chat template takes messages of the system, which Gemma's refuses."""
     return "System role not supported" not in source
-
-
-def knows_tools(source: str) -> bool:
-    """Whether a chat template asks which tools there are."""
-    return re.search(r"\btools\b", source) is not None
 
 
 def as_texts(messages: Sequence[Message], tools: Sequence[Tool], has_system: bool = True) -> list[Message]:

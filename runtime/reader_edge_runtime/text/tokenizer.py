@@ -13,8 +13,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
-from reader_edge_runtime.text.conversation import CallForm, Message, Tool
+from reader_edge_runtime.text.conversation import Message, Tool
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24

@@ -10,7 +10,7 @@ from reader_edge.server.fields import IGNORED, Fields
 from reader_edge.server.question import Question, QuestionWording
 from reader_edge.server.responses import NEUTRAL, ResponseWording
 from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime.text.conversation import CallForm
+from reader_edge_runtime.text.call_form import CallForm
 from tests.reader_edge.server.conftest import Served
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge.server.tool_calls import CallReader, Said
 from reader_edge.server.tools import ToolUse
-from reader_edge_runtime.text.conversation import CallForm
+from reader_edge_runtime.text.call_form import CallForm
 
 AUTO = ToolUse(({},), ("look_up", "stop"))
 HELD = ToolUse(({},), ("look_up", "stop"), is_required=True)
