@@ -13,6 +13,7 @@ from pathlib import Path
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.text.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Message, Tool, as_texts, is_message, knows_system
+from reader_edge_runtime.text.thinking import ThinkingForm
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_TEMPLATE_BYTES = 1 << 20
@@ -47,6 +48,11 @@ class ChatTemplate:
     def call_form(self) -> CallForm:
         """How the model writes calls of tools."""
         return CallForm.of_template(self._source)
+
+    @property
+    def thinking_form(self) -> ThinkingForm | None:
+        """How the model writes what it thinks before it answers."""
+        return ThinkingForm.of_template(self._source)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """A `Conversation`'s text, up to where the assistant's answer begins. Raises PromptError."""

@@ -16,6 +16,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Message, Tool
+from reader_edge_runtime.text.thinking import ThinkingForm
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
@@ -121,6 +122,11 @@ class Tokenizer:
     def call_form(self) -> CallForm:
         """How the model writes calls of tools."""
         return CallForm() if self._chat_template is None else self._chat_template.call_form
+
+    @property
+    def thinking_form(self) -> ThinkingForm | None:
+        """How the model writes what it thinks before it answers; None where its chat template knows of no thinking."""
+        return None if self._chat_template is None else self._chat_template.thinking_form
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""

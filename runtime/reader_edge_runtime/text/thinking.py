@@ -1,0 +1,146 @@
+"""How a model writes what it thinks before it answers, and an answer's text split by that.
+
+The forms are those of the model families' own chat templates; a template that has none of them thinks in plain text.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingForm:
+    """A thinking part stands between two texts.
+
+    dropped: texts that stand around the rest of the answer and are no part of it. is_repeated: whether an answer may
+    think more than once; else a thinking part can only be its beginning, and what looks like one later is plain text.
+    """
+
+    begin: str
+    end: str
+    dropped: tuple[str, ...] = ()
+    is_repeated: bool = False
+
+    @classmethod
+    def of_template(cls, source: str) -> "ThinkingForm | None":
+        """The form that a chat template writes; None where it knows of no thinking."""
+        return next((form for mark, form in _FORMS if mark in source), None)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the form is told by. Special tokens in it must be kept in the text that a reader gets."""
+        return (self.begin, self.end, *self.dropped)
+
+    def is_open(self, prompt: str, continued: str = "") -> bool:
+        """Whether an answer begins inside a thinking part.
+
+        prompt: as the template rendered it. continued: the beginning of the answer that is a part of the prompt.
+        """
+        if self.begin in continued or self.end in continued:
+            return continued.rfind(self.begin) > continued.rfind(self.end)
+        return prompt.removesuffix(continued).rstrip().endswith(self.begin.rstrip())
+
+
+# The first whose mark a template holds. Longer marks stand before those that they contain.
+_FORMS: tuple[tuple[str, ThinkingForm], ...] = (
+    (
+        "<|channel|>analysis",  # gpt-oss: each message of an answer has a header
+        ThinkingForm(
+            "<|channel|>analysis<|message|>",
+            "<|end|>",
+            ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>"),
+            is_repeated=True,
+        ),
+    ),
+    ("<|channel>", ThinkingForm("<|channel>thought", "<channel|>", is_repeated=True)),  # Gemma 4
+    ("[THINK]", ThinkingForm("[THINK]", "[/THINK]", is_repeated=True)),  # Magistral, Ministral 3
+    ("<seed:think>", ThinkingForm("<seed:think>", "</seed:think>")),  # Seed-OSS
+    (
+        "<|START_THINKING|>",  # Command A
+        ThinkingForm("<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>", "<|END_RESPONSE|>")),
+    ),
+    ("<|inner_prefix|>", ThinkingForm("<|inner_prefix|>", "<|inner_suffix|>", is_repeated=True)),  # Apertus
+    ("◁think▷", ThinkingForm("◁think▷", "◁/think▷")),  # Kimi
+    (
+        "Here is my thought process:",  # Granite 3.2
+        ThinkingForm("Here is my thought process:", "Here is my response:"),
+    ),
+    # Granite 3.3, and all the others: Qwen3, DeepSeek, SmolLM3, GLM, Phi 4, OLMo 3, Nemotron, MiniMax ...
+    ("<response>", ThinkingForm("<think>", "</think>", ("<response>", "</response>"))),
+    ("</think>", ThinkingForm("<think>", "</think>")),
+    ("<think>", ThinkingForm("<think>", "</think>")),
+)
+
+
+class ThinkingReader:
+    """Splits one answer into what it thinks and what it says, while it comes.
+
+    White space around a thinking part is part of neither. What may be the beginning of a mark is held back until it
+    is one or not.
+    """
+
+    def __init__(self, form: ThinkingForm, is_open: bool) -> None:
+        """is_open: whether the prompt ends inside a thinking part."""
+        self._form = form
+        self._held = ""
+        self._is_inside = is_open
+        self._may_begin = True  # whether nothing but white space was said so far
+        self._is_trimmed = is_open  # whether white space that comes next is left out
+        self._has_thought = is_open
+
+    def push(self, text: str, is_last: bool) -> tuple[str, str]:
+        """What a further piece of an answer thinks, and what it says. is_last: with it the answer ends."""
+        self._held += text
+        parts = ["", ""]
+        while True:
+            is_inside = self._is_inside
+            said, is_done = self._next(is_last)
+            if self._is_trimmed:
+                said = said.lstrip()
+                self._is_trimmed = not said
+            parts[0 if is_inside else 1] += said
+            if is_done:
+                return parts[0], parts[1]
+            self._is_trimmed = self._is_trimmed or self._has_thought
+
+    def _next(self, is_last: bool) -> tuple[str, bool]:
+        """Text up to the next mark, which is taken away; whether there is none as yet."""
+        if self._may_begin:
+            start = self._held.lstrip()
+            if start.startswith(self._form.begin):
+                self._held = start.removeprefix(self._form.begin)
+                self._may_begin, self._is_inside, self._has_thought = False, True, True
+                return "", False
+            if self._form.begin.startswith(start) and not is_last:
+                return "", True
+            self._may_begin = bool(not start)
+        marks = self._marks()
+        found = re.search("|".join(map(re.escape, marks)), self._held) if marks else None
+        if found is None:
+            return self._certain(marks, is_last), True
+        said, self._held = self._held[: found.start()], self._held[found.end() :]
+        self._is_inside = found[0] == self._form.begin
+        self._has_thought = self._has_thought or self._is_inside
+        return said.rstrip() if self._has_thought else said, False
+
+    def _marks(self) -> tuple[str, ...]:
+        """What would be a mark here."""
+        form = self._form
+        if self._is_inside:
+            return (form.end,)
+        begin = (form.begin,) if form.is_repeated else ()
+        return (*begin, *(form.dropped if self._has_thought or form.is_repeated else ()))
+
+    def _certain(self, marks: tuple[str, ...], is_last: bool) -> str:
+        """What is held and cannot be part of a mark, nor white space before one."""
+        end = len(self._held)
+        if not is_last:
+            end -= max((_overlap(self._held, mark) for mark in marks), default=0)
+        if marks and (self._is_inside or not is_last):
+            end = len(self._held[:end].rstrip())
+        said, self._held = self._held[:end], "" if is_last else self._held[end:]
+        return said
+
+
+def _overlap(text: str, mark: str) -> int:
+    """How many characters at the end of a text may be the beginning of a mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)
