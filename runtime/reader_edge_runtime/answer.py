@@ -20,7 +20,8 @@ class GenerationChunk:
 
     finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
     logprobs: one for each of token_ids where the config asked for them, else empty. sources: what drafted each of
-    token_ids, "" where nothing did.
+    token_ids, "" where nothing did. prompt_logprobs: one for each token of the prompt, None for the first; with the
+    first chunk that has tokens, where the config asked for them, else empty.
     """
 
     text: str
@@ -30,6 +31,7 @@ class GenerationChunk:
     error: Exception | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     sources: tuple[str, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class GenerationResult:
     """A whole answer, or what came before its request failed.
 
     token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
-    logprobs: one for each of token_ids where the config asked for them, else empty.
+    logprobs: one for each of token_ids where the config asked for them, else empty. prompt_logprobs: one for each token
+    of the prompt, None for the first, where the config asked for them and the prompt was scored, else empty.
     """
 
     text: str
@@ -46,6 +49,7 @@ class GenerationResult:
     stats: GenerationStats
     error: Exception | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
 
     @classmethod
     def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
@@ -60,6 +64,7 @@ class GenerationResult:
             last.stats,
             last.error,
             tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+            tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
         )
 
 
@@ -86,14 +91,15 @@ class Answer:
         logprobs = tuple(request.logprobs[first : first + len(token_ids)])
         drafted = tuple(request.sources[first : first + len(token_ids)])
         sources = drafted + ("",) * (len(token_ids) - len(drafted))
+        prompt_logprobs = tuple(request.prompt_logprobs) if token_ids and not first else ()
         self._num_taken += len(token_ids)
         if not request.is_running:
             self._stream.finish()
             end = request.finish_reason, request.stats, request.error
-            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs, sources)
+            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs, sources, prompt_logprobs)
         if not token_ids:
             return None
-        return GenerationChunk(self._stream.take(), token_ids, logprobs=logprobs, sources=sources)
+        return GenerationChunk(self._stream.take(), token_ids, None, None, None, logprobs, sources, prompt_logprobs)
 
     def _push(self, token_id: int) -> bool:
         return self._stream.push(token_id)

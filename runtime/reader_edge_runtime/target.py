@@ -55,6 +55,11 @@ class ForwardResult(NamedTuple):
             raise ValueError("this pass did not ask for logits")
         return self.logits
 
+    def from_row(self, first: int) -> "ForwardResult":
+        """The same of the rows from this one on."""
+        logits, log_sum_exp, hidden_states = (None if array is None else array[:, first:] for array in self[2:])
+        return ForwardResult(self.top_ids[:, first:], self.top_logits[:, first:], logits, log_sum_exp, hidden_states)
+
     def log_probability(self, b: int, row: int, token_id: int) -> float:
         """Natural logarithm of what the target gives a token after row (b, row), at temperature 1.
 

@@ -23,6 +23,8 @@ from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
 
+_MOST_PROMPT_LOGITS = 64  # tokens of a prompt whose logits are read in one pass: a row of them may take a megabyte
+
 
 class Decoder:
     """Requests in, tokens out. Not thread-safe: one caller at a time.
@@ -190,7 +192,7 @@ class Decoder:
         """Score trees, and ask for what these requests need to choose from them."""
         wants_logits = wants_scores = False
         for request in choosers:
-            wants_logits |= request.needs_logits or self.on_logits is not None
+            wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored
         return self.target.forward(
             self.cache, Pass(first_slot, trees, rows, wants_logits, wants_scores, self.drafter.wants_hidden_states)
@@ -282,11 +284,17 @@ class Decoder:
         slot = len(self.running)
         length = self.cache.lengths[slot]
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)
+        is_read = request.is_reading_prompt
+        size = min(size, _MOST_PROMPT_LOGITS) if is_read else size
         tree = DraftTree.chain(request.token_ids[length : length + size])
         rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
         is_last = length + len(tree) == request.num_prompt_tokens
-        result = self._pass(slot, [tree], [rows], [request] if is_last else [])
+        scored = range(len(tree)) if is_read else rows
+        result = self._pass(slot, [tree], [scored], [request] if is_last or is_read else [])
         self.cache.commit(slot, list(range(len(tree))))
+        if is_read:
+            request.read_prompt(result, length, len(tree))
+            result = result.from_row(rows.start)
         if is_last:
             request.emit(self._choose(request, result, 0, len(rows) - 1))
         if request.drafter is not None:

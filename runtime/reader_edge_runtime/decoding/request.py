@@ -29,8 +29,9 @@ class Request:
     the request's one text: drafters and tools hold it, and positions in it.
     max_length: tokens that prompt and answer have at most.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
-    logprobs: of each token of the answer, where the config wants them. sources: what drafted each token of the answer,
-        "" where nothing did; it may end before the answer does.
+    logprobs: of each token of the answer, where the config wants them. prompt_logprobs: of each prompt
+        token that was scored, where the config wants them; None for the first, which follows nothing.
+    sources: what drafted each token of the answer, "" where nothing did; it may end before the answer does.
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
@@ -61,6 +62,7 @@ class Request:
         self.takes_best = self.sampler.takes_best
         self.needs_logits = constraint is not None or not self.takes_best or config.wants_logprobs
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob | None] = [None] if config.wants_prompt_logprobs else []
         self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.trust, self.forced_trust = Trust(), Trust()
@@ -118,6 +120,23 @@ class Request:
         if self.config.wants_logprobs:
             self.logprobs.append(token_logprob(result.wanted_logits[b, row], token_id, self.config.num_top_logprobs))
         return token_id
+
+    @property
+    def reusable_token_ids(self) -> list[int]:
+        """The text, as far as it may be found in the cache: logits come only of what is scored."""
+        return self.token_ids[:1] if self.config.wants_prompt_logprobs else self.token_ids
+
+    @property
+    def is_reading_prompt(self) -> bool:
+        """Whether the logits of all prompt tokens are needed, which then are not all scored."""
+        return self.config.wants_prompt_logprobs and not self.num_output_tokens
+
+    def read_prompt(self, result: ForwardResult, first: int, num_rows: int) -> None:
+        """Keep what a pass over prompt tokens, from position `first` on, says of the tokens after them."""
+        followers = self.token_ids[first + 1 : first + 1 + num_rows]
+        for row, token_id in enumerate(followers):
+            logits, num_top = result.wanted_logits[0, row], self.config.num_top_logprobs
+            self.prompt_logprobs.append(token_logprob(logits, token_id, num_top))
 
     def emit(self, token_id: int) -> bool:
         """Add one token to the answer; True when it is the last."""

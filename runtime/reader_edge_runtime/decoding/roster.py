@@ -49,11 +49,12 @@ class Roster:
         Raises ConfigError where memory is short; then nobody's slot has changed.
         """
         running = [each.token_ids for each in self.running]
-        self._slots.bring_forward(request.token_ids, running)
+        known = request.reusable_token_ids
+        self._slots.bring_forward(known, running)
         with self._slots.resizing():
             self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
-        request.stats.num_reused_tokens = self._slots.acquire(request.token_ids, running)
+        request.stats.num_reused_tokens = self._slots.acquire(known, running)
 
     def promote(self) -> None:
         """Let the prefilling request decode."""

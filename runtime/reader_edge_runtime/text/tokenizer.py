@@ -17,6 +17,7 @@ from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Message, Tool
 from reader_edge_runtime.text.thinking import ThinkingForm
+from reader_edge_runtime.text.token_bytes import TokenBytes
 
 _MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
@@ -51,6 +52,7 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         self._max_characters = None if max_context is None else max_context * max(map(len, vocabulary), default=1)
         self._fast = fast
+        self._token_bytes = TokenBytes(fast)
         self._chat_template = chat_template
         self._special_tokens = {token.content for token in fast.get_added_tokens_decoder().values() if token.special}
 
@@ -156,6 +158,15 @@ class Tokenizer:
         """A token as the vocabulary spells it; None where `decode` leaves it out, as special or unknown."""
         token: str | None = self._fast.id_to_token(token_id)
         return None if token in self._special_tokens else token
+
+    def token_bytes(self, token_id: int, is_first: bool = False) -> bytes:
+        """The bytes that a token stands for, be they a part of a character; a special token's are its own text.
+
+        Those of a text's tokens, one after the other, are the text in UTF-8. An id without a token has none.
+        is_first: no token with a text comes before; there, some tokenizers leave a space out.
+        """
+        with _library_errors("The tokenizer cannot decode the model's tokens"):
+            return self._token_bytes.of(token_id, is_first)
 
 
 def _read(path: Path, remedy: str) -> FastTokenizer:

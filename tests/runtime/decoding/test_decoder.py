@@ -26,7 +26,7 @@ from tests.random_drafter import RandomDrafter, RandomRequest, decode, make_deco
     vocab_size=st.integers(2, 6),
     num_nodes=st.integers(1, 24),
     temperature=st.sampled_from([0.0, 0.7, 1.5]),
-    penalty=st.sampled_from([1.0, 1.3]),
+    penalties=st.sampled_from([(1.0, 0.0, 0.0), (1.3, 0.0, 0.0), (1.0, 0.4, 0.0), (1.0, 0.0, -0.7), (1.1, -0.2, 1.5)]),
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     max_tokens=st.integers(1, 40),
 )
@@ -35,14 +35,21 @@ def test_random_trees_in_ragged_batches_change_no_token(
     vocab_size: int,
     num_nodes: int,
     temperature: float,
-    penalty: float,
+    penalties: tuple[float, float, float],
     lengths: list[int],
     max_tokens: int,
 ) -> None:
     manifest = make_manifest(vocab_size, max_context=64)
     random = np.random.default_rng(seed)
     prompts = [random.integers(vocab_size, size=n).tolist() for n in lengths]
-    sampling = SamplingConfig(temperature=temperature, repetition_penalty=penalty, seed=seed)
+    repetition, frequency, presence = penalties
+    sampling = SamplingConfig(
+        repetition_penalty=repetition,
+        frequency_penalty=frequency,
+        presence_penalty=presence,
+        temperature=temperature,
+        seed=seed,
+    )
     configs = [GenerationConfig(max_tokens=max_tokens + i, sampling=sampling) for i in range(len(prompts))]
     decoder = make_decoder(manifest, RandomDrafter(vocab_size, num_nodes, seed))
     wanted = [reference(manifest, *each) for each in zip(prompts, configs, strict=True)]

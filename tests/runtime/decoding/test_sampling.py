@@ -229,6 +229,39 @@ def test_repetition_penalty_counts_prompt_and_answer_and_bias_is_added() -> None
     assert sampler.choose(np.array([-4.0, -3.0, -5.5, -9.0], np.float32), 3) == 2  # seen ones became -8 and -6
 
 
+def test_frequency_and_presence_penalties_count_the_answer_and_not_the_prompt() -> None:
+    """OpenAI's formula: logit - count * frequency_penalty - (count > 0) * presence_penalty."""
+    config = SamplingConfig(frequency_penalty=0.5, presence_penalty=1.0)
+    sampler = Sampler(config, 3, prompt_token_ids=[0, 0, 0, 0])
+    logits = np.array([4.0, 3.1, 1.2], np.float32)
+    assert [sampler.choose(logits, position) for position in range(4, 9)] == [0, 1, 0, 0, 1]
+
+
+@given(
+    logits=st.lists(st.integers(-20, 20), min_size=4, max_size=4),
+    answer=st.lists(st.integers(0, 3), max_size=12),
+    frequency=st.integers(-4, 4),
+    presence=st.integers(-4, 4),
+)
+def test_penalties_of_an_answer_equal_a_plain_reference(
+    logits: list[int], answer: list[int], frequency: int, presence: int
+) -> None:
+    config = SamplingConfig(
+        repetition_penalty=2.0, frequency_penalty=frequency / 2, presence_penalty=presence / 2, logit_bias={1: 3.5}
+    )
+    sampler = Sampler(config, 4, [2])
+    for position, token_id in enumerate(answer):
+        one_hot = np.full(4, -1e6, np.float32)
+        one_hot[token_id] = 1e6
+        assert sampler.choose(one_hot, position) == token_id
+    wanted = []
+    for token_id, logit in enumerate(logits):
+        repeated = (logit / 2 if logit > 0 else logit * 2) if token_id in [2, *answer] else logit
+        penalty = answer.count(token_id) * frequency / 2 + (token_id in answer) * presence / 2
+        wanted.append(repeated - penalty + 3.5 * (token_id == 1))
+    assert sampler.choose(np.array(logits, np.float32), len(answer)) == int(np.argmax(wanted))
+
+
 def test_bias_on_an_unknown_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="99"):
         Sampler(SamplingConfig(logit_bias={99: 1.0}), 4, [])
@@ -244,6 +277,9 @@ def test_bias_on_an_unknown_token_is_refused() -> None:
         ("top_p", 1.1),
         ("min_p", -0.1),
         ("repetition_penalty", 0.0),
+        ("frequency_penalty", -2.1),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", float("nan")),
         ("seed", -1),
         ("seed", 2**64),
     ],

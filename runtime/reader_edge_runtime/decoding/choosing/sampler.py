@@ -1,6 +1,7 @@
 """From logits to one token: the distribution, and one draw from it."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,12 +37,15 @@ class Sampler:
         self._seen = np.zeros(vocab_size if config.repetition_penalty != 1 else 0, np.bool_)
         if self._seen.size:
             self._seen[list(prompt_token_ids)] = True
+        has_penalty = config.frequency_penalty != 0 or config.presence_penalty != 0
+        self._counts: Counter[int] = Counter()  # of the answer's tokens
+        self._penalties = np.zeros(vocab_size if has_penalty else 0, np.float32)  # which their counts come to
 
     @property
     def takes_best(self) -> bool:
         """Whether the choice is the highest logit, unchanged, the lowest id of equals; a child that chooses says so."""
         is_own = type(self).choose is Sampler.choose
-        return is_own and self._temperature == 0 and not self._seen.size and not self._bias_ids.size
+        return is_own and self._temperature == 0 and not self._is_adjusting
 
     def take_best(self, best_id: int, position: int) -> int:
         """What `choose` gives where it takes the best, for a caller who knows the best without the logits."""
@@ -53,9 +57,21 @@ class Sampler:
             token_id = int(np.argmax(self._adjusted(logits)))
         else:
             token_id = self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
+        self._count(token_id)
+        return token_id
+
+    @property
+    def _is_adjusting(self) -> bool:
+        return bool(self._seen.size or self._penalties.size or self._bias_ids.size)
+
+    def _count(self, token_id: int) -> None:
+        """Hold a chosen token against its next choice."""
         if self._seen.size:
             self._seen[token_id] = True
-        return token_id
+        if self._penalties.size:
+            self._counts[token_id] += 1
+            config = self._config
+            self._penalties[token_id] = config.presence_penalty + config.frequency_penalty * self._counts[token_id]
 
     def _draw(self, logits: Float32Array, unit: float) -> int:
         """The token at share `unit` of the distribution, tokens in the order of their ids."""
@@ -105,13 +121,15 @@ class Sampler:
         return token_ids, weights
 
     def _adjusted(self, logits: Float32Array) -> Float32Array:
-        if not self._seen.size and not self._bias_ids.size:
+        if not self._is_adjusting:
             return logits
         adjusted = logits.copy()
         if self._seen.size:
             seen = adjusted[self._seen]
             penalty = np.float32(self._config.repetition_penalty)
             adjusted[self._seen] = np.where(seen > 0, seen / penalty, seen * penalty)
+        if self._penalties.size:
+            adjusted -= self._penalties
         adjusted[self._bias_ids] += self._bias
         return adjusted
 

@@ -1,0 +1,135 @@
+"""What a caller asks of one answer: its length and end, how its tokens are chosen, what form it has."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from reader_edge_runtime.config_checks import Range, check, number, require
+from reader_edge_runtime.errors import ConfigError
+
+_TOKEN_IDS = Range(0, 2**31 - 1)
+_BIASES = Range(-10_000, 10_000)
+_GRAMMARS = ("json_schema", "regex", "choice", "lark")
+_MAX_GRAMMAR = 1 << 16  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingConfig:
+    """How the target's logits become one token. Applied in the order of the fields.
+
+    repetition_penalty: divides positive and multiplies negative logits of tokens seen before, prompt included
+        (CTRL, arXiv 1909.05858, section 4.1); 1 is off.
+    frequency_penalty: subtracted from a token's logit once for each time that the answer already holds it; 0 is off.
+    presence_penalty: subtracted once from the logits of all tokens that the answer already holds; 0 is off. Both are
+        OpenAI's: the prompt does not count.
+    logit_bias: token id -> value added to its logit.
+    temperature: 0 takes the most likely token (the lowest id of equals).
+    top_k: keep the k most likely tokens; 0 is off.
+    top_p: keep the smallest set of most likely tokens whose probability reaches p; 1 is off.
+    min_p: drop tokens less likely than min_p times the most likely one; 0 is off.
+    seed: one random number is drawn per (seed, position).
+    """
+
+    repetition_penalty: Annotated[float, Range(0.01, 100)] = 1.0
+    frequency_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    presence_penalty: Annotated[float, Range(-2, 2)] = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    temperature: Annotated[float, Range(0, 100)] = 0.0
+    top_k: Annotated[int, Range(0)] = 0
+    top_p: Annotated[float, Range(math.ulp(0.0), 1, "above 0 and at most 1")] = 1.0
+    min_p: Annotated[float, Range(0, 1)] = 0.0
+    seed: Annotated[int, Range(0, 2**64 - 1, "from 0 to 2**64 - 1")] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+        bias = self.logit_bias
+        require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
+        ids = [number("logit_bias token id", token_id, int, _TOKEN_IDS) for token_id in bias]
+        values = [number(f"logit_bias of token {token_id}", bias[token_id], float, _BIASES) for token_id in bias]
+        object.__setattr__(self, "logit_bias", dict(zip(ids, values, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer may be. Needs the extra "grammar".
+
+    It may be a stranger's: each is followed by a process that is bounded in time and memory.
+
+    kind: what `text` is: "json_schema" (an object), "regex" (Rust's syntax), "choice" (a JSON list of texts, one of
+        which is the answer), or "lark" (llguidance's form of Lark grammars).
+    name: what refusals call it; by its kind where this is empty.
+    """
+
+    kind: str
+    text: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        is_known = isinstance(self.kind, str) and self.kind in _GRAMMARS
+        require(is_known, "kind", self.kind, f"one of {', '.join(_GRAMMARS)}")
+        require(isinstance(self.text, str), "text", self.text, "a text")
+        if len(self.text) > _MAX_GRAMMAR:
+            size = f"{len(self.text)} characters, but may have {_MAX_GRAMMAR} at most"
+            raise ConfigError(f"The grammar has {size}: shorten it, or the schemas and tools that it is made of.")
+        require(isinstance(self.name, str), "name", self.name, "a text")
+        if not self.name:
+            object.__setattr__(self, "name", f"grammar of kind {self.kind!r}")
+        if self.kind == "choice":
+            require(_is_choice(self.text), "text", self.text[:80], "a JSON list of texts that are not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationConfig:
+    """One request.
+
+    max_tokens: new tokens at most; the context limit may end the answer before.
+    sampling: how tokens are chosen.
+    stop: strings that end the answer; the text ends before the first of them.
+    stop_token_ids: token ids that end the answer besides the model's own end tokens.
+    grammar: what the answer must be; None for anything.
+    prediction: what the answer may say, or a part of it, to draft from; "" for no guess.
+    ignores_eos: go on past the model's end tokens (for measuring).
+    is_drafted: False decodes plainly: every draft tree has one node.
+    wants_logprobs: keep the log-probability of each token, as the target gives it at temperature 1, and those of the
+        num_top_logprobs most likely tokens.
+    wants_prompt_logprobs: keep the same of the prompt's tokens. All of the prompt is scored then, also what is in the
+        KV cache already.
+    is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
+    """
+
+    max_tokens: Annotated[int, Range(1)] = 512
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+    prediction: str = ""
+    ignores_eos: bool = False
+    is_drafted: bool = True
+    wants_logprobs: bool = False
+    num_top_logprobs: Annotated[int, Range(0, 1000)] = 0
+    wants_prompt_logprobs: bool = False
+    is_scored: bool = False
+
+    def __post_init__(self) -> None:
+        check(self)
+        require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
+        require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
+        require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
+        stop, ids = self.stop, self.stop_token_ids
+        is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
+        is_text = is_list and all(isinstance(text, str) and text for text in stop)
+        require(is_text, "stop", stop, "texts that are not empty")
+        require(isinstance(ids, Sequence), "stop_token_ids", ids, "a tuple of token ids")
+        numbers = tuple(number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in ids)
+        object.__setattr__(self, "stop", tuple(stop))
+        object.__setattr__(self, "stop_token_ids", numbers)
+
+
+def _is_choice(text: str) -> bool:
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(choices, list) and bool(choices) and all(isinstance(each, str) and each for each in choices)
