@@ -21,6 +21,7 @@ from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, 
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
+_SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def find_package(model: str | None) -> Path:
         return bundled_demo()
     source = find_source(name)
     path = source.path
-    is_source = path.is_file() or ((path / "config.json").is_file() and not (path / MANIFEST_NAME).exists())
+    is_source = path.is_file() or (_is_source_folder(path) and not (path / MANIFEST_NAME).exists())
     return _exported(source) if source.name or is_source else path
 
 
@@ -170,6 +171,11 @@ def _gguf_tokenizer(path: Path) -> Tokenizer:
     from reader_edge_export.sources.gguf.vocabulary import vocabulary_of
 
     return Tokenizer(build_tokenizer(vocabulary_of(GgufFile.open(path))))
+
+
+def _is_source_folder(path: Path) -> bool:
+    """Whether a folder holds a model to export, or what an export has a better sentence about than a package has."""
+    return any(next(path.glob(pattern), None) for pattern in _SOURCE_FILES)
 
 
 def _is_name(model: str) -> bool:

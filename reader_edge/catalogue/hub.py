@@ -18,7 +18,7 @@ from reader_edge.terminal.console import OnProgress
 from reader_edge_export.architectures import check_architecture
 from reader_edge_export.package_folder import is_disk_full
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources.hugging_face import read_json
+from reader_edge_export.sources.json_file import read_json
 from reader_edge_runtime.errors import (
     CatalogueError,
     HubUnavailableError,

@@ -23,7 +23,7 @@ def pulled(name: str) -> Path:
     """
     stored = StoredModel(canonical(name))
     if found := stored.source():
-        return found
+        return _without_links(found, name)
     origin = find_origin(name)
     with byte_progress(f"Fetching {name}") as on_progress, stored.locked():
         if not stored.source():  # another process may have fetched it meanwhile
@@ -37,6 +37,16 @@ def pulled(name: str) -> Path:
                 raise
     source = stored.source()
     assert source is not None
+    return _without_links(source, name)
+
+
+def _without_links(source: Path, name: str) -> Path:
+    """A source that came over a network, where a link could lead anywhere. Raises CatalogueError for one."""
+    for path in (source, *(sorted(source.iterdir()) if source.is_dir() else ())):
+        if path.is_symlink():
+            raise CatalogueError(
+                f"'{path}' is a link, which no download brings: `reader-edge rm {name}`, then pull it."
+            )
     return source
 
 

@@ -45,11 +45,10 @@ def _point_outside(package: PackageCopy) -> None:
     package.change_manifest(files=files | {"../secret": {"num_bytes": 1, "sha256": "0" * 64}})
 
 
-def _link_outside(package: PackageCopy) -> None:
+def _link_nowhere(package: PackageCopy) -> None:
     path = package.folder / "tokenizer.json"
-    outside = package.folder.parent / "elsewhere.json"
-    path.rename(outside)
-    path.symlink_to(outside)
+    path.unlink()
+    path.symlink_to("elsewhere.json")
 
 
 def _take_larger_tokenizer(package: PackageCopy) -> None:
@@ -80,7 +79,7 @@ def _claim_more_layers(package: PackageCopy) -> None:
         (_break_manifest, "is not valid JSON"),
         (_take_newer_format, "format version 99"),
         (_point_outside, "'../secret', which is not a plain file name"),
-        (_link_outside, "leads outside its folder"),
+        (_link_nowhere, "is a link to 'elsewhere.json', where nothing is"),
         (_take_larger_tokenizer, "it belongs to another model"),
         (_take_no_tokenizer, "is not a readable tokenizer"),
         (_take_no_graph, "is not an ONNX model"),
@@ -108,3 +107,21 @@ def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tm
     empty = runner.invoke(main, [command, str(tmp_path / "empty")], input="# tar")
     assert empty.exit_code == 1
     assert "holds no reader_edge.json" in empty.stderr
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_a_package_in_the_hubs_cache_answers(
+    runner: CliRunner, package: PackageCopy, tmp_path: Path, is_read_only: bool
+) -> None:
+    plain = runner.invoke(main, ["run", str(package.folder), "-p", "# tar", "-n", "4"])
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123abcd"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(package.folder.iterdir())):
+        path.rename(blobs / f"{number:064x}")
+        (snapshot / path.name).symlink_to(f"../../blobs/{number:064x}")
+    if is_read_only:
+        snapshot.chmod(0o500)
+    linked = runner.invoke(main, ["run", str(snapshot), "-p", "# tar", "-n", "4"])
+    assert (linked.exit_code, linked.stdout) == (0, plain.stdout)
+    assert plain.stdout

@@ -1,14 +1,17 @@
 """A model in Hugging Face format, in a folder: checked before anything heavy is imported."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.sources.folder_entries import check_entries
+from reader_edge_export.sources.json_file import read_json
 from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.stored_tensors import stored_tensors
+from reader_edge_export.sources.weight_files import weight_files
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import sha256_of
 
@@ -16,8 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-_MAX_JSON_BYTES = 1 << 24
-_UNSAFE_WEIGHTS = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class HuggingFaceSource(Source):
 
     def fingerprint(self) -> str:
         """SHA-256 over config.json and the weight files: one line "<sha256>  <name>" each, sorted by name."""
-        paths = sorted([self.folder / "config.json", *_weight_files(self.folder)], key=lambda path: path.name)
+        paths = sorted([self.folder / "config.json", *weight_files(self.folder)], key=lambda path: path.name)
         lines = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
         return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -59,8 +60,9 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
     folder = Path(name)
     if not folder.is_dir():
         raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a GGUF file.")
+    check_entries(folder)
     source = _checked(str(name), folder, max_context)
-    _check_weights(folder)
+    stored_tensors(folder)
     if not (folder / "tokenizer.json").is_file():
         raise TokenizerError(
             f"'{folder}' holds no tokenizer.json: save the model's fast tokenizer there "
@@ -75,37 +77,6 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype", config.get("torch_dtype"))))
     types = () if weight_type is None else (weight_type,)
     return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ExportError."""
-    if not path.is_file():
-        raise ExportError(f"'{path.parent}' holds no {path.name}: give a folder in Hugging Face format.")
-    num_bytes = path.stat().st_size
-    if num_bytes > _MAX_JSON_BYTES:
-        raise ExportError(f"'{path}' has {num_bytes} bytes, more than it may have: fetch the model again.")
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ExportError(f"'{path}' is not valid JSON ({error}): fetch the model again.") from None
-    if not isinstance(fields, dict):
-        raise ExportError(f"'{path}' holds no JSON object: fetch the model again.")
-    return fields
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
-
-
-def _check_weights(folder: Path) -> None:
-    if _weight_files(folder):
-        return
-    unsafe = [path.name for pattern in _UNSAFE_WEIGHTS for path in folder.glob(pattern)]
-    if unsafe:
-        raise ExportError(
-            f"'{folder}' holds its weights as {unsafe[0]}, a pickle that may run code: convert them to safetensors."
-        )
-    raise ExportError(f"'{folder}' holds no weights (*.safetensors): fetch the model again.")
 
 
 def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:

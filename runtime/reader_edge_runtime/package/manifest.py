@@ -30,6 +30,7 @@ from typing import Any
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.plain_file import check_plain_file
 
 MANIFEST_NAME = "reader_edge.json"
 GRAPH_NAME = "model.onnx"
@@ -145,8 +146,9 @@ def read_manifest(folder: Path) -> Manifest:
     if not folder.is_dir():
         raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'.")
     path = folder / MANIFEST_NAME
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")
+    check_plain_file(path, ManifestError, "export or copy the package again")
     num_bytes = path.stat().st_size
     if num_bytes > _MAX_BYTES:
         raise ManifestError(f"'{path}' has {num_bytes} bytes, more than a manifest may have: export again.")

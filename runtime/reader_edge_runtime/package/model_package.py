@@ -5,9 +5,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
+from reader_edge_runtime.errors import IntegrityError, PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import Manifest, read_manifest, sha256_of
+from reader_edge_runtime.plain_file import check_plain_file
 
 _GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000
@@ -33,12 +34,14 @@ class ModelPackage:
         return hashlib.sha256("".join(lines).encode()).digest()
 
     def path(self, name: str) -> Path:
-        """Path of a file the manifest lists, inside the package's folder."""
+        """Path of a file the manifest lists, in the package's folder, where it may be a link to a plain file.
+
+        Raises PackageError for a file that is not listed, IntegrityError for one that is missing or not plain.
+        """
         if name not in self.manifest.files:
             raise PackageError(f"The package '{self.folder}' lists no {name}: export the model again.")
-        path = (self.folder / name).resolve()
-        if path.parent != self.folder.resolve():
-            raise ManifestError(f"{name} in '{self.folder}' leads outside its folder: do not trust this package.")
+        path = self.folder / name
+        check_plain_file(path, IntegrityError, "export or copy the package again")
         return path
 
     def check_files(self, on_progress: Callable[[int, int], None] | None = None) -> None:
@@ -50,8 +53,6 @@ class ModelPackage:
         files = self.manifest.files
         for name, entry in files.items():
             path = self.path(name)
-            if not path.is_file():
-                raise IntegrityError(f"'{path}' is missing: export or copy the package again.")
             num_bytes = path.stat().st_size
             if num_bytes != entry.num_bytes:
                 raise IntegrityError(
@@ -81,4 +82,15 @@ class ModelPackage:
             raise PackageError(
                 f"'{path}' holds loops, branches, compiled code or functions without end, which no exported model "
                 "has: do not trust this package."
+            )
+        for name in graph.external_files:
+            self._check_beside(path, self.path(name))
+
+    def _check_beside(self, graph: Path, weights: Path) -> None:
+        """ONNX Runtime reads weights below the folder of the graph or, where that is a link, of what it leads to."""
+        found = weights.resolve()
+        if not any(found.is_relative_to(folder.resolve()) for folder in (self.folder, graph.resolve().parent)):
+            raise PackageError(
+                f"'{weights}' is a link to '{found}', which is in another folder than the graph that reads it: copy "
+                "the package, links followed (cp -rL)."
             )

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
+from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel, stored_models
 from reader_edge.cli import main
 from reader_edge_runtime.errors import CatalogueError
@@ -215,3 +216,12 @@ def test_a_link_that_leads_nowhere_is_listed_and_removed(runner: CliRunner, mode
     assert "unfinished download" in runner.invoke(main, ["list"]).stdout
     assert runner.invoke(main, ["rm", "owner/model"]).exit_code == 0
     assert not model.folder.exists()
+
+
+def test_a_link_in_what_was_fetched_is_refused(model: StoredModel, tmp_path: Path) -> None:
+    source = model.source()
+    assert source is not None
+    assert pulled("owner/model") == source
+    (source / "config.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CatalogueError, match=r"config\.json' is a link, which no download brings: `reader-edge rm"):
+        pulled("owner/model")

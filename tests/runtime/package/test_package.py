@@ -1,6 +1,8 @@
 """Packages are hostile until checked: every way a manifest or file can be wrong is one sentence."""
 
 import json
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,12 +138,62 @@ def test_truncated_flipped_and_missing_files_are_named(folder: Path) -> None:
         package.check_files()
 
 
-def test_link_that_leads_outside_is_refused(folder: Path, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    (folder / "model.onnx").rename(outside)
-    (folder / "model.onnx").symlink_to(outside)
-    with pytest.raises(ManifestError, match="leads outside"):
+def hub_cached(folder: Path, tmp_path: Path) -> Path:
+    """A package as the hub's cache keeps it: a folder of links to files that are named by their checksums."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123abcd"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / f"{number:064x}")
+        (snapshot / path.name).symlink_to(f"../../blobs/{number:064x}")
+    return snapshot
+
+
+def test_a_package_in_the_hubs_cache_opens_and_is_checked(folder: Path, tmp_path: Path) -> None:
+    snapshot = hub_cached(folder, tmp_path)
+    ModelPackage.open(snapshot).check_files()
+    link = tmp_path / "link"
+    link.symlink_to(snapshot)
+    ModelPackage.open(link).check_files()
+    blob = (snapshot / "model.onnx").resolve()
+    blob.write_bytes(b"\0" + blob.read_bytes()[1:])
+    with pytest.raises(IntegrityError, match="differs from its checksum"):
+        ModelPackage.open(snapshot).check_files()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", MANIFEST_NAME])
+@pytest.mark.parametrize(
+    ("replace_file", "words"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "is a link to 'nowhere', where nothing is"),
+        (lambda path: path.symlink_to(path.name), "is a link that leads back to itself"),
+        (lambda path: path.symlink_to(os.devnull), "is a link to a device, not to a file"),
+        (lambda path: path.symlink_to(path.parent), "is a link to a folder, not to a file"),
+        (lambda path: path.mkdir(), "is a folder, not a file"),
+        (pipe, "is a pipe, not a file"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused_before_it_is_opened(
+    folder: Path, name: str, replace_file: Callable[[Path], object], words: str
+) -> None:
+    (folder / name).unlink()
+    replace_file(folder / name)
+    with pytest.raises((IntegrityError, ManifestError), match=f"{re.escape(words)}: export or copy") as caught:
         ModelPackage.open(folder).check_files()
+    assert str(caught.value).isprintable()
+
+
+def test_weights_that_are_linked_from_far_away_are_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.onnx.data").write_bytes(b"weights")
+    package = replace_graph(folder, "model.onnx", model(tensors=[external_tensor("model.onnx.data")]))
+    (folder / "model.onnx.data").rename(tmp_path / "far")
+    (folder / "model.onnx.data").symlink_to(tmp_path / "far")
+    with pytest.raises(PackageError, match="in another folder than the graph that reads it: copy the package"):
+        package.check_files()
 
 
 def test_unlisted_file_has_no_path(folder: Path) -> None:

@@ -1,0 +1,66 @@
+"""The tensors in a folder's safetensors files: their shapes and types from the headers, their values one at a time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from reader_edge_export.sources.weight_files import shard_of_tensors, weight_files
+from reader_edge_runtime.errors import ExportError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file, which is as large as its shape and type say. dtype: as safetensors calls it, e.g. "F16"."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+    def read(self) -> "torch.Tensor":
+        """Its values, as stored. Raises ExportError where the file has changed."""
+        with safe_open(self.file, framework="pt") as file:
+            try:
+                values: torch.Tensor = file.get_tensor(self.name)
+            except SafetensorError:
+                raise ExportError(
+                    f"'{self.file}' changed while it was read: export it again when it is whole."
+                ) from None
+        return values
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """A folder's tensors by name. Nothing is read but headers, whose sizes the library compares with the files.
+
+    Raises ExportError for a broken file, a tensor that comes twice, and one that the index promises in vain.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for path in weight_files(folder):
+        for tensor in _tensors_of(path):
+            if tensor.name in tensors:
+                raise ExportError(f"'{folder}' holds {tensor.name} in two files: fetch the model again.")
+            tensors[tensor.name] = tensor
+    for name, shard in shard_of_tensors(folder).items():
+        if name not in tensors:
+            raise ExportError(
+                f"'{folder / shard}' lacks {name!r:.80}, which its index promises: fetch the model again."
+            )
+    return tensors
+
+
+def _tensors_of(path: Path) -> list[StoredTensor]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            return [
+                StoredTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()))
+                for name, each in slices.items()
+            ]
+    except SafetensorError as error:
+        reason = (str(error).strip() or "broken").splitlines()[0]
+        raise ExportError(f"The weights in '{path}' cannot be loaded: {reason:.200}; fetch the model again.") from None

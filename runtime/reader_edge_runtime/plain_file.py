@@ -1,0 +1,39 @@
+"""Files in a folder that a user named: plain ones, or links to plain ones, as in the hub's cache."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from reader_edge_runtime.errors import ReaderEdgeError
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_plain_file(path: Path, error: type[ReaderEdgeError], remedy: str) -> None:
+    """Raise `error`, with the remedy, unless there is a plain file at `path`, or a link to one.
+
+    A pipe or a device would be read without end; nothing is opened to find out.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as reason:
+        raise error(f"'{path}' {_absence(path, reason)}: {remedy}.") from None
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        found = f"is a link to {kind}, not to a file" if path.is_symlink() else f"is {kind}, not a file"
+        raise error(f"'{path}' {found}: {remedy}.")
+
+
+def _absence(path: Path, reason: OSError) -> str:
+    if reason.errno == errno.ELOOP:
+        return "is a link that leads back to itself"
+    if path.is_symlink() and isinstance(reason, FileNotFoundError | NotADirectoryError):
+        return f"is a link to '{os.readlink(path)}', where nothing is"
+    return "is missing" if isinstance(reason, FileNotFoundError) else f"cannot be read ({reason.strerror})"

@@ -1,0 +1,137 @@
+"""Folders in Hugging Face format as they come: in the hub's cache, in shards, half fetched, of another kind."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.model_package import ModelPackage
+
+INDEX = "model.safetensors.index.json"
+
+
+def sharded(source: Path) -> Path:
+    """The folder with its weights in two shards and an index."""
+    weights = load_file(source / "model.safetensors")
+    (source / "model.safetensors").unlink()
+    shards = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(sorted(weights))}
+    for shard in sorted(set(shards.values())):
+        held = {name: weights[name] for name in shards if shards[name] == shard}
+        save_file(held, source / shard, {"format": "pt"})
+    (source / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    return source
+
+
+def hub_cached(source: Path, tmp_path: Path) -> Path:
+    """A folder as the hub's cache keeps it: links to files that are named by their checksums."""
+    blobs, snapshot = tmp_path / "cache" / "blobs", tmp_path / "cache" / "snapshots" / "0123abcd"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(source.iterdir())):
+        path.rename(blobs / f"{number:064x}")
+        (snapshot / path.name).symlink_to(f"../../blobs/{number:064x}")
+    return snapshot
+
+
+def test_a_sharded_folder_in_the_hubs_cache_exports_like_the_plain_one(source: Path, tmp_path: Path) -> None:
+    options = ExportOptions(precision="fp32", attention="fast")
+    export_model(source, tmp_path / "plain", options)
+    snapshot = hub_cached(sharded(source), tmp_path)
+    snapshot.chmod(0o500)
+    (tmp_path / "link").symlink_to(snapshot)
+    export_model(tmp_path / "link", tmp_path / "linked", options)
+    plain, linked = (ModelPackage.open(tmp_path / name).manifest.files for name in ("plain", "linked"))
+    assert linked == plain
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("replace_file", "words"),
+    [
+        (lambda path: path.symlink_to("nowhere"), "is a link to 'nowhere', where nothing is"),
+        (lambda path: path.symlink_to(path.name), "is a link that leads back to itself"),
+        (lambda path: path.symlink_to(os.devnull), "is a link to a device, not to a file"),
+        (lambda path: path.mkdir(), "is a folder, not a file"),
+        (os.mkfifo, "is a pipe, not a file"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused_before_it_is_opened(
+    source: Path, name: str, replace_file: Callable[[Path], object], words: str
+) -> None:
+    (source / name).unlink()
+    replace_file(source / name)
+    with pytest.raises(ExportError, match=f"{name}' {words}: fetch the model again"):
+        find_source(source, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "", "model.bin", 7, "..safetensors"]
+)
+def test_an_index_that_leads_outside_is_refused(source: Path, name: object) -> None:
+    (sharded(source) / INDEX).write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
+    with pytest.raises(ExportError, match=r"index\.json' names the file .*not one of its folder: do not trust it"):
+        find_source(source, None)
+
+
+def test_a_shard_that_is_missing_is_named(source: Path) -> None:
+    (sharded(source) / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ExportError, match=r"model-00002-of-00002\.safetensors' is missing: fetch the model again"):
+        find_source(source, None)
+
+
+def test_shards_without_their_index_are_refused(source: Path) -> None:
+    (sharded(source) / INDEX).unlink()
+    with pytest.raises(
+        ExportError, match=re.escape(f"2 files of weights (model-00001-of-00002.safetensors and others) but no {INDEX}")
+    ):
+        find_source(source, None)
+
+
+def test_a_tensor_in_two_shards_is_refused(source: Path) -> None:
+    folder = sharded(source)
+    first, second = (folder / f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    twice = dict(list(load_file(first).items())[:1])
+    save_file(load_file(second) | twice, second, {"format": "pt"})
+    with pytest.raises(ExportError, match=f"holds {next(iter(twice))} in two files"):
+        find_source(source, None)
+
+
+def test_an_index_that_promises_a_tensor_too_many_is_refused(source: Path) -> None:
+    index = json.loads((sharded(source) / INDEX).read_text())
+    index["weight_map"]["model.other.weight"] = "model-00001-of-00002.safetensors"
+    (source / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ExportError, match=r"model\.other\.weight', which its index promises"):
+        find_source(source, None)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors"], "holds an adapter .* give the merged one"),
+        (["one.Q4_K_M.gguf", "two.Q8_0.gguf"], r"holds GGUF files \(one.Q4_K_M.gguf, two.Q8_0.gguf\).* give one"),
+        (["model-00001-of-00003.gguf"], "holds GGUF files"),
+        (["snapshots/0123/config.json"], "hub cache's folder of a model: give '.*snapshots/0123' instead"),
+        (["modules.json"], "holds no config.json"),
+    ],
+)
+def test_a_folder_of_another_kind_is_one_sentence(tmp_path: Path, files: list[str], words: str) -> None:
+    for name in files:
+        path = tmp_path / "folder" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
+        find_source(tmp_path / "folder", None)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "weights.pth"])
+def test_pickles_are_refused_with_a_way_out(source: Path, name: str) -> None:
+    (source / "model.safetensors").rename(source / name)
+    with pytest.raises(ExportError, match=rf"{name}, a pickle that may run code: .*save_pretrained"):
+        find_source(source, None)
