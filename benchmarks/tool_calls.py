@@ -121,7 +121,7 @@ def replay(tokenizer: Tokenizer, budget: int, is_guessed: bool, in_turn: bool) -
             drafter.forget()
         prompt = Conversation([{"role": "user", "content": question}], TOOLS)
         calls = [json.dumps({"name": name, "arguments": each}) for each in arguments]
-        text = tokenizer.encode_chat(prompt.messages, prompt.tools)
+        text = tokenizer.encode_chat(prompt)
         said = "\n".join(CALL_BEGIN + call + CALL_END for call in calls)
         answer = tokenizer.encode(said, adds_special_tokens=False)
         guesses = guessed_answer(prompt, text, GenerationConfig(), tokenizer, len(text)) if is_guessed else NO_GUESSES

@@ -6,6 +6,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _QUESTION = "Tell me something."  # any token may begin an answer to it
@@ -45,7 +46,7 @@ def measure_successors(target: Target, tokenizer: Tokenizer, num_tokens: int) ->
 def _beginning(tokenizer: Tokenizer) -> list[int]:
     """Token ids of a question, as the model meets it."""
     try:
-        token_ids = tokenizer.encode_chat([{"role": "user", "content": _QUESTION}])
+        token_ids = tokenizer.encode_chat(Conversation([{"role": "user", "content": _QUESTION}]))
     except PromptError:  # no template, or one that takes no such message
         token_ids = []
     return token_ids or tokenizer.encode(_QUESTION) or [0]  # a vocabulary may lack all of its letters

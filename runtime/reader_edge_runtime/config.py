@@ -24,6 +24,8 @@ class EngineConfig:
     uses_native: take the native kernels of reader-edge-native where they are installed.
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes.
+    is_text_literal: texts of conversations hold no control token, whatever they spell: those stand only where the chat
+        template puts them. For texts of people who are not trusted.
     """
 
     threads: Annotated[int, Range(0, 1024)] = 0
@@ -35,6 +37,7 @@ class EngineConfig:
     uses_native: bool = True
     provider: str | None = None
     is_near_tie_guarded: bool = False
+    is_text_literal: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -106,16 +106,14 @@ class Engine:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if isinstance(prompt, Conversation):
-            if not isinstance(prompt.messages, list | tuple) or not isinstance(prompt.tools, list | tuple):
-                raise PromptError("A Conversation has a list of messages and a list of tools.")
-            return self.tokenizer.encode_chat(prompt.messages, prompt.tools)
+            return self.tokenizer.encode_chat(prompt)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
         if not prompt:
             raise PromptError("The prompt is an empty list: give at least one message, or token id.")
         if isinstance(prompt[0], int):
             return cast(list[int], list(prompt))  # checked when a request is made of them
-        return self.tokenizer.encode_chat(cast(Sequence[Message], prompt))
+        return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
 
     def generate(self, prompt: Encodable, config: GenerationConfig | None = None) -> GenerationResult:
         """Answer one prompt. Raises PromptError or ConfigError, and whatever made the request fail."""

@@ -18,6 +18,7 @@ from reader_edge_export.parity import logits_after
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.tiny_models import VOCAB_SIZE
 
@@ -34,7 +35,7 @@ def table_of(package: ModelPackage) -> SuccessorTable:
 def test_the_table_is_what_decoding_says_after_each_token(exported: Exported, precision: str) -> None:
     package = ModelPackage.open(exported("llama", precision, "exact"))
     table, target = table_of(package), HostTarget.open(package)
-    question = Tokenizer.open(package).encode_chat([{"role": "user", "content": "Tell me something."}])
+    question = Tokenizer.open(package).encode_chat(Conversation([{"role": "user", "content": "Tell me something."}]))
     question = question[-package.manifest.max_context // 2 :]
     assert table.token_ids.shape == (VOCAB_SIZE, package.manifest.top_k)
     for token in (0, 7, VOCAB_SIZE - 1):

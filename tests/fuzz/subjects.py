@@ -40,6 +40,7 @@ from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_target import FakeTarget, make_manifest
@@ -92,7 +93,7 @@ def _read_tokenizer(path: Path) -> None:
 
 def _render_template(path: Path) -> None:
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "\x1b[2J"}]
-    ChatTemplate.open(path, {"eos_token": "<end>"}).render(messages)
+    ChatTemplate.open(path, {"eos_token": "<end>"}).render(Conversation(messages))
 
 
 def _encode_prompts(path: Path) -> None:

@@ -105,7 +105,7 @@ def test_answers_with_tools_are_those_of_plain_decoding(
 ) -> None:
     prompt = Conversation([{"role": "user", "content": CALL + "\n<tool_call>"}], [TOOL])
     token_ids = engine.tokenizer.encode(prompt.messages[0]["content"])
-    monkeypatch.setattr(Tokenizer, "encode_chat", lambda self, messages, tools: token_ids)
+    monkeypatch.setattr(Tokenizer, "encode_chat", lambda self, conversation: token_ids)
     config = replace(CONFIG, grammar=grammar, sampling=SamplingConfig(temperature=temperature, seed=7))
     plain = engine.generate(prompt, replace(config, is_drafted=False))
     engine.forget()

@@ -10,6 +10,7 @@ from reader_edge_export.sources.source import Source
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
 from reader_edge_runtime.text.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -57,7 +58,7 @@ def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
     if not tokenizer.has_chat_template:
         return
     try:
-        num_tokens = len(tokenizer.encode_chat([{"role": "user", "content": "Hello"}]))
+        num_tokens = len(tokenizer.encode_chat(Conversation([{"role": "user", "content": "Hello"}])))
         problem = None if 0 < num_tokens < max_context else f"it makes {num_tokens} tokens of a short one"
     except PromptError as error:
         problem = str(error)

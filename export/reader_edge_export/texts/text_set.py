@@ -8,7 +8,7 @@ from typing import Literal
 
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ExportError, PromptError
-from reader_edge_runtime.text.conversation import Message
+from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MAX_SEQUENCE = 512  # tokens; the logits of so many are held at once
@@ -16,7 +16,7 @@ MAX_SEQUENCE = 512  # tokens; the logits of so many are held at once
 _MAX_BYTES = 1 << 26
 _PART = 2000  # characters of a user's text that make a document: about MAX_SEQUENCE tokens
 
-Conversation = Sequence[Message]
+Turns = Sequence[Message]
 
 
 class TextSet:
@@ -26,7 +26,7 @@ class TextSet:
     measured on.
     """
 
-    def __init__(self, samples: Sequence[str | Conversation]) -> None:
+    def __init__(self, samples: Sequence[str | Turns]) -> None:
         self._samples = samples
 
     @classmethod
@@ -66,12 +66,14 @@ class TextSet:
         return sequences
 
 
-def _token_ids(tokenizer: Tokenizer, sample: str | Conversation) -> list[int]:
+def _token_ids(tokenizer: Tokenizer, sample: str | Turns) -> list[int]:
     """A document with the model's start tokens, or a conversation's prompt as its template has it and the answer."""
     if isinstance(sample, str):
         return tokenizer.encode(sample)
     *prompt, answer = sample
     try:
-        return tokenizer.encode_chat(prompt) + tokenizer.encode(answer["content"], adds_special_tokens=False)
+        return tokenizer.encode_chat(Conversation(prompt)) + tokenizer.encode(
+            answer["content"], adds_special_tokens=False
+        )
     except PromptError:  # no template, or one that has no place for these turns
         return tokenizer.encode("\n\n".join(message["content"] for message in sample))

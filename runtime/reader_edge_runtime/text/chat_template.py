@@ -7,18 +7,18 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.text.call_form import CallForm, knows_tools
-from reader_edge_runtime.text.conversation import Message, Tool, as_texts, is_message, knows_system
+from reader_edge_runtime.text.conversation import Conversation, as_texts, check_conversation, knows_system
+from reader_edge_runtime.text.final_message import cut_at_tag, tag_final_text
 from reader_edge_runtime.text.thinking import ThinkingForm
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 MAX_TEMPLATE_BYTES = 1 << 20
-# Besides messages and tools, what transformers gives a template.
-_CIRCUMSTANCES = {"add_generation_prompt": True, "documents": None}
 
 
 class ChatTemplate:
@@ -54,28 +54,35 @@ class ChatTemplate:
         """How the model writes what it thinks before it answers."""
         return ThinkingForm.of_template(self._source)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        """A `Conversation`'s text, up to where the assistant's answer begins. Raises PromptError."""
-        for message in messages:
-            if not is_message(message):
-                raise PromptError(f"A message needs a text 'role' and a text 'content', got {message!r:.100}.")
-        is_known = knows_tools(self._source)
+    def render(self, conversation: Conversation) -> str:
+        """A conversation's text, up to where the assistant's answer begins or goes on. Raises PromptError."""
+        check_conversation(conversation)
+        is_continued = conversation.continues_final_message
         try:
-            shown = messages if is_known else as_texts(messages, tools, knows_system(self._source))
-            variables = {
-                "messages": [{**message, "content": message.get("content") or ""} for message in shown],
-                "tools": [dict(tool) for tool in tools] if is_known and tools else None,  # which some ask for
-                **_CIRCUMSTANCES,
-                **self._special_tokens,
-            }
-            request = json.dumps({"template": self._source, "variables": variables})
-        except (TypeError, ValueError) as error:
+            request = json.dumps(
+                {"template": self._source, "variables": self._variables(conversation)}, default=_as_dict
+            )
+        except (TypeError, ValueError, RecursionError) as error:
             raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
         with self._lock:
             reply = self._ask(request)
         if "text" not in reply:
             raise PromptError(f"The model's chat template refuses these messages: {reply['error']}.")
-        return reply["text"]
+        return cut_at_tag(reply["text"]) if is_continued else reply["text"]
+
+    def _variables(self, conversation: Conversation) -> dict[str, Any]:
+        """What the template is given. Raises TypeError, ValueError or RecursionError for what is no JSON."""
+        messages, tools = conversation.messages, conversation.tools
+        is_known = knows_tools(self._source)
+        shown = messages if is_known else as_texts(messages, tools, knows_system(self._source))
+        return {
+            "messages": tag_final_text(shown) if conversation.continues_final_message else shown,
+            "tools": tools if is_known and tools else None,  # which some ask for
+            "documents": None,
+            "add_generation_prompt": not conversation.continues_final_message,
+            **self._special_tokens,
+            **conversation.template_args,
+        }
 
     def _ask(self, request: str) -> dict[str, str]:
         try:
@@ -108,6 +115,13 @@ class ChatTemplate:
         )
         weakref.finalize(self, _end, worker)
         return worker
+
+
+def _as_dict(value: object) -> object:
+    """A mapping of another kind, as JSON's encoder wants it."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 def _end(worker: "subprocess.Popen[str]") -> None:

@@ -15,7 +15,7 @@ from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_N
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
-from reader_edge_runtime.text.conversation import Message, Tool
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
 
@@ -130,11 +130,11 @@ class Tokenizer:
         """How the model writes what it thinks before it answers; None where its chat template knows of no thinking."""
         return None if self._chat_template is None else self._chat_template.thinking_form
 
-    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+    def encode_chat(self, conversation: Conversation) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
         if self._chat_template is None:
             raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
-        text = self._chat_template.render(messages, tools)
+        text = self._chat_template.render(conversation)
         self._check_length(text)
         return self.encode(text, adds_special_tokens=False)
 

@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.text.chat_template import ChatTemplate
-from reader_edge_runtime.text.conversation import Message
+from reader_edge_runtime.text.conversation import Conversation, Message
 
 MESSAGES = [
     {"role": "system", "content": "Be <brief> & kind."},
@@ -62,7 +62,7 @@ CHATML_TEXT = (
 
 
 def render(source: str, messages: Sequence[Message] = MESSAGES) -> str:
-    return ChatTemplate(source, {"bos_token": "<s>"}).render(messages)
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(Conversation(messages))
 
 
 @pytest.mark.parametrize("source", [CHATML, QWEN_2_5], ids=["ChatML", "Qwen2.5"])
@@ -142,23 +142,23 @@ def test_a_hostile_or_refusing_template_is_one_bounded_error(source: str, reason
 
 def test_a_conversation_outlives_what_kills_its_renderer() -> None:
     template = ChatTemplate("{{ messages[0].content * (messages | length) ** 20 }}", {})
-    assert template.render(MESSAGES[2:3]) == "Yes."
+    assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
     with pytest.raises(PromptError, match="memory"):
-        template.render(MESSAGES)
-    assert template.render(MESSAGES[2:3]) == "Yes."
+        template.render(Conversation(MESSAGES))
+    assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
     assert template._worker is not None
     template._worker.kill()
     template._worker.wait()
     with pytest.raises(PromptError, match="time or memory"):
-        template.render(MESSAGES[2:3])
-    assert template.render(MESSAGES[2:3]) == "Yes."
+        template.render(Conversation(MESSAGES[2:3]))
+    assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
 
 
 def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
     template = ChatTemplate(CHATML, {})
-    template.render(MESSAGES)
+    template.render(Conversation(MESSAGES))
     worker = template._worker
-    template.render(MESSAGES)
+    template.render(Conversation(MESSAGES))
     assert worker is not None
     assert template._worker is worker
     assert worker.poll() is None
@@ -194,7 +194,7 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, w
 def test_a_program_without_a_python_to_render_with_is_told_so(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr("sys.executable", python)
     with pytest.raises(PromptError, match="no process to render it can be started"):
-        ChatTemplate("{{ messages }}", {}).render([{"role": "user", "content": "Hello"}])
+        ChatTemplate("{{ messages }}", {}).render(Conversation([{"role": "user", "content": "Hello"}]))
 
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
@@ -209,24 +209,24 @@ TALK: list[Message] = [
 
 def test_tools_and_calls_go_to_a_template_that_knows_them_as_they_are() -> None:
     source = "{{ tools | tojson }}{% for m in messages %}|{{ m.role }} {{ m.content }} {{ m.tool_calls }}{% endfor %}"
-    text = ChatTemplate(source, {}).render(TALK, TOOLS)
+    text = ChatTemplate(source, {}).render(Conversation(TALK, TOOLS))
     assert text.startswith('[{"type": "function", "function": {"name": "look_up"')
-    assert "|assistant  [{'type': 'function'" in text
+    assert "|assistant None [{'type': 'function'" in text
     assert "|tool A letter. " in text
-    assert ChatTemplate("{{ tools is none }}", {}).render(TALK) == "True"
+    assert ChatTemplate("{{ tools is none }}", {}).render(Conversation(TALK)) == "True"
 
 
 def test_a_template_that_knows_no_tools_gets_them_as_texts() -> None:
     source = "{% for m in messages %}|{{ m.role }} {{ m.content }}{% endfor %}"
-    text = ChatTemplate(source, {}).render(TALK, TOOLS)
+    text = ChatTemplate(source, {}).render(Conversation(TALK, TOOLS))
     assert text.startswith("|system Be kind.\n\n# Tools\n")
     assert '<tools>\n{"type": "function", "function": {"name": "look_up"' in text
     assert (
         '|assistant <tool_call>\n{"name": "look_up", "arguments": {"word": "ü"}}\n</tool_call>|user <tool_resp' in text
     )
-    assert ChatTemplate(source, {}).render(TALK[1:2], TOOLS).startswith("|system # Tools\n")
+    assert ChatTemplate(source, {}).render(Conversation(TALK[1:2], TOOLS)).startswith("|system # Tools\n")
     without_system = source + "{% if false %}{{ raise_exception('System role not supported') }}{% endif %}"
-    text = ChatTemplate(without_system, {}).render(TALK[1:2], TOOLS)
+    text = ChatTemplate(without_system, {}).render(Conversation(TALK[1:2], TOOLS))
     assert text.startswith("|user # Tools\n")
     assert text.endswith("What is ü?")
 
@@ -250,7 +250,6 @@ def test_a_template_tells_how_calls_are_written(source: str, form: tuple[str, st
     [
         ([{"role": "assistant", "content": None, "tool_calls": [{}]}], []),
         ([{"role": "assistant", "content": None, "tool_calls": 5}], []),
-        ([{"role": "assistant", "tool_calls": []}], []),
         (TALK, [{"name": {1}}]),
         (TALK, [5]),
     ],
@@ -258,6 +257,6 @@ def test_a_template_tells_how_calls_are_written(source: str, form: tuple[str, st
 @pytest.mark.parametrize("source", ["{{ messages }}", "{{ tools }}"])
 def test_malformed_calls_and_tools_are_refused_or_told(messages: list[Message], tools: list[Any], source: str) -> None:
     try:
-        assert "5" in ChatTemplate(source, {}).render(messages, tools)
+        assert "5" in ChatTemplate(source, {}).render(Conversation(messages, tools))
     except PromptError as error:
         assert "\n" not in str(error)  # noqa: PT017 - which of them can be told depends on the template

@@ -15,6 +15,7 @@ from reader_edge_runtime.package.manifest import file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text import tokenizer as module
 from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.fake_target import make_manifest
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_level_tokenizer
@@ -23,15 +24,20 @@ TEMPLATE = """{% for m in messages %}<{{ m.role }}>{{ m.content }}
 {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"""
 
 
+def chat(text: str, system: str | None = None) -> Conversation:
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return Conversation([*first, {"role": "user", "content": text}])
+
+
 def test_a_conversation_becomes_the_token_ids_of_its_text() -> None:
     tokenizer = Tokenizer(byte_level_tokenizer(), ChatTemplate(TEMPLATE, {}))
-    token_ids = tokenizer.encode_chat([{"role": "system", "content": "s"}, {"role": "user", "content": "ü"}])
+    token_ids = tokenizer.encode_chat(chat("ü", "s"))
     assert tokenizer.decode(token_ids) == "<system>s\n<user>ü\n<assistant>"
 
 
 def test_messages_without_a_template_are_refused() -> None:
     with pytest.raises(PromptError, match="no chat template"):
-        BYTE_LEVEL.encode_chat([{"role": "user", "content": "x"}])
+        BYTE_LEVEL.encode_chat(chat("x"))
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
@@ -48,7 +54,7 @@ def test_a_prompt_that_no_tokens_make_short_enough_is_refused_at_once() -> None:
     with pytest.raises(PromptError, match=rf"has {most + 1} characters, more than the {most} .*: shorten the prompt"):
         tokenizer.encode("a" * (most + 1))
     with pytest.raises(PromptError, match="shorten the prompt"):
-        tokenizer.encode_chat([{"role": "user", "content": "a" * (most + 1)}])
+        tokenizer.encode_chat(chat("a" * (most + 1)))
 
 
 def test_special_and_unknown_tokens_have_no_text() -> None:
