@@ -6,6 +6,7 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 from collections.abc import Mapping
 from typing import Any
 
+from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 SUPPORTED = (  # values of model_type
@@ -27,8 +28,6 @@ SUPPORTED = (  # values of model_type
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
-# "dynamic" changes its base only past max_position_embeddings, which max_context never exceeds.
-_FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
@@ -86,18 +85,8 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
 
 
 def _check_rope(config: Mapping[str, Any], max_context: int) -> None:
-    scaling = config.get("rope_scaling")
-    if not scaling:
-        return
-    if not isinstance(scaling, dict):
-        raise ExportError(f"config.json gives rope_scaling as {scaling!r:.80}: it must be an object.")
-    rope_type = scaling.get("rope_type", scaling.get("type", "default"))
-    if rope_type in _FIXED_ROPE_TYPES:
-        return
-    if rope_type not in ("longrope", "su"):
-        raise UnsupportedArchitectureError(f"The RoPE scaling {rope_type!r} cannot be exported.")
-    original = config.get("original_max_position_embeddings") or config.get("max_position_embeddings", 0)
-    if max_context > original:
+    original = rope_form(config).original_max_position_embeddings
+    if original is not None and max_context > original:
         raise ExportError(
             f"This model's position embedding switches at {original} tokens, which a fixed graph cannot follow: "
             f"export with --max-context {original} or less."

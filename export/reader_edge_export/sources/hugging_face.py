@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.folder_entries import check_entries
 from reader_edge_export.sources.json_file import read_json
 from reader_edge_export.sources.source import Source
@@ -74,6 +75,7 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
 def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
     config = read_json(folder / "config.json")
     check_architecture(config)
+    class_form(config)
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype", config.get("torch_dtype"))))
     types = () if weight_type is None else (weight_type,)
     return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder)

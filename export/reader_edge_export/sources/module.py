@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.json_file import read_json
 from reader_edge_runtime.errors import ExportError
 
 
@@ -15,11 +17,17 @@ def load_folder(folder: Path) -> PreTrainedModel:
 
     Raises ExportError where its weights do not fit its config, or are not finite.
     """
+    form = class_form(read_json(folder / "config.json"))
+    scaling = form.pop("rope_scaling", None)
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
+        config = AutoConfig.for_model(**form)
+        if scaling is not None:
+            config.rope_scaling = scaling  # past the class, which takes fewer types than its module computes
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
             dtype=torch.float32,
             attn_implementation="eager",
             use_safetensors=True,

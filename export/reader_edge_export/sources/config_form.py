@@ -1,0 +1,111 @@
+"""A folder's config.json, of transformers 4 or 5, as the class of the installed transformers reads it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reader_edge_export.sources.config_keys import READ, check_keys
+from reader_edge_export.sources.rope_form import rope_form
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+_ROPE_KEYS = ("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_ALIASES = {  # of gpt2: general names of its keys
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "n_ctx": "n_positions",
+}
+_KNOWN_LAYERS = ("full_attention", "sliding_attention")
+_DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
+
+
+def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the config class, every key that says what is computed translated or passed on.
+
+    Raises ExportError or UnsupportedArchitectureError, naming a key that cannot be accounted for.
+    """
+    check_keys(config)
+    model_type = str(config["model_type"])
+    form = {key: config[key] for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
+    if model_type == "gpt2":
+        form = _without_aliases(form)
+    else:
+        form |= _rotary(config)
+    if model_type.startswith("gemma"):
+        _set_gemma_activation(form, model_type)
+    if model_type == "gemma3_text":
+        _set_pattern(form)
+    if "layer_types" in READ[model_type]:
+        _check_layer_types(form, model_type)
+    if form.get("head_dim", 0) is None:
+        del form["head_dim"]  # as if absent: hidden size over heads
+    if form.get("original_max_position_embeddings", 0) is None:
+        del form["original_max_position_embeddings"]
+    # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
+    return {**form, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+
+
+def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
+    rope = rope_form(config)
+    given = {
+        "rope_theta": rope.theta,
+        "rope_local_base_freq": rope.local_theta,
+        "partial_rotary_factor": rope.partial_rotary_factor,
+        "original_max_position_embeddings": rope.original_max_position_embeddings,
+    }
+    return {"rope_scaling": rope.scaling} | {key: value for key, value in given.items() if value is not None}
+
+
+def _without_aliases(form: Mapping[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for key, value in form.items():
+        name = _ALIASES.get(key, key)
+        if named.setdefault(name, value) != value:
+            raise ExportError(f"config.json gives {name} twice, as {named[name]} and {value}: remove one of them.")
+    return named
+
+
+def _set_gemma_activation(form: dict[str, Any], model_type: str) -> None:
+    """`hidden_activation` overrules the older `hidden_act`; each class reads one of them."""
+    older, newer = form.pop("hidden_act", None), form.pop("hidden_activation", None)
+    if model_type == "gemma":
+        activation = newer or older
+        form |= {"hidden_act": activation} if activation else {}
+    elif newer:
+        form["hidden_activation"] = newer
+    elif older not in (None, "gelu_pytorch_tanh"):
+        raise ExportError(
+            f"config.json gives hidden_act as {older!r}, which a {model_type} model does not read: give "
+            "hidden_activation."
+        )
+
+
+def _set_pattern(form: dict[str, Any]) -> None:
+    """Gemma 3's older way to say which layers have a window."""
+    patterns = [form.pop(key, None) for key in ("sliding_window_pattern", "_sliding_window_pattern")]
+    pattern = next((pattern for pattern in patterns if pattern is not None), _DEFAULT_PATTERN)
+    num_layers = form.get("num_hidden_layers")
+    if form.get("layer_types") is None and num_layers is not None:
+        form["layer_types"] = [_KNOWN_LAYERS[(layer + 1) % pattern != 0] for layer in range(num_layers)]
+
+
+def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
+    layer_types = form.get("layer_types")
+    if layer_types is None:
+        return
+    unknown = [name for name in layer_types if name not in _KNOWN_LAYERS]
+    if unknown:
+        raise UnsupportedArchitectureError(
+            f"config.json has a layer of {unknown[0]!r:.80} in layer_types, which cannot be exported; known are: "
+            f"{', '.join(_KNOWN_LAYERS)}."
+        )
+    num_layers = form.get("num_hidden_layers", len(layer_types))
+    if len(layer_types) != num_layers:
+        raise ExportError(f"config.json has {len(layer_types)} layer_types for {num_layers} layers: correct it.")
+    has_window = form.get("use_sliding_window", not model_type.startswith(("qwen", "smollm3")))
+    is_windowed = "sliding_attention" in layer_types
+    if is_windowed and not (has_window and form.get("sliding_window", 1) is not None):
+        raise ExportError(
+            "config.json has layers of sliding_attention, but use_sliding_window or sliding_window says that there is "
+            "no window: correct it."
+        )

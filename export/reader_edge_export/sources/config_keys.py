@@ -1,0 +1,179 @@
+"""Every key of config.json is accounted for: read by the architecture, harmless, inert at its value, or refused.
+
+transformers drops the keys that a class does not know. A dropped key that changes the mathematics would change answers
+without a word, and the check against the loaded module would not notice.
+"""
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_positive(value: object) -> bool:
+    return _is_number(value) and value > 0  # type: ignore[operator]
+
+
+def _is_list_of(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(type(item) in kinds for item in value)
+
+
+_SIZE = ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
+_COUNT = ("a whole number above 0", _is_count)
+_POSITIVE = ("a number above 0", _is_positive)
+_NUMBER = ("a number", _is_number)
+_FLAG = ("true or false", lambda value: isinstance(value, bool))
+_OBJECT = ("an object", lambda value: isinstance(value, dict))
+_ACTIVATION = (f"one of {', '.join(ACTIVATIONS)}", lambda value: value in ACTIVATIONS)
+_NAMES = ("a list of texts", _is_list_of(str))
+_FLAGS = ("a list of 0 and 1", _is_list_of(int, bool))
+
+_KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), _COUNT),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"), _COUNT),
+    **dict.fromkeys(("sliding_window", "sliding_window_pattern", "_sliding_window_pattern"), _COUNT),
+    **dict.fromkeys(("original_max_position_embeddings", "no_rope_layer_interval"), _COUNT),
+    "max_window_layers": _SIZE,
+    **dict.fromkeys(("n_positions", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner"), _COUNT),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), _POSITIVE),
+    **dict.fromkeys(("rope_theta", "rope_local_base_freq", "partial_rotary_factor"), _POSITIVE),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
+    **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
+    **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), _OBJECT),
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function"), _ACTIVATION),
+    "layer_types": _NAMES,
+    "no_rope_layers": _FLAGS,
+}
+# What null means the same for as leaving the key out, or means "none".
+_NULLABLE = frozenset(
+    {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
+    | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
+    | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
+)
+_HEAD_DIM_CAN_BE_NULL = ("llama", "mistral")  # of the others a missing head_dim is a number of its own
+
+_COMMON = frozenset(
+    {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"}
+    | {"num_key_value_heads", "head_dim", "max_position_embeddings", "tie_word_embeddings"}
+    | {"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"}
+)
+_RMS = _COMMON | {"rms_norm_eps"}
+_WINDOWS = frozenset({"sliding_window", "layer_types"})
+_GEMMA = _RMS | {"attention_bias", "hidden_activation"}
+_GEMMA2 = _GEMMA | _WINDOWS | {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"}
+READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
+    "llama": _RMS | {"attention_bias", "mlp_bias"},
+    "mistral": _RMS | {"sliding_window"},
+    "qwen2": _RMS | _WINDOWS | {"use_sliding_window", "max_window_layers"},
+    "qwen3": _RMS | _WINDOWS | {"use_sliding_window", "max_window_layers", "attention_bias"},
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA2 | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+    "phi": _COMMON | {"layer_norm_eps", "partial_rotary_factor", "qk_layernorm"},
+    "phi3": _RMS | {"sliding_window", "partial_rotary_factor"},
+    "smollm3": _RMS
+    | _WINDOWS
+    | {"use_sliding_window", "no_rope_layers", "no_rope_layer_interval", "attention_bias", "mlp_bias"},
+    "gpt2": frozenset(
+        {"vocab_size", "n_positions", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner", "activation_function"}
+        | {"max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads", "layer_norm_epsilon"}
+        | {"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "tie_word_embeddings"}
+    ),
+    "granite": _RMS
+    | {"attention_bias", "mlp_bias"}
+    | {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"},
+    "olmo2": _RMS | {"attention_bias"},
+}
+
+# Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
+_HARMLESS = frozenset(
+    # metadata
+    {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "_name_or_path"}
+    | {"name_or_path", "model_name", "_commit_hash", "license", "tokenizer_class", "language", "custom_pipelines"}
+    | {"unsloth_version", "unsloth_fixed", "_unsloth_fix", "sentence_transformers", "transformers.js_config"}
+    | {"id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "prefix"}
+    # training
+    | {"initializer_range", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"}
+    | {"classifier_dropout", "embedding_dropout", "dropout", "gradient_checkpointing", "pretraining_tp"}
+    | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
+    | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
+    # how it is run
+    | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
+    | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
+    | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
+    | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
+    | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
+    # tokens, and how answers are sampled
+    | {f"{name}_token_id" for name in ("bos", "eos", "pad", "sep", "cls", "mask", "unk", "decoder_start")}
+    | {"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}
+    | {"max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"}
+    | {"diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty"}
+    | {"no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_return_sequences", "output_scores"}
+    | {"return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty"}
+    # other halves of a model, refused elsewhere where they are there
+    | {"is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size"}
+    | {"tie_encoder_decoder", "quantization_config", "use_bidirectional_attention", "text_config"}
+)
+# Change nothing at these values, and are refused at any other by architectures that do not read them.
+_INERT: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window", "use_qk_norm"), (False,)),
+    **dict.fromkeys(("qk_norm", "use_mrope", "use_parallel_residual", "parallel_attn", "alibi"), (False,)),
+    **dict.fromkeys(("rope_interleaved", "rotary_interleaved", "use_logn_attn", "attn_output_gate"), (False,)),
+    **dict.fromkeys(("causal", "is_causal", "use_rope", "scale_attn_weights"), (True,)),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct"), (1,)),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
+    "pruned_heads": ({},),
+    "position_embedding_type": ("rope",),
+}
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Raise UnsupportedArchitectureError for a key that nothing accounts for, ExportError for a value that cannot be.
+
+    config: what config.json holds, of a supported model type.
+    """
+    model_type = str(config["model_type"])
+    for key, value in config.items():
+        if key in READ[model_type]:
+            _check_value(model_type, key, value)
+        elif key not in _HARMLESS and value is not None and not _is_inert(config, key, value):
+            raise UnsupportedArchitectureError(
+                f"config.json sets {key!r:.80} to {reprlib.repr(value)}, which a {model_type} model is not known to "
+                "read: it may change answers, so remove the key if it has no effect, or export the model from a form "
+                "without it."
+            )
+
+
+def _check_value(model_type: str, key: str, value: object) -> None:
+    if value is None and (key in _NULLABLE or (key == "head_dim" and model_type in _HEAD_DIM_CAN_BE_NULL)):
+        return
+    words, is_usable = _KINDS[key]
+    if not is_usable(value):
+        shown = "null" if value is None else reprlib.repr(value)
+        raise ExportError(f"config.json gives {key} as {shown}, which must be {words}: correct it.")
+
+
+def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
+    if key == "layer_types":  # of architectures whose layers are all alike
+        return value == ["full_attention"] * int(config.get("num_hidden_layers", 0))
+    if key == "use_sliding_window" and "sliding_window" in READ[str(config["model_type"])]:
+        # The architecture has its window whatever this key says: both must say the same.
+        return "sliding_window" in config and value is bool(config["sliding_window"])
+    if key == "sliding_window":
+        return config.get("use_sliding_window") is False
+    return any(type(value) in (type(inert), float) and value == inert for inert in _INERT.get(key, ()))

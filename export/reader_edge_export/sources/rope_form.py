@@ -1,0 +1,218 @@
+"""The rotary position embedding that a config.json asks for, in the form of transformers 4 or 5.
+
+Version 4 has `rope_theta`, `rope_scaling` and `partial_rotary_factor` side by side, and Gemma 3's
+`rope_local_base_freq`. Version 5 has them in `rope_parameters`, once or for each type of layer.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+_PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_LOCAL_MODEL = "gemma3_text"  # whose windowed layers have an embedding of their own
+_PARTIAL_MODELS = ("phi", "phi3")
+_OUTER = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # also given beside the scaling
+_FACTORS = ("short_factor", "long_factor")
+_PARAMETERS: dict[str, tuple[str, ...]] = {  # by type: what it needs, then what it takes
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "longrope": (*_FACTORS, "original_max_position_embeddings"),
+}
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    "longrope": ("attention_factor", "factor"),
+}
+_INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor": (1,)}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeForm:
+    """The keys of transformers 4.
+
+    scaling: rope_scaling, None where nothing is scaled. original_max_position_embeddings: where LongRoPE switches.
+    The others are None where the config does not give them.
+    """
+
+    scaling: dict[str, Any] | None
+    theta: float | None
+    local_theta: float | None
+    partial_rotary_factor: float | None
+    original_max_position_embeddings: int | None
+
+
+def rope_form(config: Mapping[str, Any]) -> RopeForm:
+    """What a config asks for. Raises ExportError or UnsupportedArchitectureError with the key and the remedy."""
+    by_type = _by_layer_type(config)
+    full = by_type["full_attention"]
+    local_theta = None
+    if config.get("model_type") == _LOCAL_MODEL:
+        local_theta = _local_theta(config, by_type)
+    elif by_type["sliding_attention"] != full:
+        raise UnsupportedArchitectureError(
+            f"config.json gives windowed layers an embedding of their own ({by_type['sliding_attention']!r:.60}), "
+            f"which a {config['model_type']} model does not have: correct rope_parameters."
+        )
+    partial = full.get("partial_rotary_factor", 1)
+    if partial > 1 or (partial != 1 and config.get("model_type") not in _PARTIAL_MODELS):
+        raise UnsupportedArchitectureError(
+            f"config.json gives partial_rotary_factor as {partial}, which a {config['model_type']} model cannot have: "
+            "correct it."
+        )
+    rope_type = full["rope_type"]
+    scaling = {name: full[name] for name in full if name not in ("rope_theta", "partial_rotary_factor")}
+    return RopeForm(
+        None if rope_type == "default" else scaling,
+        full.get("rope_theta"),
+        local_theta,
+        full.get("partial_rotary_factor"),
+        full.get("original_max_position_embeddings") if rope_type == "longrope" else None,
+    )
+
+
+def _local_theta(config: Mapping[str, Any], by_type: Mapping[str, dict[str, Any]]) -> Any:
+    """The base of Gemma 3's windowed layers, which are never scaled; None where it is not given."""
+    local = by_type["sliding_attention"]
+    if not _is_nested(config):
+        return config.get("rope_local_base_freq")
+    if local["rope_type"] != "default":
+        raise UnsupportedArchitectureError(
+            f"config.json scales the rotary embedding of windowed layers ({local['rope_type']}), which cannot be "
+            "exported: transformers 4.57 has no place for it."
+        )
+    return _agreeing("rope_local_base_freq", local.get("rope_theta"), config.get("rope_local_base_freq"))
+
+
+def _is_nested(config: Mapping[str, Any]) -> bool:
+    return any(name in _LAYER_TYPES for key in ("rope_parameters", "rope_scaling") for name in config.get(key) or ())
+
+
+def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The parameters of each type of layer: rope_type, rope_theta and what the type takes."""
+    given = [(key, config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)]
+    if len(given) > 1 and given[0][1] != given[1][1]:
+        raise ExportError("config.json has rope_parameters and rope_scaling, and they differ: remove one of them.")
+    name, parameters = given[0] if given else ("rope_parameters", {})
+    if not isinstance(parameters, dict):
+        raise ExportError(f"config.json gives {name} as {parameters!r:.80}: it must be an object.")
+    if not _is_nested(config):
+        if config.get("model_type") == _LOCAL_MODEL and config.get("rope_parameters"):
+            raise ExportError(
+                "config.json gives rope_parameters once, but a gemma3_text model has them for full_attention and for "
+                "sliding_attention: give both."
+            )
+        flat = _checked(config, name, parameters)
+        return dict.fromkeys(_LAYER_TYPES, flat)
+    others = [key for key in parameters if key not in _LAYER_TYPES]
+    if others:
+        raise UnsupportedArchitectureError(
+            f"config.json has {others[0]!r:.80} beside the layer types in {name}, whose meaning is not known: "
+            "give every value inside the layer type it belongs to."
+        )
+    nested = {key: value for key, value in parameters.items() if value is not None}
+    if not all(isinstance(value, dict) for value in nested.values()):
+        raise ExportError(f"config.json gives {name} as {parameters!r:.80}: each layer type must have an object.")
+    if config.get("model_type") == _LOCAL_MODEL:
+        return {key: _checked(config, name, nested.get(key, {}), key) for key in _LAYER_TYPES}
+    used = [key for key in _LAYER_TYPES if key in (config.get("layer_types") or nested)]
+    missing = [key for key in used if key not in nested]
+    if missing or not used:
+        raise ExportError(f"config.json gives no {name} for layers of {missing or 'any type'}: fetch the model again.")
+    return {key: _checked(config, name, nested[key if key in used else used[0]], key) for key in _LAYER_TYPES}
+
+
+def _checked(
+    config: Mapping[str, Any], name: str, parameters: Mapping[str, Any], layer_type: str = "full_attention"
+) -> dict[str, Any]:
+    """One embedding's parameters, with those that config.json has beside them; every key is accounted for."""
+    rope_type = _rope_type(config, name, parameters)
+    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()))
+    checked: dict[str, Any] = {"rope_type": rope_type}
+    for key, value in parameters.items():
+        if key in ("rope_type", "type") or value is None:
+            continue
+        if key in known or key in ("rope_theta", "partial_rotary_factor"):
+            _check_value(name, key, value)
+            checked[key] = value
+        elif not any(value == inert for inert in _INERT.get(key, ())):
+            raise UnsupportedArchitectureError(
+                f"config.json sets {key!r:.80} in {name} to {value!r:.80}, which {rope_type!r} is not known to read: "
+                "it may change answers, so remove the key if it has no effect."
+            )
+    is_local = config.get("model_type") == _LOCAL_MODEL and layer_type == "sliding_attention"
+    for key in _OUTER:
+        outer = config.get(key)
+        if outer is None or (key == "rope_theta" and is_local):
+            continue
+        if key in known or key in ("rope_theta", "partial_rotary_factor"):
+            checked[key] = _agreeing(key, checked.get(key), outer)
+    if "original_max_position_embeddings" in known:
+        is_phi3 = config.get("model_type") == "phi3"
+        original = _PHI3_ORIGINAL_CONTEXT if is_phi3 else config.get("max_position_embeddings")
+        checked.setdefault("original_max_position_embeddings", original)
+    missing = [key for key in _PARAMETERS[rope_type] if checked.get(key) is None]
+    if missing:
+        raise ExportError(
+            f"config.json gives no {missing[0]} in {name} of the type {rope_type!r}: fetch the model again."
+        )
+    return _with_attention_factor(config, checked) if rope_type == "longrope" else checked
+
+
+def _rope_type(config: Mapping[str, Any], name: str, parameters: Mapping[str, Any]) -> str:
+    rope_type = _agreeing("rope_type", parameters.get("rope_type"), parameters.get("type")) or "default"
+    if rope_type == "su" or (
+        rope_type == "yarn" and config.get("model_type") == "phi3" and "short_factor" in parameters
+    ):
+        return "longrope"  # early names of it
+    if rope_type not in _PARAMETERS:
+        raise UnsupportedArchitectureError(
+            f"The RoPE scaling {rope_type!r:.80} cannot be exported; known are: {', '.join(_PARAMETERS)}."
+        )
+    return str(rope_type)
+
+
+def _with_attention_factor(config: Mapping[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """LongRoPE's factor of sines and cosines as a value, since versions read `factor` differently."""
+    longest, original = config["max_position_embeddings"], parameters["original_max_position_embeddings"]
+    ratio = longest / original
+    factor = parameters.pop("factor", ratio)
+    if "attention_factor" not in parameters:
+        if not math.isclose(factor, ratio, rel_tol=1e-3):
+            raise ExportError(
+                f"config.json gives LongRoPE's factor as {factor}, but the contexts of {longest} and {original} tokens "
+                "give another: give attention_factor."
+            )
+        stretched = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
+        parameters["attention_factor"] = stretched
+    return parameters
+
+
+def _check_value(name: str, key: str, value: object) -> None:
+    if key == "truncate":
+        is_usable, words = isinstance(value, bool), "true or false"
+    elif key in _FACTORS:
+        is_usable = isinstance(value, list) and bool(value) and all(_is_positive(item) for item in value)
+        words = "a list of numbers above 0"
+    elif key == "original_max_position_embeddings":
+        is_usable, words = type(value) is int and value > 1, "a whole number above 1"
+    else:
+        is_usable, words = _is_positive(value), "a number above 0"
+    if not is_usable:
+        raise ExportError(f"config.json gives {key} in {name} as {value!r:.80}, which must be {words}: correct it.")
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf  # type: ignore[operator]
+
+
+def _agreeing(key: str, first: Any, second: Any) -> Any:
+    """The one that is given; both must be the same."""
+    if first is not None and second is not None and first != second:
+        raise ExportError(f"config.json gives {key} twice, as {first!r:.40} and {second!r:.40}: remove one of them.")
+    return second if first is None else first

@@ -1,0 +1,98 @@
+"""Record what transformers 5 writes as config.json for tiny models, and the logits it computes.
+
+Run by hand, with transformers 5 and PyTorch: python -m tests.export.record_transformers5 tests/data/transformers5.json
+Weights are made from their names, so that they need not be kept.
+"""
+
+import json
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tests.tiny_models import TINY_CONFIGS
+
+TOKEN_IDS = [3 + 37 * i * i % 310 for i in range(48)]
+NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
+
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LONG = {"rope_type": "longrope", "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0] * 8}
+_THETA = {"rope_theta": 500000.0}
+
+
+def cases() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> (model type, what its config is given). No rotary embedding keeps its class's own values."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for model_type, config in TINY_CONFIGS.items():
+        rope: dict[str, Any] = {"rope_parameters": {"rope_type": "default", **_THETA}}
+        if model_type == "phi":
+            rope["rope_parameters"]["partial_rotary_factor"] = 0.25
+        if model_type == "gemma3_text":
+            linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 300000.0}
+            rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
+        own = {key: value for key, value in config.items() if key != "partial_rotary_factor"}
+        found[model_type] = (model_type, own | ({} if model_type == "gpt2" else rope))
+    scaled = {
+        "linear": {"rope_type": "linear", "factor": 4.0},
+        "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+        "llama3": {**_LLAMA3, "original_max_position_embeddings": 32},
+        "yarn": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 16.0},
+        "yarn-mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False},
+    }
+    for name, scaling in scaled.items():
+        found[f"llama-{name}"] = ("llama", TINY_CONFIGS["llama"] | {"rope_parameters": {**scaling, **_THETA}})
+    phi3 = TINY_CONFIGS["phi3"] | {"original_max_position_embeddings": 64, "rope_parameters": {**_LONG, **_THETA}}
+    found["phi3-longrope"] = ("phi3", phi3)
+    found["qwen2-no-window"] = ("qwen2", {**TINY_CONFIGS["llama"], "rope_parameters": dict(_THETA)})
+    found["mistral-yarn"] = ("mistral", TINY_CONFIGS["mistral"] | {"rope_parameters": {**scaled["yarn"], **_THETA}})
+    found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
+    return found
+
+
+def fill(weights: dict[str, torch.Tensor]) -> None:
+    """Set every weight to values that follow from its name alone."""
+    for name, weight in weights.items():
+        values = 0.35 * _uniform(zlib.crc32(name.encode()), weight.numel())
+        is_norm = weight.ndim == 1 and "norm" in name.replace("ln_", "norm") and name.endswith("weight")
+        weight.copy_(torch.from_numpy(values.reshape(weight.shape) + np.float32(is_norm)))
+
+
+def _uniform(seed: int, num: int) -> npt.NDArray[np.float32]:
+    """Values from -1 to 1, of SplitMix64: the same everywhere."""
+    state = np.uint64(seed << 32) + np.arange(1, num + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return ((state >> np.uint64(40)).astype(np.float64) / 2**23 - 1).astype(np.float32)
+
+
+def last_logits(logits: torch.Tensor) -> list[list[float]]:
+    """Those of logits (N, V) that are kept, rounded."""
+    return [[round(value, 6) for value in row] for row in logits[-NUM_ROWS:, :NUM_COLUMNS].tolist()]
+
+
+def main(path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    recorded = {}
+    for name, (model_type, given) in cases().items():
+        config = AutoConfig.for_model(model_type, **given)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        with torch.no_grad():
+            fill(dict(model.named_parameters()))
+            logits = model(torch.tensor([TOKEN_IDS]), use_cache=False).logits[0]
+        written = {
+            **json.loads(model.config.to_json_string()),
+            "architectures": [type(model).__name__],
+            "dtype": "float32",
+        }
+        recorded[name] = {"config": written, "logits": last_logits(logits)}
+    path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

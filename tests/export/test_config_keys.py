@@ -1,0 +1,167 @@
+"""Every key of config.json is accounted for: translated, known, inert, or refused by its name."""
+
+import inspect
+from typing import Any
+
+import pytest
+from transformers import CONFIG_MAPPING
+
+from reader_edge_export.architectures import SUPPORTED, max_context_of
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.config_keys import READ, check_keys
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from tests.tiny_models import TINY_CONFIGS
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def config(model_type: str, **changes: Any) -> dict[str, Any]:
+    """A config.json of a tiny model."""
+    return {"model_type": model_type, **TINY_CONFIGS[model_type], **changes}
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_what_the_class_of_transformers_takes_is_known(model_type: str) -> None:
+    built = CONFIG_MAPPING[model_type]()
+    check_keys({**built.to_dict(), "model_type": model_type})
+    parameters = inspect.signature(type(built).__init__).parameters
+    check_keys(
+        {"model_type": model_type} | {name: built.to_dict()[name] for name in parameters if name in built.to_dict()}
+    )
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
+    with pytest.raises(UnsupportedArchitectureError, match=r"sets 'embedding_whitening' to 0\.5.*remove the key if"):
+        class_form(config(model_type, embedding_whitening=0.5))
+    class_form(config(model_type, embedding_whitening=None))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("llama", {"attn_logit_softcapping": 50.0}),
+        ("llama", {"logit_scale": 0.0625}),
+        ("llama", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}),
+        ("llama", {"partial_rotary_factor": 0.5}),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+        ("llama", {"use_qk_norm": True}),
+        ("llama", {"num_experts": 8}),
+        ("llama", {"pruned_heads": {"0": [1]}}),
+        ("llama", {"per_layer_config": [{"sliding_window": 4}]}),
+        ("mistral", {"attention_bias": True}),
+        ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("mistral", {"use_sliding_window": False}),
+        ("qwen2", {"layer_types": ["sliding_attention", "chunked_attention"]}),
+        ("qwen2", {"mlp_bias": True}),
+        ("gemma", {"final_logit_softcapping": 30.0}),
+        ("phi", {"attention_bias": True}),
+        ("granite", {"position_embedding_type": "nope"}),
+        ("llama", {"rope_scaling": {"rope_type": "default", "mrope_section": [8, 4, 4]}}),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 1000.0}}),
+        ("llama", {"rope_parameters": {"rope_type": "proportional"}}),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "rope_theta": 1e4}}),
+        (
+            "qwen2",
+            {"rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}},
+        ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        ),
+    ],
+)
+def test_what_the_architecture_would_not_read_is_refused(model_type: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedArchitectureError):
+        class_form(config(model_type, **changes))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "words"),
+    [
+        ("llama", {"rope_theta": "500000.0"}, "rope_theta as '500000.0', which must be a number above 0"),
+        ("llama", {"rope_theta": None}, "rope_theta as null"),
+        ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps as nan"),
+        ("llama", {"hidden_size": True}, "hidden_size as True"),
+        ("llama", {"hidden_act": "mish"}, "hidden_act as 'mish', which must be one of silu"),
+        ("llama", {"tie_word_embeddings": "true"}, "tie_word_embeddings as 'true'"),
+        ("qwen3", {"head_dim": None}, "head_dim as null"),
+        ("llama", {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}}, "rope_theta twice"),
+        ("llama", {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, "rope_type twice"),
+        ("llama", {"rope_scaling": {"type": "linear"}}, "no factor in rope_scaling of the type 'linear'"),
+        ("llama", {"rope_scaling": {**LLAMA3, "factor": "8"}}, "factor in rope_scaling as '8'"),
+        ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": None}}, "no low_freq_factor"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1.0}},
+            "differ",
+        ),
+        ("qwen2", {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
+        ("qwen2", {"use_sliding_window": False}, "says that there is no window"),
+        ("gemma2", {"sliding_window": None}, "says that there is no window"),
+        ("gemma2", {"hidden_act": "silu"}, "give hidden_activation"),
+        ("gemma3_text", {"rope_parameters": {"rope_theta": 1e6}}, "give both"),
+        ("gpt2", {"hidden_size": 32}, "n_embd twice"),
+        (
+            "phi3",
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0], "factor": 32.0}},
+            "give attention_factor",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_by_its_key(model_type: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExportError, match=words):
+        class_form(config(model_type, **changes))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("llama", {"attention_bias": False, "use_sliding_window": False, "sliding_window": 4096, "num_experts": 0}),
+        ("llama", {"layer_types": ["full_attention", "full_attention"], "partial_rotary_factor": 1.0}),
+        ("llama", {"head_dim": None, "rope_scaling": None, "num_key_value_heads": None}),
+        ("llama", {"rope_scaling": {}, "temperature": 0.6, "pruned_heads": {}, "dtype": "bfloat16"}),
+        ("mistral", {"use_sliding_window": False, "sliding_window": None}),
+        ("mistral", {"auto_map": {"AutoModel": "modeling_x.X"}}),
+        (
+            "qwen2",
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                    "finetuned": True,
+                }
+            },
+        ),
+    ],
+)
+def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str, Any]) -> None:
+    class_form(config(model_type, **changes))
+
+
+def test_a_base_inside_the_scaling_is_read() -> None:
+    assert class_form(config("llama", rope_scaling={"rope_type": "default", "rope_theta": 1e6}))["rope_theta"] == 1e6
+
+
+@pytest.mark.parametrize("key", ["sliding_window_pattern", "_sliding_window_pattern"])
+def test_a_pattern_of_windows_becomes_the_type_of_each_layer(key: str) -> None:
+    form = class_form(config("gemma3_text", layer_types=None, num_hidden_layers=4, **{key: 2}))
+    assert form["layer_types"] == ["sliding_attention", "full_attention"] * 2
+
+
+def test_gemmas_newer_activation_overrules_the_older() -> None:
+    assert class_form(config("gemma", hidden_act="gelu", hidden_activation="gelu_pytorch_tanh"))["hidden_act"] == (
+        "gelu_pytorch_tanh"
+    )
+    assert class_form(config("gemma", hidden_act="gelu", hidden_activation=None))["hidden_act"] == "gelu"
+
+
+def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:
+    long = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    with pytest.raises(ExportError, match="--max-context 64"):
+        max_context_of(config("phi3", rope_parameters={**long, "original_max_position_embeddings": 64}), None)
+
+
+def test_every_supported_architecture_says_what_it_reads() -> None:
+    assert tuple(READ) == SUPPORTED
