@@ -45,7 +45,7 @@ def load_engine(
     history, datastores, head: files to draft from. draft_model: what names a model to draft with, as `model` does.
     """
     package = find_package(model)
-    drafting = None if draft_model is None else find_package(draft_model)
+    drafting = find_package(draft_model) if draft_model is not None and config.is_drafted else None
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
         engine = Engine.load(
             package,
@@ -57,13 +57,32 @@ def load_engine(
             on_progress=on_files,
             on_calibration=on_calibration,
         )
-    if not engine.decoder.is_drafting:
-        click.echo(
-            f"'{package}' promises the same bits in passes of every width, which ONNX Runtime does not keep on this "
-            "machine: drafting is off. --guard drafts all the same, and decides near ties by single passes.",
-            err=True,
-        )
+    if notice := draft_notice(engine, [history, *datastores, head, draft_model]):
+        click.echo(notice, err=True)
     return engine
+
+
+def draft_notice(engine: Engine, given: Sequence[object] = ()) -> str:
+    """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything.
+
+    given: what was named to draft from, None for nothing.
+    """
+    permission = engine.draft_permission
+    if permission.scope == "all":
+        return ""
+    if permission.scope == "greedy":
+        return (
+            "Passes of several widths give other bits on this machine: only greedy answers without penalties, biases "
+            "and grammars are drafted, and their near ties decided by single passes (--guard)."
+        )
+    left_out = " What was named to draft from is not loaded." if any(each is not None for each in given) else ""
+    if not engine.decoder.config.is_drafted:
+        return f"Answers are decoded plainly (--no-draft).{left_out}" if left_out else ""
+    return (
+        f"'{engine.package.folder}' promises the same bits in passes of every width, which ONNX Runtime does not keep "
+        "on this machine: drafting is off. --guard drafts all the same, and decides near ties by single passes."
+        f"{left_out}"
+    )
 
 
 def further_sources(engine: Engine, head: Path | None, draft_model: str | None) -> list[Source]:

@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reader_edge.batch.answerer import Answerer
+from reader_edge.model_source import draft_notice
 from reader_edge_runtime import Engine
 from reader_edge_runtime.errors import BatchError
 
@@ -23,7 +24,13 @@ class Worker:
     """An engine on a node."""
 
     def __init__(self, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
-        self._answerer = Answerer(load(), name, max_tokens)
+        engine = load()
+        self._notice = draft_notice(engine)
+        self._answerer = Answerer(engine, name, max_tokens)
+
+    async def notice(self) -> str:
+        """What its user is to be told of drafting here; its own standard error is nobody's."""
+        return self._notice
 
     async def num_pending(self) -> int:
         """Requests that are worth asking it at once."""
@@ -36,7 +43,8 @@ class Worker:
 class RayAnswerer:
     """Answers as `Answerer` does, by the workers of a cluster; where one is lost, by another.
 
-    load: makes an engine, on a node. max_pending: requests that are worth asking at once.
+    load: makes an engine, on a node. max_pending: requests that are worth asking at once. notices: what nodes tell
+    of drafting there, each once.
     """
 
     def __init__(self, address: str, load: Callable[[], Engine], name: str, max_tokens: int) -> None:
@@ -49,6 +57,7 @@ class RayAnswerer:
             actor = ray.remote(num_cpus=0, max_concurrency=_MAX_CONCURRENCY)(Worker)
             made = [actor.options(scheduling_strategy=place).remote(load, name, max_tokens) for place in places]
             self.max_pending = sum(ray.get([worker.num_pending.remote() for worker in made]))
+            self.notices = sorted({notice for notice in ray.get([worker.notice.remote() for worker in made]) if notice})
         except (OSError, ValueError, RuntimeError) as error:
             ray.shutdown()
             sentence = f"The Ray cluster at {address!r:.100} cannot be used ({_words(error)}): give its HOST:PORT"

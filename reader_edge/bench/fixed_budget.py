@@ -9,7 +9,7 @@ from reader_edge.bench.replayed_request import MAX_DEPTH
 from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
-from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
@@ -84,10 +84,8 @@ def answer_at(
     Drafts may foretell more than the answer has room for, so that its last steps are drafted like all others.
     """
     own = replace(engine.decoder.config, max_batch=1)
-    decoder = make_decoder(
-        engine.decoder.target, drafter, own, report=engine.width_report, planner=FixedBudget(num_nodes)
-    )
-    decoder.is_drafting = True  # where an engine leaves drafts out, this tells what they would be
+    # Where an engine leaves drafts out, this tells what they would be.
+    decoder = make_trial_decoder(engine.decoder.target, drafter, own, FixedBudget(num_nodes), engine.width_report)
     num_emitted = itertools.count(1)
     endless = replace(config, max_tokens=engine.package.manifest.max_context)
     request = decoder.submit(

@@ -14,6 +14,7 @@ from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import EngineConfig
+from reader_edge_runtime.decoding.draft_permission import DraftPermission, draft_permission
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
@@ -62,10 +63,14 @@ class ModelReplay:
 
 @dataclass(frozen=True, slots=True)
 class ModelReplays:
-    """Replays by file name, in the plan's order, and what they ran on. max_tokens: of a stretch."""
+    """Replays by file name, in the plan's order, and what they ran on.
+
+    permission: of the model's engines, by which these figures do not go. max_tokens: of a stretch.
+    """
 
     package: ModelPackage
     provider: str
+    permission: DraftPermission
     priors: str
     max_tokens: int
     replays: tuple[tuple[str, ModelReplay], ...]
@@ -94,7 +99,8 @@ def replay_on_model(
         if not stretches:
             raise ConfigError(f"No answer of '{path}' fits this model's context of {manifest.max_context} tokens.")
     datastores = open_datastores(plan.datastores, tokenizer.fingerprint(), manifest.vocab_size)
-    target, _ = settled_target(package, config)
+    target, report = settled_target(package, config)
+    permission = draft_permission(config, manifest.attention, report)
     cost = load_or_measure(target, config.threads, 1)
     num_all, num_done = sum(len(stretches) for stretches, _ in chosen), 0
     replays = []
@@ -107,7 +113,7 @@ def replay_on_model(
             num_done += 1
             on_progress(num_done, num_all)
         replays.append((path.stem, ModelReplay(tuple(times), num_left_out)))
-    return ModelReplays(package, target.provider, plan.priors, max_tokens, tuple(replays))
+    return ModelReplays(package, target.provider, permission, plan.priors, max_tokens, tuple(replays))
 
 
 def time_stretches(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from reader_edge.bench.recording import RecordedRequest
 from reader_edge.bench.replay import Float32Array
 from reader_edge.bench.replayed_request import MAX_DEPTH
-from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -124,7 +124,7 @@ class Rehearser:
         self._planners = {is_drafted: Planner() for is_drafted in (False, True)}
         for planner in self._planners.values():
             planner.add(cost)
-        self._decoder = make_decoder(target, drafter, EngineConfig(max_batch=1), planner=self._planners[True])
+        self._decoder = make_trial_decoder(target, drafter, EngineConfig(max_batch=1), self._planners[True])
         self._max_tokens = max_tokens
 
     def rehearse(

@@ -105,6 +105,8 @@ def model_replay_fields(report: ModelReplays) -> dict[str, object]:
         "precision": manifest.precision,
         "attention": manifest.attention,
         "provider": report.provider,
+        "drafts": report.permission.scope,
+        "drafts_reason": report.permission.reason,
         "max_tokens": report.max_tokens,
         "priors": report.priors,
         "mean_speedup": report.mean_speedup,
@@ -149,7 +151,10 @@ def print_model_replays(report: ModelReplays) -> None:
         for file, replay in report.replays
         if replay.num_left_out
     ]
-    print_report(_table(report), NOTE, *left_out)
+    off = []
+    if not report.permission.is_on:
+        off = [f"Engines do not draft this model on this machine ({report.permission.reason}): drafts were made here."]
+    print_report(_table(report), NOTE, *left_out, *off)
 
 
 def _table(report: ModelReplays) -> Table:

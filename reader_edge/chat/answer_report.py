@@ -22,6 +22,8 @@ def stats_fields(engine: Engine, stats: GenerationStats) -> dict[str, object]:
         "is_native": engine.decoder.target.is_native,
         "instructions": engine.decoder.target.instructions,
         "is_width_invariant": None if engine.width_report is None else engine.width_report.is_invariant,
+        "drafts": engine.draft_permission.scope,
+        "drafts_reason": engine.draft_permission.reason,
     }
 
 
@@ -65,7 +67,7 @@ def width_sentence(engine: Engine) -> str:
         return f"bit-equal at every width tried{paired} ({report.num_rows} logit rows)"
     return (
         f"{report.num_equal} of {report.num_rows} logit rows bit-equal, largest difference {report.max_difference:.2g}:"
-        f" drafting {'may change a near tie' if engine.decoder.is_drafting else 'is off'}"
+        f" drafting {'may change a near tie' if engine.draft_permission.is_on else 'is off'}"
     )
 
 
@@ -78,11 +80,13 @@ def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
 
 def _drafting(engine: Engine, stats: GenerationStats) -> str:
     """When there were no drafts, or none worth a wider pass, and what that was decided by."""
-    if not engine.decoder.is_drafting:
-        return "off: wide passes give other bits here"
+    permission = engine.draft_permission
+    if not permission.is_on:
+        return f"off: {permission.reason}"
     planner = engine.decoder.planner
     times = planner.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
-    parts = [f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
+    only = [f"greedy answers alone ({permission.reason})"] if permission.scope == "greedy" else []
+    parts = [*only, f"{stats.num_vain_drafts} drafts promised too little", f"rested {stats.num_rested_steps} steps"]
     if stats.num_unready_steps:
         parts.insert(0, f"not loaded yet in {stats.num_unready_steps} steps")
     if planner.times.is_measured:

@@ -79,7 +79,10 @@ def _answering(
     if ray_address is not None:
         from reader_edge.batch.ray_answerer import RayAnswerer
 
-        return RayAnswerer(ray_address, load, name, max_tokens)
+        cluster = RayAnswerer(ray_address, load, name, max_tokens)
+        for notice in cluster.notices:
+            click.echo(f"On the cluster: {notice}", err=True)
+        return cluster
     from reader_edge.batch.answerer import Answerer
 
     return Answerer(load(), name, max_tokens)

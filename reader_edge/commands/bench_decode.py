@@ -67,6 +67,9 @@ def decode(
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     engine = load_engine(model, engine_config, None, datastores, head, draft_model)
     questions = play_out(engine, file_prompts, config, is_raw=False)
+    each_set = each_set and engine.draft_permission.is_on
+    if nodes and not engine.draft_permission.is_on:
+        click.echo("At fixed numbers of nodes drafts are made all the same, to tell what they would bring.", err=True)
     stock = None
     if nodes or each_set:
         stock = SourceStock.of_engine(engine, datastores, further_sources(engine, head, draft_model))

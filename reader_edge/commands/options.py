@@ -76,7 +76,7 @@ guard = click.option(
 no_calibrate = _switch_off(
     "--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine once."
 )
-no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass.")
+no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass; nothing is loaded to draft with.")
 datastores = click.option(
     "--datastore",
     "datastores",

@@ -70,7 +70,8 @@ class Question:
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
-@options.grouped(question=Question, sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
+# The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
+@options.grouped(question=Question, engine_config="EngineConfig", sampling="SamplingConfig", config="GenerationConfig")
 def run(
     model: str | None,
     question: Question,
@@ -93,7 +94,7 @@ def run(
     """
     if model == "-":
         model, question = None, replace(question, dash="-")
-    _check_together(config, history, session_file, compare)
+    _check_together(engine_config, history, session_file, compare)
     text = question.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
@@ -126,10 +127,10 @@ def run(
 
 
 def _check_together(
-    config: "reader_edge.GenerationConfig", history: Path | None, session_file: Path | None, compare: bool
+    engine_config: "reader_edge.EngineConfig", history: Path | None, session_file: Path | None, compare: bool
 ) -> None:
     """Raise UsageError for options that exclude each other."""
-    if compare and not config.is_drafted:
+    if compare and not engine_config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
     if compare and (history or session_file):
         raise click.UsageError("--compare starts each round without past answers: leave --history and --session out.")

@@ -78,7 +78,6 @@ def serve(
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",
     history: Path | None,
-    is_drafted: bool,
     datastores: tuple[str, ...],
     head: Path | None,
     draft_model: str | None,
@@ -100,7 +99,6 @@ def serve(
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
         loaded = load_engine(model, engine_config, history, datastores, head, draft_model)
-        loaded.decoder.is_drafting = is_drafted
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host

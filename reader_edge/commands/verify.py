@@ -49,6 +49,8 @@ def verify(
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
+    if not engine.draft_permission.is_on:
+        click.echo("The proof drafts all the same, to show what drafts would change.", err=True)
     questions = play_out(engine, file_prompts, GenerationConfig(max_tokens=max_tokens), is_raw=True)
     further = further_sources(engine, head, draft_model)
     with count_progress("Answers compared") as on_progress:

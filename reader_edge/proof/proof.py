@@ -22,7 +22,7 @@ from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge.proof.witness import PlainAnswer, WatchedTarget, digest, run_of
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.assembly import make_decoder, make_trial_decoder
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
@@ -154,7 +154,7 @@ class _Prover:
         plain = self._plain_answer(0, self.prompts[0][:1], replace(self._config(False, 0), max_tokens=_REFUSED_TOKENS))
         vocab_size = self.target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
-        decoder = make_decoder(self.target, drafter, self.engine.decoder.config, planner=AnyWidth())
+        decoder = make_trial_decoder(self.target, drafter, self.engine.decoder.config, AnyWidth())
         request = decoder.submit(plain.prompt, plain.config)
         while request.is_running:
             decoder.step()
@@ -239,8 +239,7 @@ class _Prover:
         target = WatchedTarget(self.target)
         config = self._engine_config(batch_size, chunk)
         planner = AnyWidth(seed=batch_size)
-        decoder = make_decoder(target, drafter, config, report=self.engine.width_report, planner=planner)
-        decoder.is_drafting = True  # where an engine leaves drafts out, a proof shows what they would change
+        decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prompt_pace.budget = chunk or None
         witnesses = decode(decoder, arrivals, way.reads_logits, self._tell_progress)
         return run_of(name, way, batch_size, witnesses, target)

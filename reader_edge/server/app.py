@@ -46,7 +46,9 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
         return JSONResponse(document)
 
     async def tell_health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        permission = engine.engine.draft_permission
+        plain = {} if permission.scope == "all" else {"drafts": permission.scope, "reason": permission.reason}
+        return JSONResponse({"status": "ok"} | plain)
 
     async def tell_metrics(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
 from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Recheck, accept_exactly, near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import open_datastores
 from reader_edge_runtime.drafting.sources.draft_model import DraftModel
@@ -22,7 +25,7 @@ from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.registry import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
-from reader_edge_runtime.measuring.verify_cost import VerifyCost
+from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
@@ -47,12 +50,14 @@ def assemble(
     """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
     package = open_package(path, on_progress)
     tokenizer = Tokenizer.open(package)
+    target, report = settled_target(package, config)
+    if not draft_permission(config, package.manifest.attention, report).is_on:
+        return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(datastores, fingerprint, vocab_size) if datastores else []
     sources: list[Source] = [] if head is None else [open_head_source(head, package)]
     if draft_model is not None:
         sources.append(open_draft_model_source(draft_model, package, tokenizer, config))
-    target, report = settled_target(package, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         file = None
@@ -116,12 +121,29 @@ def make_decoder(
 
     planner: one of the caller's own, who decides otherwise who drafts and how wide passes are.
     """
-    acceptance: AcceptanceRule = accept_exactly
-    if report is not None and config.is_near_tie_guarded and not report.is_invariant:
-        acceptance = Recheck(accept_exactly, near_tie_margin(report))
-    decoder = Decoder(target, drafter, config, planner, acceptance)
+    permission = draft_permission(config, target.manifest.attention, report)
+    planner = planner or Planner(
+        MAX_WIDTH if permission.is_on else 1
+    )  # no rows are held back for trees that never come
+    decoder = Decoder(target, drafter, config, planner, _acceptance(config, report), permission)
     for cost in costs:
         decoder.planner.add(cost)
-    if report is not None and target.manifest.attention == "exact" and not config.is_near_tie_guarded:
-        decoder.is_drafting = report.is_invariant  # else what the package promises does not hold here
     return decoder
+
+
+def make_trial_decoder(
+    target: Target, drafter: Drafter, config: EngineConfig, planner: Planner, report: WidthReport | None = None
+) -> Decoder:
+    """A decoder that drafts whatever the probe found, to show what drafts would change: for proofs and measurements.
+
+    No engine takes one. With the near-tie guard it drafts what an engine would.
+    """
+    permission = draft_permission(config, target.manifest.attention, report)
+    trial = replace(permission, is_trial=True) if permission.is_on else TRIAL
+    return Decoder(target, drafter, config, planner, _acceptance(config, report), trial)
+
+
+def _acceptance(config: EngineConfig, report: WidthReport | None) -> AcceptanceRule:
+    if report is not None and config.is_near_tie_guarded and not report.is_invariant:
+        return Recheck(accept_exactly, near_tie_margin(report))
+    return accept_exactly

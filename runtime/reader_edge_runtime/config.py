@@ -23,9 +23,12 @@ class EngineConfig:
         difference in is decoded plainly, unless near ties are guarded.
     uses_native: take the native kernels of reader-edge-native where they are installed.
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
-    is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes.
     is_text_literal: texts of conversations hold no control token, whatever they spell: those stand only where the chat
         template puts them. For texts of people who are not trusted.
+    is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
+        requests whose choice is not simply the best token are decoded plainly there.
+    is_drafted: False decodes every request plainly, and loads nothing to draft with. What comes of it and of
+        the probe is `Engine.draft_permission`.
     """
 
     threads: Annotated[int, Range(0, 1024)] = 0
@@ -38,6 +41,7 @@ class EngineConfig:
     provider: str | None = None
     is_near_tie_guarded: bool = False
     is_text_literal: bool = False
+    is_drafted: bool = True
 
     def __post_init__(self) -> None:
         check(self)

@@ -13,9 +13,10 @@ from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
-from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
 from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 from reader_edge_runtime.given_path import given_path
 from reader_edge_runtime.guesses import guessed_answer
@@ -42,7 +43,8 @@ class Engine:
         engine = Engine.load("models/demo/package")
         print(engine.generate("# tar").text)
 
-    width_report: what the width probe found at load, None when it did not run.
+    width_report: what the width probe found at load, None when it did not run. draft_permission: whether requests are
+    drafted, and why.
     Calls from several threads wait for each other's steps, which serve all.
     """
 
@@ -53,6 +55,8 @@ class Engine:
         decoder: Decoder,
         width_report: WidthReport | None = None,
     ) -> None:
+        if decoder.permission.is_trial:
+            raise ConfigError("A trial decoder drafts whatever the probe found: make an engine's with make_decoder.")
         self.package = package
         self.tokenizer = tokenizer
         self.decoder = decoder
@@ -62,6 +66,10 @@ class Engine:
         self._closed: deque[Request] = deque()
         # Python ends daemon threads at its exit: amid a step of native code that aborts the process.
         weakref.finalize(self, self._lock.acquire, timeout=_EXIT_WAIT_S)
+
+    @property
+    def draft_permission(self) -> DraftPermission:
+        return self.decoder.permission
 
     @classmethod
     def load(
@@ -83,7 +91,8 @@ class Engine:
         history: a file that keeps past answers for drafting between runs; made when it is not there.
         datastores: files of `reader-edge datastore build`, made with this model's tokenizer, to draft from; 4 at most.
         head: a file of `reader-edge train-drafter`, made for this model, to draft from.
-        draft_model: the package of a smaller model with the same tokenizer, to draft with.
+        draft_model: the package of a smaller model with the same tokenizer, to draft with. None of these is opened
+        where the engine does not draft (`draft_permission`).
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
         DraftModelError or ProviderError.
@@ -163,7 +172,9 @@ class Engine:
         """
         config = given_config(config, GenerationConfig, "config")
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
-        guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
+        guesses = NO_GUESSES
+        if self.draft_permission.is_on:
+            guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
         constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
         try:
             return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)
@@ -268,6 +279,8 @@ class Engine:
 
     def calibrate_batches(self) -> None:
         """Measure batched passes, before the first batch; few sizes stand for all. Nothing where they are known."""
+        if not self.draft_permission.is_on:
+            return
         with self.working() as decoder:
             for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
                 if decoder.config.is_calibrated and not decoder.planner.times.has(size):

@@ -10,6 +10,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.prompt_pace import PromptPace
@@ -32,7 +33,7 @@ class Decoder:
     running[i] owns KV slot i. Every running request has all but its last token (the pending one) in the cache. Prompts
     are scored one after the other, in the order they came.
     planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
-    decoding is always exact. is_drafting: False decodes every request plainly.
+    decoding is always exact. permission: which requests may draft, and why; settled when the decoder is made.
     prompt_pace: how much of the prompts a step scores. The chunks are the same at any pace.
     on_advance: called when running requests have got tokens, and prompts are about to be scored.
     on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
@@ -46,6 +47,7 @@ class Decoder:
         config: EngineConfig,
         planner: Planner | None = None,
         acceptance: AcceptanceRule | None = None,
+        permission: DraftPermission = UNCHECKED,
     ) -> None:
         self.target = target
         self.drafter = drafter
@@ -58,11 +60,15 @@ class Decoder:
         self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, config.max_batch, widest, max_context)
         self.roster = Roster(self.slots, self.kv_budget)
         self.running, self.waiting = self.roster.running, self.roster.waiting
-        self.is_drafting = True
+        self._permission = permission
         self.prompt_pace = PromptPace()
         self.on_advance: Callable[[], object] | None = None
         self.on_logits: Callable[[Request, Float32Array], None] | None = None
         self.recorder = Recorder()
+
+    @property
+    def permission(self) -> DraftPermission:
+        return self._permission
 
     def submit(
         self,
@@ -81,7 +87,7 @@ class Decoder:
         """Queue a request that was made before. Raises what `check` does."""
         self.check(request)
         request.trust = self.planner.begin()
-        if request.config.is_drafted and self.is_drafting:
+        if request.config.is_drafted and self.permission.allows(request):
             request.begin_drafting(self.drafter)
         self.roster.enqueue(request)
 
