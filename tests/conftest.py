@@ -44,7 +44,12 @@ _SLOW_PLACES = [
     for place in (
         *("benchmarks", "export", "fuzz", "reader_edge/bench", "reader_edge/proof", "reader_edge/test_run.py"),
         *("reader_edge/batch", "reader_edge/catalogue/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
-        *("runtime/serving", "runtime/test_engine.py", "runtime/text/test_chat_template.py"),
+        *(
+            "runtime/serving",
+            "runtime/test_engine.py",
+            "runtime/text/test_chat_template.py",
+            "reader_edge/test_drafting_off.py",
+        ),
     )
 ]
 
