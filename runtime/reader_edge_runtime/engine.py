@@ -186,9 +186,12 @@ class Engine:
     @cached_property
     def _grammars(self) -> "Grammars":
         from reader_edge_runtime.decoding.choosing.grammar import Grammars
+        from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
 
-        manifest = self.package.manifest
-        return Grammars(self.tokenizer.to_json(), manifest.vocab_size, manifest.eos_token_ids)
+        manifest, tokenizer = self.package.manifest, self.tokenizer
+        tokens = tokenizer.every_token_bytes(manifest.vocab_size)
+        special_ids = list(tokenizer.special_tokens)
+        return Grammars(Vocabulary(tokens, special_ids, manifest.eos_token_ids, tokenizer.to_json()))
 
     def forget(self) -> None:
         """Drop what past requests left behind: cached prefixes and drafting history."""

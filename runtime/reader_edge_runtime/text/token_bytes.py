@@ -6,7 +6,7 @@ space at a text's beginning.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,18 @@ class TokenBytes:
 
     def of(self, token_id: int, is_first: bool = False) -> bytes:
         """See `Tokenizer.token_bytes`."""
+        alone = self._alone(token_id, is_first)
+        return self._beside_neighbours([token_id], is_first)[0].encode() if alone is None else alone
+
+    def every(self, num_tokens: int) -> list[bytes]:
+        """Those of all ids below num_tokens, none of them first: sooner than one after the other."""
+        alone = [self._alone(token_id, is_first=False) for token_id in range(num_tokens)]
+        others = [token_id for token_id, each in enumerate(alone) if each is None]
+        texts = iter(self._beside_neighbours(others, is_first=False) if others else ())
+        return [next(texts).encode() if each is None else each for each in alone]
+
+    def _alone(self, token_id: int, is_first: bool) -> bytes | None:
+        """The bytes that its spelling tells; None where its neighbours matter."""
         spelled: str | None = self._fast.id_to_token(token_id)
         if spelled is None:
             return b""
@@ -40,16 +52,16 @@ class TokenBytes:
             byte = bytes.fromhex(found[1])
             if not (is_first and byte == b" "):  # which may be left out there like any space
                 return byte
-        return self._beside_neighbours(token_id, is_first).encode()
+        return None
 
-    def _beside_neighbours(self, token_id: int, is_first: bool) -> str:
-        """The text that a token adds before another and, unless it is the first, behind one."""
+    def _beside_neighbours(self, token_ids: Sequence[int], is_first: bool) -> list[str]:
+        """The text that each token adds before another and, unless it is the first, behind one."""
         after = [self._neighbour]
         before = [] if is_first else after
-        text: str = self._fast.decode([*before, token_id, *after])
+        texts = self._fast.decode_batch([[*before, token_id, *after] for token_id in token_ids])
         begin = len(self._fast.decode(before))
         num_behind = len(self._fast.decode(2 * after)) - len(self._fast.decode(after))
-        return text[begin : len(text) - num_behind]
+        return [text[begin : len(text) - num_behind] for text in texts]
 
     @cached_property
     def _neighbour(self) -> int:

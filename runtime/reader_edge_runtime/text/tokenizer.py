@@ -41,6 +41,7 @@ class Tokenizer:
     """The tokenizer of a package and, where the model has one, its chat template.
 
     max_context: tokens of a prompt at most; None for any number. vocab_size: one more than the highest token id.
+    special_tokens: texts of the tokens that `decode` leaves out, by id.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class Tokenizer:
         self._fast = fast
         self._token_bytes = TokenBytes(fast)
         self._chat_template = chat_template
-        self._special_tokens = {token.content for token in fast.get_added_tokens_decoder().values() if token.special}
+        added = fast.get_added_tokens_decoder()
+        self.special_tokens = {token_id: token.content for token_id, token in added.items() if token.special}
+        self._special_texts = frozenset(self.special_tokens.values())
 
     @classmethod
     def open(cls, package: ModelPackage) -> "Tokenizer":
@@ -157,7 +160,7 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """A token as the vocabulary spells it; None where `decode` leaves it out, as special or unknown."""
         token: str | None = self._fast.id_to_token(token_id)
-        return None if token in self._special_tokens else token
+        return None if token in self._special_texts else token
 
     def token_bytes(self, token_id: int, is_first: bool = False) -> bytes:
         """The bytes that a token stands for, be they a part of a character; a special token's are its own text.
@@ -167,6 +170,11 @@ class Tokenizer:
         """
         with _library_errors("The tokenizer cannot decode the model's tokens"):
             return self._token_bytes.of(token_id, is_first)
+
+    def every_token_bytes(self, num_tokens: int) -> list[bytes]:
+        """`token_bytes` of all ids below num_tokens."""
+        with _library_errors("The tokenizer cannot decode its tokens"):
+            return self._token_bytes.every(num_tokens)
 
 
 def _read(path: Path, remedy: str) -> FastTokenizer:

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import io
 import json
 import os
 import signal
+import struct
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess
+from reader_edge_runtime.decoding.choosing.grammar_worker import OUT_OF_MEMORY
 from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
@@ -64,6 +69,34 @@ def test_a_hostile_grammar_is_refused_or_followed_in_bounded_time(engine: Engine
     assert engine.generate("# tar", ANY).finish_reason in ("stop", "length")
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGPROF, "takes more time than it may: simplify it"),
+        (-signal.SIGABRT, "takes more memory than it may: simplify it"),
+        (OUT_OF_MEMORY, "takes more memory than it may: simplify it"),
+        (-signal.SIGSEGV, "is nested deeper than can be followed: make it flatter"),
+        (1, "cannot be followed, since its process ended: ask again"),
+        (0, "cannot be followed, since its process ended: ask again"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no signals")
+def test_a_refusal_tells_how_the_process_ended(code: int, words: str) -> None:
+    process = GrammarProcess(io.BytesIO(struct.pack("<ii", 4, 5)), io.BytesIO(), {5: code}.__getitem__)
+    process.greet()
+    assert process.reason(EOFError()) == words
+    assert process.reason(TimeoutError()) == "takes more time than it may: simplify it"
+
+
+def test_time_is_told_only_where_it_is_the_reason(engine: Engine) -> None:
+    for name, words in (
+        ("memory", "takes more (time|memory) than it may: simplify it"),
+        ("expressions", "too many expressions"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            engine.generate("# tar", replace(ANY, grammar=Grammar(*HOSTILE[name])))
+
+
 def test_a_prompt_that_cannot_be_leaves_no_process(engine: Engine) -> None:
     engine.generate("# tar", ANY)
     with pytest.raises(PromptError) as refusal:  # whose traceback holds all that was made meanwhile
@@ -86,7 +119,9 @@ def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> 
             decoder.step()
     results = [GenerationResult.of_chunks([chunk]) for answer in answers if (chunk := answer.take()) is not None]
     assert [each.finish_reason for each in results].count("error") == 1
-    assert str(results[0].error) == ("The grammar of kind 'regex' takes more time or memory than it may: simplify it.")
+    assert str(results[0].error) == (
+        "The grammar of kind 'regex' cannot be followed, since its process was ended by SIGKILL: ask again."
+    )
     for result, config in zip(results[1:], (ANY, replace(ANY, grammar=None), long), strict=True):
         assert result.token_ids == engine.generate("# tar", config).token_ids
 

@@ -6,6 +6,7 @@ processes that are bounded in time and memory (grammar_worker.py), one for each 
 
 import importlib.util
 import json
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,34 +14,102 @@ import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, MASK, OVER
+from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
+from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, MASK, OVER, READABLE
+from reader_edge_runtime.decoding.choosing.lenient_schema import lenient_patterns, without_patterns
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
 
 class Grammars:
-    """Makes constraints for one model. Thread-safe. Raises InstallationError where the library is missing.
+    """Makes constraints for one model. Thread-safe. Raises InstallationError where the library is missing."""
 
-    tokenizer_json: its tokenizer in the form of tokenizer.json.
-    """
-
-    def __init__(self, tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         if importlib.util.find_spec("llguidance") is None:
             raise InstallationError("Grammars need llguidance, which is missing: pip install 'reader-edge[grammar]'.")
-        self._processes = GrammarProcesses(tokenizer_json, vocab_size, eos_token_ids)
-        self._vocab_size = vocab_size
+        self._processes = GrammarProcesses(vocabulary)
+        self._vocab_size = len(vocabulary.tokens)
 
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
-        """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex."""
+        """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex.
+
+        Of schemas that are lenient, patterns that the library cannot read are left out.
+        """
         try:
-            process = self._processes.start()
+            return GrammarConstraint(self._start(), grammar, self._vocab_size)
+        except ConfigError:
+            patterns = lenient_patterns(grammar)
+            if not patterns:
+                raise
+            readable = readable_patterns(self._start(), patterns, grammar.name)
+            unreadable = {pattern for pattern, is_readable in zip(patterns, readable, strict=True) if not is_readable}
+            if not unreadable:
+                raise
+        return GrammarConstraint(self._start(), without_patterns(grammar, unreadable), self._vocab_size)
+
+    def _start(self) -> GrammarProcess:
+        try:
+            return self._processes.start()
         except (OSError, EOFError) as error:  # no memory for a process, or no Python in a program that it is a part of
             reason = getattr(error, "strerror", None) or "it ends at once"
             raise ConfigError(
                 f"The process that follows grammars cannot be started ({reason}): ask without a grammar."
             ) from None
-        return GrammarConstraint(process, grammar, self._vocab_size)
+
+
+class _Conversation:
+    """What is said to the process of one grammar. Raises ConfigError where the process says what is wrong, or ends."""
+
+    def __init__(self, process: GrammarProcess, name: str) -> None:
+        """name: of the grammar."""
+        self._process = process
+        self._channel = process.channel
+        self._name = name
+
+    def tell(self, kind: str, text: str) -> list[int]:
+        """The grammar, and what the process replies."""
+        with self:
+            self._channel.write_text(json.dumps({"kind": kind, "text": text}).encode())
+            self._channel.flush()
+            return self.read_numbers()
+
+    def ask(self, *numbers: int) -> None:
+        with self:
+            self._channel.write_numbers(numbers)
+            self._channel.flush()
+
+    def read(self) -> bytes:
+        """The reply to what was asked, in the order of asking."""
+        with self:
+            problem = self._channel.read_text().decode(errors="replace")
+            if not problem:
+                return self._channel.read_text()
+        self.close()
+        raise ConfigError(f"The {self._name} cannot be followed ({problem}): change or simplify it.")
+
+    def read_numbers(self) -> list[int]:
+        return array("i", self.read()).tolist()
+
+    def close(self) -> None:
+        self._process.close()
+
+    def __enter__(self) -> None:
+        """Something is said, and may be the last."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
+            reason = self._process.reason(error)
+            self.close()
+            raise ConfigError(f"The {self._name} {reason}.") from None
+
+
+def readable_patterns(process: GrammarProcess, patterns: Sequence[str], name: str) -> list[int]:
+    """Whether the library reads each pattern of a grammar's schemas. Raises ConfigError."""
+    conversation = _Conversation(process, name)
+    try:
+        return conversation.tell(READABLE, json.dumps(patterns))
+    finally:
+        conversation.close()
 
 
 class GrammarConstraint:
@@ -50,51 +119,38 @@ class GrammarConstraint:
     """
 
     def __init__(self, process: GrammarProcess, grammar: Grammar, vocab_size: int) -> None:
-        self._process = process
-        self._channel = process.channel
-        self._name = grammar.name
+        self._process = _Conversation(process, grammar.name)
         self._vocab_size = vocab_size
         self._mask: npt.NDArray[np.bool_] | None = None
         self._is_awaited = False  # whether the process was asked for it
         self.is_over = False
-        with self:
-            self._channel.write_text(json.dumps({"kind": grammar.kind, "text": grammar.text}).encode())
-            self._channel.flush()
-            reason = self._channel.read_text().decode(errors="replace")
-            if reason:
-                self.close()
-                raise ConfigError(f"The {self._name} cannot be followed ({reason}): change or simplify it.")
-            self.forced = self._channel.read_numbers()
+        self.forced = self._process.tell(grammar.kind, grammar.text)
         self.mask()
 
     def prepare(self) -> None:
         if self._mask is None and not self._is_awaited:
-            with self:
-                self._ask(MASK)
+            self._process.ask(MASK)
             self._is_awaited = True
 
     def mask(self) -> npt.NDArray[np.bool_]:
         self.prepare()
         if self._mask is None:
-            with self:
-                bits = np.frombuffer(self._channel.read_text(), np.uint8)
+            bits = np.frombuffer(self._process.read(), np.uint8)
             self._mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
             self._is_awaited = False
         return self._mask
 
     def advance(self, token_id: int) -> None:
         self._take_awaited()
-        with self:
-            self._ask(ADVANCE, token_id)
-            state, *self.forced = self._channel.read_numbers()
+        self._process.ask(ADVANCE, token_id)
+        state, *self.forced = self._process.read_numbers()
         self.is_over = state == OVER
         self._mask = None
 
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
         self._take_awaited()
-        with self:
-            self._ask(CUT, max_nodes - 1, *tree.token_ids, *tree.parents)
-            numbers = self._channel.read_numbers()
+        self._process.ask(CUT, max_nodes - 1, *tree.token_ids, *tree.parents)
+        numbers = self._process.read_numbers()
         num_nodes = len(numbers) // 3
         token_ids, parents, origins = (numbers[i * num_nodes : (i + 1) * num_nodes] for i in range(3))
         sources = [FORCED_SOURCE if old == FORCED else tree.sources[old] for old in origins]
@@ -106,19 +162,7 @@ class GrammarConstraint:
     def close(self) -> None:
         self._process.close()
 
-    def _ask(self, *numbers: int) -> None:
-        self._channel.write_numbers(numbers)
-        self._channel.flush()
-
     def _take_awaited(self) -> None:
         """Replies come in the order of what was asked."""
         if self._is_awaited:
             self.mask()
-
-    def __enter__(self) -> None:
-        """A conversation with the process, whose end is the end of what may be said."""
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError | EOFError | ValueError):  # ValueError: closed
-            self.close()
-            raise ConfigError(f"The {self._name} takes more time or memory than it may: simplify it.") from None

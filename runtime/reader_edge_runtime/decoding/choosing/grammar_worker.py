@@ -4,9 +4,10 @@ A script, which imports nothing of this project. It reads a tokenizer, then fork
 none waits for a tokenizer of its own, and the end of one is no other's. A grammar is a program from outside: a line of
 a regular expression can ask for more states than there is memory, and nothing stops it inside a process.
 
-Messages are lists of int32, or texts, a length before each. To the process of a grammar: its source as JSON, then
-messages whose first number says what they ask. From it: what is wrong with the grammar (empty for nothing) and the
-tokens that it forces; then a reply to each message.
+Messages are lists of int32, or texts, a length before each. From the process of a grammar: its number. To it: the
+grammar as JSON, then messages whose first number says what they ask. From it, for the grammar and for each message:
+what is wrong (empty for nothing) and, if nothing is, the reply. To the process that forks: a descriptor for each
+grammar, or the number of a process, whose end it then tells.
 """
 
 import contextlib
@@ -26,6 +27,8 @@ ADVANCE = 1  # by a token: GOES_ON or OVER, then the tokens that are forced next
 CUT = 2  # how many tokens to force, a tree's tokens, their parents: the same of the tree that is left
 MASK = 3  # the tokens that may come next, a bit each, as a text
 GOES_ON, OVER = 0, 1
+READABLE = "readable"  # a kind of grammar that is none: a list of patterns, of which the reply says which can be read
+OUT_OF_MEMORY = 77  # what such a process ends with
 FORCED = -1  # in place of a node's number in the tree before
 
 _MAX_MEMORY_BYTES = 128 << 20  # beside what the tokenizer takes
@@ -34,6 +37,7 @@ _MAX_STEP_S = 0.5  # that it may take at once,
 _REFILL_S = 0.01  # and for each token in the long run
 _MAX_LEXER_STATES = 50_000  # up to 2 kB each
 _MAX_ERROR_CHARACTERS = 200
+_MAX_ENDED = 256  # processes whose end is remembered
 
 
 Stream = BinaryIO | io.BufferedIOBase
@@ -89,14 +93,22 @@ def main() -> None:
         _follow(channel, _read_tokenizer(channel))
         return
     control = socket.socket(fileno=sys.stdin.fileno())
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the ends of processes
+    ended: dict[int, int] = {}
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(ended))
     with control.makefile("rb") as reader:
         tokenizer = _read_tokenizer(Channel(reader, reader))
     gc.freeze()
     control.sendall(b"+")
-    while descriptors := socket.recv_fds(control, 1, 1)[1]:
+    while True:
+        message, descriptors, *_ = socket.recv_fds(control, 4, 1)
+        if not message:
+            return
+        if not descriptors:
+            control.sendall(struct.pack("<i", _end_of(struct.unpack("<i", message)[0], ended)))
+            continue
         with contextlib.suppress(OSError):  # where no process can be had, the socket closes, which tells it
             if os.fork() == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 control.detach()
                 os.close(0)
                 stream = socket.socket(fileno=descriptors[0]).makefile("rwb")
@@ -105,51 +117,147 @@ def main() -> None:
         os.close(descriptors[0])
 
 
-def _read_tokenizer(channel: Channel) -> Any:
-    """The model's tokenizer, from the size of its vocabulary, its end tokens, and the text of tokenizer.json."""
-    from llguidance import LLTokenizer
+def _reap(ended: dict[int, int]) -> None:
+    """Remember how processes ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            ended[pid] = os.waitstatus_to_exitcode(status)
+            if len(ended) > _MAX_ENDED:
+                del ended[next(iter(ended))]
 
-    vocab_size, *eos_token_ids = channel.read_numbers()
-    return LLTokenizer(channel.read_text().decode(), n_vocab=vocab_size, eos_token=eos_token_ids or None)
+
+def _end_of(pid: int, ended: dict[int, int]) -> int:
+    """The exit code of a process that ends, negative for a signal; 0 for one that is not known."""
+    if pid not in ended:
+        with contextlib.suppress(ChildProcessError):  # it was reaped meanwhile
+            ended[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return ended.get(pid, 0)
+
+
+class _Spelling:
+    """How texts are spelled in tokens, as llguidance asks for it. Special tokens are no texts; all others are.
+
+    The library's own reading of tokenizer.json takes added tokens between angle brackets for special ones, and still
+    spells texts with them and with special tokens.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer_json: str, tokens: list[bytes], special_ids: list[int], eos_token_id: int) -> None:
+        from tokenizers import Tokenizer
+
+        self.eos_token_id = eos_token_id
+        self.tokens, self.special_token_ids = tokens, special_ids
+        self._texts = tokens.copy()
+        for token_id in special_ids:
+            self._texts[token_id] = b""
+        self._fast = Tokenizer.from_str(json.dumps(_amid_text(json.loads(tokenizer_json))))
+        self._fast.encode_special_tokens = True
+        self._fast.no_truncation()
+        self._fast.no_padding()
+        self.spell_greedily: Any = None
+
+    def __call__(self, text: str) -> list[int]:
+        token_ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        is_same = b"".join([self._texts[token_id] for token_id in token_ids]) == text.encode()
+        return token_ids if is_same else self.spell_greedily(text)
+
+
+def _amid_text(part: Any) -> Any:
+    """A tokenizer without what puts a space before a text."""
+    if isinstance(part, list):
+        return [_amid_text(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return {"type": "Sequence", "normalizers": []}
+    part = {name: each if name in ("model", "added_tokens") else _amid_text(each) for name, each in part.items()}
+    changes = {"prepend_scheme": "never", "add_prefix_space": False}
+    return part | {name: value for name, value in changes.items() if name in part}
+
+
+def _read_tokenizer(channel: Channel) -> Any:
+    """The model's tokenizer: its end tokens, its special tokens, the lengths of all, their bytes, tokenizer.json."""
+    from llguidance import LLTokenizer
+    from llguidance._tokenizer import TokenizerWrapper
+
+    eos_token_ids, special_ids, lengths = channel.read_numbers(), channel.read_numbers(), channel.read_numbers()
+    data = io.BytesIO(channel.read_text())
+    tokens = [data.read(length) for length in lengths]
+    if not eos_token_ids:  # an id of its own, which no model says
+        eos_token_ids, tokens = [len(tokens)], [*tokens, b""]
+    special_ids = sorted({*special_ids, *eos_token_ids})
+    spelling = _Spelling(channel.read_text().decode(), tokens, special_ids, eos_token_ids[0])
+    tokenizer = LLTokenizer(TokenizerWrapper(spelling), n_vocab=len(tokens), eos_token=eos_token_ids)
+    spelling.spell_greedily = tokenizer.greedy_tokenize
+    return tokenizer
 
 
 def _follow(channel: Channel, tokenizer: Any) -> None:
     """Follow one grammar until nobody asks any more, or the allowed time is over, which ends the process."""
     _limit_memory()
-    _start_clock(_MAX_START_S)
-    matcher, error = _matcher(json.loads(channel.read_text()), tokenizer)
-    channel.write_text(" ".join(error.split())[:_MAX_ERROR_CHARACTERS].rstrip(".").encode(errors="replace"))
-    if error:
-        channel.flush()
-        return
-    channel.write_numbers(matcher.compute_ff_tokens())
+    channel.write_numbers([os.getpid()])
     channel.flush()
+    with contextlib.suppress(EOFError, OSError):
+        try:
+            _answer(channel, tokenizer)
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+
+
+def _answer(channel: Channel, tokenizer: Any) -> None:
+    _start_clock(_MAX_START_S)
+    grammar = json.loads(channel.read_text())
+    if grammar["kind"] == READABLE:
+        _reply(channel, "", array("i", map(_is_readable, json.loads(grammar["text"]))).tobytes())
+        return
+    matcher, error = _matcher(grammar, tokenizer)
+    _reply(channel, error, b"" if error else array("i", matcher.compute_ff_tokens()).tobytes())
     left_s = _MAX_STEP_S
-    with contextlib.suppress(EOFError):
-        while True:
-            kind, *numbers = channel.read_numbers()
-            _start_clock(left_s)
-            _REPLIES[kind](channel, matcher, numbers)
-            if matcher.is_error():  # the grammar became too large for the library: the other end sees that this ends
-                return
-            channel.flush()
-            left_s = min(_stop_clock(left_s) + (_REFILL_S if kind == ADVANCE else 0), _MAX_STEP_S)
+    while not error:
+        kind, *numbers = channel.read_numbers()
+        _start_clock(left_s)
+        reply = _REPLIES[kind](matcher, numbers)
+        error = matcher.get_error()  # the grammar became too large for the library
+        _reply(channel, error, reply)
+        left_s = min(_stop_clock(left_s) + (_REFILL_S if kind == ADVANCE else 0), _MAX_STEP_S)
 
 
-def _advance(channel: Channel, matcher: Any, numbers: list[int]) -> None:
+def _reply(channel: Channel, error: str, reply: bytes) -> None:
+    sentence = " ".join(error.replace("<non-verbose/>", "").split()).rstrip(".")
+    channel.write_text(_shortened(sentence).encode(errors="replace"))
+    if not error:
+        channel.write_text(reply)
+    channel.flush()
+
+
+def _shortened(error: str) -> str:
+    """The beginning of a long one and, of a pattern's, what is wrong with it, which stands behind the pattern."""
+    place = error.rfind(" error: ")
+    if len(error) <= _MAX_ERROR_CHARACTERS or place < 0:
+        return error[:_MAX_ERROR_CHARACTERS]
+    half = _MAX_ERROR_CHARACTERS // 2
+    return f"{error[: min(place, half)]} ...{error[place : place + half]}"
+
+
+def _advance(matcher: Any, numbers: list[int]) -> bytes:
     matcher.consume_token(numbers[0])
     is_over = matcher.is_stopped()
-    channel.write_numbers([OVER] if is_over else [GOES_ON, *matcher.compute_ff_tokens()])
+    return array("i", [OVER] if is_over else [GOES_ON, *matcher.compute_ff_tokens()]).tobytes()
 
 
-def _cut(channel: Channel, matcher: Any, numbers: list[int]) -> None:
+def _cut(matcher: Any, numbers: list[int]) -> bytes:
     num_nodes = len(numbers) // 2
     tree = cut(matcher, numbers[1 : num_nodes + 1], numbers[num_nodes + 1 :], numbers[0])
-    channel.write_numbers([number for each in tree for number in each])
+    return array("i", [number for each in tree for number in each]).tobytes()
 
 
-def _mask(channel: Channel, matcher: Any, numbers: list[int]) -> None:
-    channel.write_text(matcher.compute_bitmask())
+def _mask(matcher: Any, numbers: list[int]) -> bytes:
+    mask: bytes = matcher.compute_bitmask()
+    return mask
 
 
 _REPLIES = {ADVANCE: _advance, CUT: _cut, MASK: _mask}
@@ -230,6 +338,14 @@ def _matcher(grammar: dict[str, str], tokenizer: Any) -> tuple[Any, str]:
     except (ValueError, RecursionError) as error:
         return None, str(error) or type(error).__name__
     return matcher, matcher.get_error()
+
+
+def _is_readable(pattern: str) -> bool:
+    """Whether the library reads a pattern of a JSON schema."""
+    from llguidance import LLMatcher
+
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
 
 
 def _source(kind: str, text: str) -> str:
