@@ -7,7 +7,6 @@ from types import TracebackType
 
 from reader_edge.server.api_error import api_error
 from reader_edge.server.endpoints import make_endpoints
-from reader_edge.server.fields import Fields
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.settings import MAX_CHOICES, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, ServingConfig
@@ -25,7 +24,7 @@ class Answerer:
 
     def __init__(self, engine: Engine, name: str, max_tokens: int) -> None:
         self.max_pending = _PENDING_A_SLOT * engine.decoder.config.max_batch
-        settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf)
+        settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf, is_limit_refused=True)
         self._served = AsyncEngine(engine, ServingConfig(max_waiting=self.max_pending * MAX_CHOICES))
         self._endpoints = make_endpoints(self._served, settings, Metrics(self._served))
 
@@ -33,7 +32,7 @@ class Answerer:
         """HTTP status and body of the answer to a body for one of the endpoints. Raises BatchError once closed."""
         while True:
             try:
-                return 200, await self._endpoints[url].answer_whole(Fields(body))
+                return 200, await self._endpoints[url].answer_whole(body)
             except BusyError:
                 await asyncio.sleep(_BUSY_S)
             except ClosedError:

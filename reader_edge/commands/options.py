@@ -16,7 +16,7 @@ from reader_edge.bench.replay_plan import datastore_path
 T = TypeVar("T")
 
 DIFFERENT_TOKENS = "Drafted and plain decoding emitted different tokens: 'reader-edge verify' shows where."
-_SERVE = ("prometheus_client", "starlette", "uvicorn")
+_SERVE = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

@@ -1,13 +1,20 @@
-"""The wording of `/v1/chat/completions`."""
+"""`/v1/chat/completions`: messages in, a message out."""
 
-from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.fields import Fields
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from reader_edge.server.answer_body import ChoicesBody, MaxTokens
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.contract import UNSUPPORTED
+from reader_edge.server.endpoint import ChoicesEndpoint
 from reader_edge.server.logprob_fields import chat_logprobs
-from reader_edge.server.messages import read_messages
+from reader_edge.server.messages import Messages, to_messages
 from reader_edge.server.question import Json
-from reader_edge.server.structured_outputs import AnswerForm, read_form
+from reader_edge.server.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
 from reader_edge.server.tool_calls import CallReader, Said
-from reader_edge.server.tools import ToolUse
+from reader_edge.server.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -15,34 +22,51 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 _MAX_TOP_LOGPROBS = 20
 
 
+class ChatBody(ChoicesBody):
+    """What `/v1/chat/completions` takes."""
+
+    messages: Messages
+    tools: Annotated[tuple[Tool, ...], MaxTools] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat = AnyText()
+    max_completion_tokens: MaxTokens | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
+
+    audio: Annotated[None, UNSUPPORTED] = None
+    function_call: Annotated[Literal["none"] | None, UNSUPPORTED] = None
+    functions: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
+    modalities: Annotated[tuple[Literal["text"], ...], UNSUPPORTED] = ()
+    verbosity: Annotated[Literal["medium"] | None, UNSUPPORTED] = None
+    web_search_options: Annotated[None, UNSUPPORTED] = None
+
+    def tool_use(self) -> ToolUse:
+        return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    def prompts(self, use: ToolUse) -> Sequence[Encodable]:
+        return [Conversation(to_messages(self.messages), use.tools)]
+
+    def form(self) -> AnswerForm:
+        return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
+
+    def asked_tokens(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+    def asked_logprobs(self) -> tuple[bool, int]:
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "'top_logprobs' come with 'logprobs': true, which is missing.", "top_logprobs")
+        return self.logprobs, self.top_logprobs
+
+
 class ChatWording:
-    """Messages in, a message out."""
+    """A message out."""
 
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
     piece_object = "chat.completion.chunk"
-
-    def read_tools(self, fields: Fields) -> ToolUse:
-        return ToolUse.read(fields)
-
-    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
-        return [Conversation(read_messages(fields.get("messages", list, [], "a list of messages")), use.tools)]
-
-    def read_form(self, fields: Fields) -> AnswerForm:
-        return read_form(fields)
-
-    def read_max_tokens(self, fields: Fields, most: int) -> int:
-        old = fields.integer("max_tokens", most)
-        new = fields.integer("max_completion_tokens", old)
-        return new if 1 <= old <= most else old  # which is refused, though it says nothing
-
-    def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
-        is_wanted, num_top = fields.flag("logprobs"), fields.integer("top_logprobs", 0)
-        if not 0 <= num_top <= _MAX_TOP_LOGPROBS:
-            raise wrong_value("top_logprobs", num_top, f"from 0 to {_MAX_TOP_LOGPROBS}", "top_logprobs")
-        if num_top and not is_wanted:
-            raise ApiError(400, "'top_logprobs' come with 'logprobs': true, which is missing.", "top_logprobs")
-        return is_wanted, num_top
 
     def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
         said = [Said(result.text)] if calls is None else calls.push(result.text, is_last=True)
@@ -80,3 +104,10 @@ def _calls(said: list[Said]) -> list[Json]:
 
 def _without_index(call: Json) -> Json:
     return {name: value for name, value in call.items() if name != "index"}
+
+
+class ChatEndpoint(ChoicesEndpoint[ChatBody]):
+    """A route's handler."""
+
+    body_type = ChatBody
+    wording = ChatWording()

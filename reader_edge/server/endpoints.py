@@ -1,23 +1,24 @@
 """What can be asked of an engine, by the paths of OpenAI's interface."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from reader_edge.server.chat_completions import ChatWording
-from reader_edge.server.completions import CompletionWording
-from reader_edge.server.endpoint import ChoicesEndpoint, Endpoint
+from reader_edge.server.chat_completions import ChatEndpoint
+from reader_edge.server.completions import CompletionsEndpoint
+from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.responses import ResponsesEndpoint, ResponseWording
+from reader_edge.server.responses import ResponsesEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
+    "/v1/chat/completions": ChatEndpoint,
+    "/v1/completions": CompletionsEndpoint,
+    "/v1/responses": ResponsesEndpoint,
+}
+PATHS = tuple(ENDPOINTS)
 
 
-def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> Mapping[str, Endpoint]:
+def make_endpoints(engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> Mapping[str, Endpoint[Any]]:
     """A handler for each of PATHS."""
-    endpoints: list[Endpoint] = [
-        ChoicesEndpoint(ChatWording(), engine, settings, metrics),
-        ChoicesEndpoint(CompletionWording(), engine, settings, metrics),
-        ResponsesEndpoint(ResponseWording(), engine, settings, metrics),
-    ]
-    return dict(zip(PATHS, endpoints, strict=True))
+    return {path: endpoint(engine, settings, metrics) for path, endpoint in ENDPOINTS.items()}

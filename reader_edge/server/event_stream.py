@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -41,8 +41,10 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: Json, events: AsyncGenerator[Json, None], is_named: bool = False) -> None:
-        super().__init__(headers={"Cache-Control": "no-store"})
+    def __init__(
+        self, first: Json, events: AsyncGenerator[Json, None], headers: Mapping[str, str], is_named: bool = False
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", **headers})
         del self.headers["content-length"]
         self._first = first
         self._events = events

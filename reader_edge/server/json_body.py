@@ -1,21 +1,20 @@
-"""A request's body as a JSON object, bounded in size and time."""
+"""A request's body as JSON values, bounded in size and time."""
 
 import asyncio
-import gc
 import json
 import math
 
 from starlette.requests import Request
 
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.fields import Fields
+from reader_edge.server.contract import without_gc
 from reader_edge.server.settings import ServerSettings
 
 _MAX_EXACT = 2**53  # beyond it floats are whole by accident
 
 
-async def read_fields(request: Request, settings: ServerSettings) -> Fields:
-    """Raises ApiError for what is no JSON object, or larger or slower than allowed."""
+async def read_values(request: Request, settings: ServerSettings) -> object:
+    """Raises ApiError for what is not JSON, or larger or slower than allowed."""
     # Pages of other sites can send anything but this type without being asked for leave, which they do not get.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "The body must be JSON: send it with the header 'Content-Type: application/json'.")
@@ -25,23 +24,15 @@ async def read_fields(request: Request, settings: ServerSettings) -> Fields:
     except TimeoutError:
         raise ApiError(408, f"The body took longer than {settings.max_body_s:g} seconds to come.") from None
     try:
-        values = load_json(body)
+        return load_json(body)
     except (ValueError, RecursionError):
         raise ApiError(400, "The body is not JSON: send an object.", code="invalid_json") from None
-    if not isinstance(values, dict):
-        raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
-    return Fields(values)
 
 
 def load_json(data: bytes) -> object:
     """What requests are read by. Raises ValueError, also for NaN and numbers beyond all, and RecursionError."""
-    was_enabled = gc.isenabled()
-    gc.disable()  # it would go through a million lists again and again, for four times as long as reading takes
-    try:
+    with without_gc():
         return json.loads(data, parse_float=_number, parse_constant=finite)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def finite(text: str) -> float:

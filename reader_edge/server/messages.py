@@ -1,86 +1,117 @@
 """The messages of a chat, those of tools and calls included."""
 
 import json
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject
 from reader_edge_runtime import Message
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-_KNOWN = ("role", "content", "name", "refusal", "tool_calls", "tool_call_id")
+
+class TextPart(JsonObject, tag_field="type", tag="text"):
+    """A part of a content."""
+
+    text: str
+    cache_control: Annotated[Any, IGNORED] = None
 
 
-def read_messages(values: list[object]) -> list[Message]:
-    """Raises ApiError."""
-    if not values:
-        raise ApiError(400, "'messages' must have at least one message.", "messages")
-    return [_message(each, f"messages[{number}]") for number, each in enumerate(values)]
+Content = Annotated[str | list[TextPart], Meta(description="a text, or a list of parts of type 'text'")]
 
 
-def _message(value: object, place: str) -> Message:
-    if not isinstance(value, dict):
-        raise wrong_value(place, value, "an object with 'role' and 'content'", "messages")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise wrong_value(f"{place}.role", role, f"one of {', '.join(_ROLES)}", "messages")
-    if not isinstance(value.get("name"), str | None):
-        raise wrong_value(f"{place}.name", value["name"], "a text", "messages")
-    extra = sorted(name for name in value if name not in _KNOWN and value[name])
-    if extra:
-        raise ApiError(400, f"'{place}.{extra[0]:.60}' is not supported here: leave it out.", "messages")
-    calls = _calls(value.get("tool_calls"), f"{place}.tool_calls") if role == "assistant" else []
-    if value.get("tool_calls") and role != "assistant":
-        raise ApiError(400, f"'{place}.tool_calls' are for the role 'assistant' alone.", "messages")
-    content = value.get("content")
-    message: dict[str, Any] = {"role": _ROLES[role]}
-    message["content"] = "" if content is None and calls else text_of(content, f"{place}.content")
-    if calls:
-        message["tool_calls"] = calls
-    if role == "tool":
-        if not isinstance(value.get("tool_call_id"), str):
-            given = value.get("tool_call_id")
-            raise wrong_value(f"{place}.tool_call_id", given, "the id of the call it answers", "messages")
-        message["tool_call_id"] = value["tool_call_id"]
-        if isinstance(value.get("name"), str):
-            message["name"] = value["name"]  # some templates tell it
+class CalledFunction(JsonObject):
+    """A function that was called. arguments: JSON as a text, as OpenAI has it, or as an object."""
+
+    name: str
+    arguments: Annotated[str | dict[str, Any], Meta(description="a text of JSON, or an object")]
+    parsed_arguments: Annotated[Any, IGNORED] = None  # which OpenAI's client leaves in what it parsed
+
+
+class Call(JsonObject, tag_field="type", tag="function"):
+    """A call that the model made."""
+
+    function: CalledFunction
+    id: str | None = None
+    index: Annotated[Any, IGNORED] = None
+    extra_content: Annotated[Any, IGNORED] = None
+    provider_specific_fields: Annotated[Any, IGNORED] = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As templates want it."""
+        return call_message(self.function.name, self.function.arguments, self.id)
+
+
+class ChatMessage(JsonObject):
+    """reasoning_content, reasoning: what the model thought before it answered. prefix: whether the answer goes on."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: Annotated[tuple[Call, ...], Meta(description="a list of calls")] = ()
+    tool_call_id: Annotated[str, Meta(description="the id of the call it answers")] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    prefix: bool = False
+    audio: Annotated[None, UNSUPPORTED] = None
+    function_call: Annotated[None, UNSUPPORTED] = None
+    id: Annotated[Any, IGNORED] = None
+    annotations: Annotated[Any, IGNORED] = None
+    cache_control: Annotated[Any, IGNORED] = None
+    parsed: Annotated[Any, IGNORED] = None
+    provider_specific_fields: Annotated[Any, IGNORED] = None
+    reasoning_details: Annotated[Any, IGNORED] = None
+    refusal: Annotated[Any, IGNORED] = None
+    thinking_blocks: Annotated[Any, IGNORED] = None
+
+
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, description="a list of messages, at least one")]
+
+
+def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
+    """Messages as templates know them. Raises ApiError for parts that do not go together."""
+    return [_message(each, f"messages[{number}]") for number, each in enumerate(said)]
+
+
+def _message(said: ChatMessage, place: str) -> Message:
+    message: dict[str, Any] = {"role": "system" if said.role == "developer" else said.role}
+    if said.tool_calls and said.role != "assistant":
+        raise ApiError(400, f"'{place}.tool_calls' are for the role 'assistant' alone.", f"{place}.tool_calls")
+    if said.content is None and not said.tool_calls:
+        raise wrong_value(f"{place}.content", None, "a text, or a list of parts of type 'text'", f"{place}.content")
+    message["content"] = None if said.content is None else text_of(said.content)
+    thought = said.reasoning_content or said.reasoning
+    if thought:
+        message["reasoning_content"] = thought
+    if said.tool_calls:
+        message["tool_calls"] = [
+            call_message(each.function.name, each.function.arguments, each.id) for each in said.tool_calls
+        ]
+    if said.role == "tool":
+        if said.tool_call_id is None:
+            place = f"{place}.tool_call_id"
+            raise wrong_value(place, None, "the id of the call it answers", place)
+        message["tool_call_id"] = said.tool_call_id
+        if said.name is not None:
+            message["name"] = said.name  # some templates tell it
     return message
 
 
-def _calls(value: object, place: str) -> list[dict[str, Any]]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise wrong_value(place, value, "a list of calls", "messages")
-    return [_call(each, f"{place}[{number}]") for number, each in enumerate(value)]
-
-
-def _call(value: object, place: str) -> dict[str, Any]:
-    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
-    name, arguments = (function.get(key) if isinstance(function, dict) else None for key in ("name", "arguments"))
-    if not isinstance(name, str) or not isinstance(arguments, str):
-        sentence = f"'{place}' must have the type 'function' and a 'function' with the texts 'name' and 'arguments'."
-        raise ApiError(400, sentence, "messages")
-    return call_message(name, arguments, cast(dict[str, object], value).get("id"))
-
-
-def call_message(name: str, arguments: str, call_id: object) -> dict[str, Any]:
+def call_message(name: str, arguments: str | dict[str, Any], call_id: str | None) -> dict[str, Any]:
     """A call as templates want it: its arguments as an object, where they are one."""
-    try:
-        said = json.loads(arguments)
-    except (ValueError, RecursionError):
-        said = None
-    head = {"id": call_id} if isinstance(call_id, str) else {}
-    return head | {
-        "type": "function",
-        "function": {"name": name, "arguments": said if isinstance(said, dict) else arguments},
-    }
+    said: object = arguments
+    if isinstance(arguments, str):
+        try:
+            said = json.loads(arguments)
+        except (ValueError, RecursionError):
+            said = None
+    head = {} if call_id is None else {"id": call_id}
+    function = {"name": name, "arguments": said if isinstance(said, dict) else arguments}
+    return head | {"type": "function", "function": function}
 
 
-def text_of(content: object, place: str, param: str = "messages") -> str:
+def text_of(content: str | Sequence[TextPart]) -> str:
     """A content's text: it may come in parts."""
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
-    ):
-        raise wrong_value(place, content, "a text, or a list of parts of type 'text'", param)
-    return "".join(cast(str, part["text"]) for part in parts)
+    return content if isinstance(content, str) else "".join(part.text for part in content)

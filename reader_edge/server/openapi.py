@@ -1,11 +1,18 @@
 """What the server understands and answers, as an OpenAPI document, which programs read to try or to call it."""
 
 from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 import reader_edge
-from reader_edge.server.openapi_bodies import TEXT, RequestBodies, Schema, list_of, maybe, object_of
+from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.package.manifest import Manifest
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
 
 _REFUSALS: Mapping[int, str] = {
     400: "A field is malformed, out of its range, or not supported.",
@@ -24,23 +31,68 @@ _REFUSALS: Mapping[int, str] = {
 
 def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
     """The document of a server of this model. Its limits are the server's own."""
-    asked = RequestBodies(settings, manifest)
+    bodies, classes = msgspec.json.schema_components(
+        [endpoint.body_type for endpoint in ENDPOINTS.values()], ref_template="#/components/schemas/{name}"
+    )
+    limits = _limits(settings, manifest)
+    schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
+    asked = zip(ENDPOINTS, bodies, strict=True)
     document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
         "paths": {
-            "/v1/chat/completions": {"post": _answering("chat", asked.chat(), _CHAT_ANSWER)},
-            "/v1/completions": {"post": _answering("completions", asked.completions(), _COMPLETION_ANSWER)},
-            "/v1/responses": {"post": _answering("responses", asked.responses(), _RESPONSE)},
+            **{path: {"post": _answering(path.removeprefix("/v1/"), body, _ANSWERS[path])} for path, body in asked},
             "/v1/models": {"get": _telling("models", list_of(_MODEL))},
             "/health": {"get": _telling("health", object_of(status={"const": "ok"}))},
         },
-        "components": {"schemas": {"Error": _ERROR}},
+        "components": {"schemas": {"Error": _ERROR, **schemas}},
     }
     if settings.api_keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
     return document
+
+
+def _limits(settings: ServerSettings, manifest: Manifest) -> Mapping[str, Schema]:
+    """What fields may be that hangs on the server and its model, by their names."""
+    token_id = {"type": "integer", "minimum": 0, "maximum": manifest.vocab_size - 1}
+    token_ids: Schema = {"type": "array", "items": token_id, "minItems": 1}
+    prompt = {"anyOf": [{"type": "string", "minLength": 1}, token_ids]}
+    prompts = {"type": "array", "items": prompt, "minItems": 1, "maxItems": settings.max_choices}
+    num_tokens = {"type": "integer", "minimum": -1, "not": {"const": 0}}
+    return {
+        "model": {"const": settings.model_name},
+        "n": {"type": "integer", "minimum": 1, "maximum": settings.max_choices},
+        "prompt": {"anyOf": [*prompt["anyOf"], prompts]},
+        "stop_token_ids": {"type": "array", "items": token_id},
+        "logit_bias": {
+            "type": "object",
+            "maxProperties": 1024,
+            "propertyNames": {"enum": [str(each) for each in range(min(100, manifest.vocab_size))]},
+            "additionalProperties": {"type": "number", "minimum": -10_000, "maximum": 10_000},
+        },
+        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), num_tokens),
+    }
+
+
+def _with_limits(schema: Schema, limits: Mapping[str, Schema]) -> Schema:
+    """The schema of a body, which names a model and whose other limits are the server's too."""
+    properties = schema["properties"]
+    if "model" not in properties:
+        return schema
+    own = {name: limits[name] for name in properties if name in limits and properties[name].get("enum") is None}
+    required = ["model", *schema["required"]]
+    condition = _LIKELY_TOKENS_COME_WITH_LOGPROBS if properties.get("logprobs", {}).get("type") == "boolean" else {}
+    return {**schema, "properties": properties | own, "required": required, **condition}
+
+
+def _with_nulls(schema: Schema) -> Schema:
+    """The same with nulls for whatever may be left out."""
+    properties = {
+        name: each if name in schema["required"] or not each else {"anyOf": [each, {"type": "null"}]}
+        for name, each in schema["properties"].items()
+    }
+    return {**schema, "properties": properties}
 
 
 def _answering(name: str, body: Schema, answer: Schema) -> Schema:
@@ -64,6 +116,22 @@ def _refusals(statuses: Mapping[int, str]) -> Schema:
     return {str(status): {"description": text, "content": content} for status, text in statuses.items()}
 
 
+def maybe(kind: str) -> Schema:
+    return {"type": [kind, "null"]}
+
+
+def object_of(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+def list_of(items: Schema) -> Schema:
+    return object_of(object={"const": "list"}, data={"type": "array", "items": items})
+
+
+_LIKELY_TOKENS_COME_WITH_LOGPROBS: Schema = {
+    "if": {"properties": {"top_logprobs": {"type": "integer", "minimum": 1}}, "required": ["top_logprobs"]},
+    "then": {"properties": {"logprobs": {"const": True}}, "required": ["logprobs"]},
+}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _USAGE = object_of(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 _ERROR = object_of(
@@ -84,8 +152,12 @@ def _answer(kind: str, **choice: Schema) -> Schema:
     )
 
 
-_CHAT_ANSWER = _answer("chat.completion", message=object_of(role={"const": "assistant"}, content=maybe("string")))
-_RESPONSE = object_of(
-    id=TEXT, object={"const": "response"}, created_at=_COUNT, status=TEXT, model=TEXT, output={"type": "array"}
-)
-_COMPLETION_ANSWER = _answer("text_completion", text=TEXT)
+_ANSWERS: Mapping[str, Schema] = {
+    "/v1/chat/completions": _answer(
+        "chat.completion", message=object_of(role={"const": "assistant"}, content=maybe("string"))
+    ),
+    "/v1/completions": _answer("text_completion", text=TEXT),
+    "/v1/responses": object_of(
+        id=TEXT, object={"const": "response"}, created_at=_COUNT, status=TEXT, model=TEXT, output={"type": "array"}
+    ),
+}

@@ -1,60 +1,110 @@
-"""The input of a response: messages, calls that the model made, and what the tools said."""
+"""The input of a response: messages, calls that the model made, what it thought, and what the tools said."""
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
-from reader_edge.server.api_error import ApiError, wrong_value
+from msgspec import Meta
+
+from reader_edge.server.contract import IGNORED, JsonObject
 from reader_edge.server.messages import call_message
 from reader_edge_runtime import Message
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_PARTS = ("input_text", "output_text")
+
+class _Text(JsonObject):
+    text: str
+    annotations: Annotated[Any, IGNORED] = None
+    logprobs: Annotated[Any, IGNORED] = None
 
 
-def read_input(value: object) -> list[Message]:
-    """Of a text, or of a list of items. Raises ApiError."""
-    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
-    if not isinstance(items, list) or not items:
-        raise wrong_value("input", value, "a text or a list of messages", "input")
+class InputText(_Text, tag_field="type", tag="input_text"):
+    """A part of what a user said."""
+
+
+class OutputText(_Text, tag_field="type", tag="output_text"):
+    """A part of what the model said."""
+
+
+class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
+    """A part of what the model thought."""
+
+
+_PARTS = Meta(description="a text, or a list of parts of type 'input_text'")
+Content = Annotated[str | list[InputText | OutputText], _PARTS]
+
+
+class _Item(JsonObject):
+    id: Annotated[Any, IGNORED] = None
+    status: Annotated[Any, IGNORED] = None
+
+
+class InputMessage(_Item, tag_field="type", tag="message"):
+    """What somebody said."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    phase: Annotated[Any, IGNORED] = None
+
+
+class FunctionCall(_Item, tag_field="type", tag="function_call"):
+    """A call that the model made."""
+
+    name: str
+    arguments: str
+    call_id: str
+
+
+class FunctionCallOutput(_Item, tag_field="type", tag="function_call_output"):
+    """What the function said."""
+
+    call_id: str
+    output: Content
+
+
+class Reasoning(_Item, tag_field="type", tag="reasoning"):
+    """What the model thought before it answered."""
+
+    content: tuple[ReasoningText, ...] = ()
+    summary: Annotated[Any, IGNORED] = None
+    encrypted_content: Annotated[Any, IGNORED] = None
+
+
+_ITEMS = "a text or a list of messages, calls of functions and their outputs, at least one"
+InputItems = Annotated[
+    str | Annotated[list[InputMessage | FunctionCall | FunctionCallOutput | Reasoning], Meta(min_length=1)],
+    Meta(description=_ITEMS),
+]
+
+
+def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
+    """Messages as templates know them."""
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
     messages: list[dict[str, Any]] = []
-    for number, item in enumerate(items):
-        _add(messages, item if isinstance(item, dict) else {}, f"input[{number}]")
+    thought = ""
+    for item in items:
+        match item:
+            case Reasoning():
+                thought += _text(item.content)
+            case FunctionCall():
+                if not messages or messages[-1]["role"] != "assistant" or thought:
+                    messages.append(_said_by_model("", thought))
+                call = call_message(item.name, item.arguments, item.call_id)
+                messages[-1].setdefault("tool_calls", []).append(call)
+                thought = ""
+            case FunctionCallOutput():
+                messages.append({"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id})
+            case InputMessage(role="assistant"):
+                messages.append(_said_by_model(_text(item.content), thought))
+                thought = ""
+            case InputMessage():
+                role = "system" if item.role == "developer" else item.role
+                messages.append({"role": role, "content": _text(item.content)})
     return cast(list[Message], messages)
 
 
-def _add(messages: list[dict[str, Any]], item: dict[str, object], place: str) -> None:
-    match item.get("type", "message"):
-        case "function_call":
-            name, arguments, call_id = _texts(item, place, "name", "arguments", "call_id")
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant", "content": ""})
-            messages[-1].setdefault("tool_calls", []).append(call_message(name, arguments, call_id))
-        case "function_call_output":
-            (call_id,) = _texts(item, place, "call_id")
-            content = _content(item.get("output"), f"{place}.output")
-            messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
-        case kind:
-            role = item.get("role")
-            if kind != "message" or not isinstance(role, str) or role not in _ROLES:
-                roles = ", ".join(_ROLES)
-                words = f"a message with a 'role' of {roles}, a call of a function or its output"
-                raise wrong_value(place, item or None, words, "input")
-            messages.append({"role": _ROLES[role], "content": _content(item.get("content"), f"{place}.content")})
+def _said_by_model(text: str, thought: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
 
 
-def _texts(item: dict[str, object], place: str, *names: str) -> list[str]:
-    values = [item.get(name) for name in names]
-    if not all(isinstance(value, str) for value in values):
-        wanted = " and ".join(f"'{name}'" for name in names)
-        raise ApiError(400, f"'{place}' must have the texts {wanted}, as a {item['type']} has.", "input")
-    return cast(list[str], values)
-
-
-def _content(content: object, place: str) -> str:
-    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(map(_is_text_part, parts)):
-        raise wrong_value(place, content, "a text, or a list of parts of type 'input_text'", "input")
-    return "".join(part["text"] for part in parts)
-
-
-def _is_text_part(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") in _PARTS and isinstance(part.get("text"), str)
+def _text(content: str | Sequence[_Text]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

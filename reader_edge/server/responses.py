@@ -1,37 +1,26 @@
-"""The wording of `/v1/responses`, of its part that is texts and calls of functions."""
+"""`/v1/responses`, of its part that is texts and calls of functions."""
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any, Literal
 
+from starlette.responses import Response
+
+from reader_edge.server.answer_body import AnswerBody, MaxTokens
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.fields import Fields
+from reader_edge.server.event_stream import EventStream
 from reader_edge.server.question import Json, Question
-from reader_edge.server.response_input import read_input
+from reader_edge.server.response_input import InputItems, to_messages_of_input
 from reader_edge.server.response_items import ResponseItems
-from reader_edge.server.structured_outputs import AnswerForm, read_response_form
-from reader_edge.server.tools import ToolUse
+from reader_edge.server.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
+from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
 from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 
-# What is not supported, with the values that ask for nothing.
-NEUTRAL: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "conversation": (),
-    "include": ([],),
-    "max_tool_calls": (),
-    "n": (1,),
-    "previous_response_id": (),
-    "prompt": (),
-    "reasoning": ({},),
-    "store": (False,),
-    "stream_options": ({}, {"include_obfuscation": False}),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
-_UNSAID: Json = {"parameters": None, "strict": None}  # of a function
 # Fields of every response that nothing here changes.
 _WITHOUT_EFFECT: Json = {
     **dict.fromkeys(("max_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier")),
@@ -41,43 +30,86 @@ _WITHOUT_EFFECT: Json = {
 }
 
 
-class ResponseWording:
-    """How a response is asked for. Nothing is stored, so none can go on from another."""
+class ReasoningOptions(JsonObject):
+    """effort: which the model's template may know. The rest asks for summaries, which there are none of."""
 
-    def read_tools(self, fields: Fields) -> ToolUse:
-        return ToolUse.read(fields, is_flat=True)
+    effort: str | None = None
+    summary: Annotated[Any, IGNORED] = None
+    generate_summary: Annotated[Any, IGNORED] = None
 
-    def read_prompts(self, fields: Fields, use: ToolUse) -> list[Encodable]:
-        for name, values in NEUTRAL.items():
-            value = fields.take(name)
-            if value is not None and value not in values:
+
+class TextOptions(JsonObject):
+    """What the answer is to be like."""
+
+    format: TextFormat = AnyText()
+    verbosity: Annotated[Literal["medium"], UNSUPPORTED] = "medium"
+
+
+class ResponseStreamOptions(JsonObject):
+    """There is nothing to choose."""
+
+    include_obfuscation: Annotated[Any, IGNORED] = None
+
+
+class ResponseBody(AnswerBody):
+    """What `/v1/responses` takes. Nothing is stored, so none can go on from another."""
+
+    input: InputItems
+    instructions: str = ""
+    max_output_tokens: MaxTokens | None = None
+    text: TextOptions = TextOptions()
+    tools: Annotated[tuple[FlatTool, ...], MaxTools] = ()
+    tool_choice: FlatToolChoice | None = None
+    parallel_tool_calls: bool = True
+    reasoning: ReasoningOptions = ReasoningOptions()
+    stream_options: ResponseStreamOptions = ResponseStreamOptions()
+    include: Annotated[tuple[Literal["reasoning.encrypted_content"], ...], UNSUPPORTED] = ()
+
+    background: Annotated[bool, UNSUPPORTED] = False
+    conversation: Annotated[None, UNSUPPORTED] = None
+    max_tool_calls: Annotated[Any, IGNORED] = None
+    n: Annotated[Literal[1], UNSUPPORTED] = 1
+    previous_response_id: Annotated[None, UNSUPPORTED] = None
+    prompt: Annotated[None, UNSUPPORTED] = None
+    store: bool = False
+    top_logprobs: Annotated[Literal[0], UNSUPPORTED] = 0
+    truncation: Annotated[Literal["disabled"], UNSUPPORTED] = "disabled"
+
+    def tool_use(self) -> ToolUse:
+        return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    def prompts(self, use: ToolUse) -> Sequence[Encodable]:
+        for name in ("background", "store"):
+            if getattr(self, name):
                 raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")
-        instructions = fields.get("instructions", str, "", "a text")
-        first: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
-        return [Conversation(first + read_input(fields.take("input")), use.tools)]
+        first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return [Conversation(first + to_messages_of_input(self.input), use.tools)]
 
-    def read_form(self, fields: Fields) -> AnswerForm:
-        return read_response_form(fields)
+    def form(self) -> AnswerForm:
+        return only_form([form_of_format(self.text.format, "text.format"), *self.guided_forms()])
 
-    def read_max_tokens(self, fields: Fields, most: int) -> int:
-        return fields.integer("max_output_tokens", most)
-
-    def read_logprobs(self, fields: Fields) -> tuple[bool, int]:
-        return False, 0
+    def asked_tokens(self) -> tuple[str, int | None]:
+        return "max_output_tokens", self.max_output_tokens
 
 
-class ResponsesEndpoint(Endpoint):
+class ResponsesEndpoint(Endpoint[ResponseBody]):
     """A route's handler."""
 
-    has_named_events = True
+    body_type = ResponseBody
 
-    def _whole(self, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
+    def _question(self, body: ResponseBody) -> Question:
+        return Question.of(body, self._settings, self._call_form)
+
+    def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
+        return EventStream(first, events, question.headers, is_named=True)
+
+    def _whole(self, body: ResponseBody, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
         items, reason = ResponseItems(self._reader(question)), results[0].finish_reason
         for _ in (*items.push(results[0].text, is_last=True), *items.end(_status(reason))):
             pass
         return self._response(question) | _end(items.output, reason, answers)
 
-    async def _events(self, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+    async def _events(self, body: ResponseBody, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
         """What a stream tells, in OpenAI's order."""
         number = 0
 

@@ -1,19 +1,75 @@
 """What form a request wants its answer in: OpenAI's `response_format`, and vLLM's words for what that cannot say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.fields import Fields
+from reader_edge.server.contract import IGNORED, JsonObject
 from reader_edge_runtime import Grammar
 
-_FORMATS = ("text", "json_object", "json_schema")
 _KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "lark"}
-_OLD_NAMES = {f"guided_{name}": name for name in _KINDS}
 _MAX_DEPTH = 120  # of a schema: llguidance reads JSON of 127, in which it lies within other objects
+_ANY_OBJECT = {"type": "object"}
+
+Schema = Annotated[dict[str, Any], Meta(description="a JSON schema, an object")]
+
+
+class AnyText(JsonObject, tag_field="type", tag="text"):
+    """No form."""
+
+
+class AnyJson(JsonObject, tag_field="type", tag="json_object"):
+    """JSON: any object, or as llama.cpp and others have it, one of this schema."""
+
+    schema: Schema | None = None
+
+
+class DescribedSchema(JsonObject):
+    """strict: a schema that cannot be followed in all its parts is refused. name, description: for other systems."""
+
+    schema: Schema
+    strict: bool = False
+    name: str | None = None
+    description: str | None = None
+
+
+class JsonOfSchema(JsonObject, tag_field="type", tag="json_schema"):
+    """JSON of a schema, as chats describe it. schema: in place of `json_schema`, as some servers have it."""
+
+    json_schema: DescribedSchema | None = None
+    schema: Schema | None = None
+
+
+class FlatJsonOfSchema(DescribedSchema, tag_field="type", tag="json_schema"):
+    """JSON of a schema, as responses describe it: beside its type."""
+
+
+ResponseFormat = AnyText | AnyJson | JsonOfSchema
+TextFormat = AnyText | AnyJson | FlatJsonOfSchema
+
+JsonForm = Annotated[dict[str, Any] | str, Meta(description="a JSON schema, as an object or as a text")]
+ChoiceForm = Annotated[
+    list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, description="a JSON list of texts that are not empty")
+]
+
+
+class StructuredOutputs(JsonObject):
+    """vLLM's: one of these. regex: in Rust's syntax. grammar: in llguidance's form of Lark."""
+
+    json: JsonForm | None = None
+    regex: str | None = None
+    choice: ChoiceForm | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    disable_additional_properties: Annotated[Any, IGNORED] = None
+    disable_any_whitespace: Annotated[Any, IGNORED] = None
+    disable_fallback: Annotated[Any, IGNORED] = None
 
 
 class AnswerForm(NamedTuple):
@@ -24,22 +80,8 @@ class AnswerForm(NamedTuple):
     told: Mapping[str, object] = MappingProxyType({"type": "text"})
 
 
-def read_form(fields: Fields) -> AnswerForm:
-    """Of a chat or a completion. Raises ApiError and ConfigError."""
-    name = "response_format"
-    form = fields.get(name, dict, {"type": "text"}, "an object with a 'type'")
-    return _only([_form(form, form.get("json_schema"), name), *_read_structured_outputs(fields)])
-
-
-def read_response_form(fields: Fields) -> AnswerForm:
-    """Of a response, which describes a schema beside the type. Raises ApiError and ConfigError."""
-    text = Fields(fields.get("text", dict, {}, "an object with a 'format'"))
-    form = text.get("format", dict, {"type": "text"}, "an object with a 'type'")
-    text.refuse_rest()
-    return _only([_form(form, form, "text.format"), *_read_structured_outputs(fields)])
-
-
-def _only(forms: list[AnswerForm]) -> AnswerForm:
+def only_form(forms: Sequence[AnswerForm]) -> AnswerForm:
+    """The one that asks for a form. Raises ApiError where several do."""
     asked = [form for form in forms if form.grammar is not None]
     if len(asked) > 1:
         first, second = asked[0].param, asked[1].param
@@ -51,26 +93,44 @@ def _only(forms: list[AnswerForm]) -> AnswerForm:
     return asked[0] if asked else AnswerForm()
 
 
-def _form(form: dict[str, object], described: object, name: str) -> AnswerForm:
-    """described: what holds the schema, where it is one. name: of the field."""
-    kind = form.get("type")
-    if kind == "text":
-        return AnswerForm()
-    if kind == "json_object":
-        return AnswerForm(Grammar("json_schema", '{"type": "object"}'), name, form)
-    if kind != "json_schema":
-        raise wrong_value(f"{name}.type", kind, f"one of {', '.join(_FORMATS)}", name)
-    if not isinstance(described, dict) or not isinstance(described.get("schema"), dict | None):
-        place = name if described is form else f"{name}.json_schema"
-        raise wrong_value(place, described, "an object with an object 'schema'", name)
-    schema = described.get("schema") or {"type": "object"}
+def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> AnswerForm:
+    """name: of the field. Raises ApiError and ConfigError."""
+    told = {key: value for key, value in msgspec.to_builtins(asked).items() if value is not None}
+    match asked:
+        case AnyText():
+            return AnswerForm()
+        case AnyJson():
+            return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, told)
+        case DescribedSchema():
+            return schema_form(asked.schema, asked.strict, name, told)
+    if (asked.json_schema is None) == (asked.schema is None):
+        place = f"{name}.json_schema"
+        raise wrong_value(place, told.get("json_schema"), "an object with an object 'schema'", place)
+    described = asked.json_schema or DescribedSchema(schema=asked.schema or {})
+    return schema_form(described.schema, described.strict, name, told)
+
+
+def schema_form(
+    schema: Mapping[str, Any], is_strict: bool, name: str, told: Mapping[str, object] = MappingProxyType({})
+) -> AnswerForm:
+    """is_strict: what cannot be followed is refused, otherwise it is left out. Raises ApiError and ConfigError."""
     check_depth(schema, f"The schema of '{name}'", name)
-    return AnswerForm(Grammar("json_schema", schema_text(schema, described.get("strict") is True)), name, form)
+    text = json.dumps(schema if is_strict else {**schema, "x-guidance": {"lenient": True}})
+    return AnswerForm(Grammar("json_schema", text), name, told)
 
 
-def schema_text(schema: dict[str, object], is_strict: bool) -> str:
-    """A schema as a grammar's text. is_strict: what cannot be followed is refused, otherwise it is ignored."""
-    return json.dumps(schema if is_strict else schema | {"x-guidance": {"lenient": True}})
+def forms_of_outputs(asked: StructuredOutputs, param: str) -> list[AnswerForm]:
+    """Raises ApiError and ConfigError."""
+    given = {part: getattr(asked, part) for part in _KINDS}
+    forms = [AnswerForm(grammar_of(part, value, param), param) for part, value in given.items() if value is not None]
+    return [*forms, schema_form(_ANY_OBJECT, True, param)] if asked.json_object else forms
+
+
+def grammar_of(part: str, value: object, param: str) -> Grammar:
+    """part: which of vLLM's forms the value is. Raises ApiError and ConfigError."""
+    if part == "json":
+        check_depth(_schema(value), f"The schema of '{param}'", param)
+    return Grammar(_KINDS[part], value if isinstance(value, str) else json.dumps(value))
 
 
 def check_depth(schema: object, name: str, param: str) -> None:
@@ -88,29 +148,3 @@ def _schema(value: object) -> object:
     with suppress(ValueError, RecursionError):
         return json.loads(value) if isinstance(value, str) else value
     return value
-
-
-def _read_structured_outputs(fields: Fields) -> list[AnswerForm]:
-    """Of `structured_outputs`, and of the names that its parts had before."""
-    name = "structured_outputs"
-    given = fields.get(name, dict, {}, f"an object with one of {', '.join(_KINDS)}")
-    unknown = sorted(set(given) - set(_KINDS))
-    if unknown:
-        raise ApiError(400, f"There is no '{name}.{unknown[0]:.60}': give one of {', '.join(_KINDS)}.", name)
-    forms = [AnswerForm(_grammar(part, value, name), name) for part, value in given.items() if value is not None]
-    for old, part in _OLD_NAMES.items():
-        value = fields.take(old)
-        if value is not None:
-            forms.append(AnswerForm(_grammar(part, value, old), old))
-    return forms
-
-
-def _grammar(part: str, value: object, param: str) -> Grammar:
-    is_text = isinstance(value, str) and part != "choice"
-    is_right = {"json": isinstance(value, dict), "choice": isinstance(value, list)}.get(part, False)
-    if not is_text and not is_right:
-        wanted = {"json": "an object or its text", "choice": "a list of texts"}.get(part, "a text")
-        raise ApiError(400, f"'{param}' must hold {wanted} as '{part}'.", param)
-    if part == "json":
-        check_depth(_schema(value), f"The schema of '{param}'", param)
-    return Grammar(_KINDS[part], value if isinstance(value, str) else json.dumps(value))

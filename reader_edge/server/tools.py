@@ -1,16 +1,79 @@
-"""The tools that a request declares, which of them the answer must call, and the grammar that makes it."""
+"""The tools that a request declares, and which of them the answer must call."""
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.fields import Fields
+from reader_edge.server.contract import IGNORED, JsonObject
 
 _MAX_TOOLS = 128
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 Json = dict[str, Any]
+ToolName = Annotated[
+    str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$", description="1 to 64 letters, digits, '_', '-' or '.'")
+]
+
+
+class Function(JsonObject):
+    """What a function is called, what it does, and a JSON schema of its parameters."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: Annotated[dict[str, Any], Meta(description="a JSON schema, an object")] | None = None
+    strict: bool | None = None
+
+    @property
+    def declared(self) -> Json:
+        """As chats declare it, and as templates know it."""
+        names = ("name", "description", "parameters", "strict")
+        told = {name: getattr(self, name) for name in names}
+        return {"type": "function", "function": {name: value for name, value in told.items() if value is not None}}
+
+
+class Tool(JsonObject, tag_field="type", tag="function"):
+    """A function, as chats declare it."""
+
+    function: Function
+    cache_control: Annotated[Any, IGNORED] = None
+
+    @property
+    def declared(self) -> Json:
+        return self.function.declared
+
+
+class FlatTool(Function, tag_field="type", tag="function"):
+    """A function, as responses declare it: its members stand beside its type."""
+
+
+class Named(JsonObject):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(JsonObject, tag_field="type", tag="function"):
+    """The function to call, as chats name it."""
+
+    function: Named
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+
+class FlatNamedTool(Named, tag_field="type", tag="function"):
+    """The function to call, as responses name it."""
+
+
+_CHOICE = Meta(description="'none', 'auto', 'required', or one of the functions in 'tools' by name")
+Choice = Literal["none", "auto", "required"]
+ToolChoice = Annotated[Choice | NamedTool, _CHOICE]
+FlatToolChoice = Annotated[Choice | FlatNamedTool, _CHOICE]
+MaxTools = Meta(max_length=_MAX_TOOLS, description=f"a list of tools, at most {_MAX_TOOLS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,56 +92,26 @@ class ToolUse:
     choice: object = "none"
 
     @classmethod
-    def read(cls, fields: Fields, is_flat: bool = False) -> "ToolUse":
-        """is_flat: what a function is stands beside its type, as responses have it. Raises ApiError."""
-        values = fields.get("tools", list, [], "a list of tools")
-        if len(values) > _MAX_TOOLS:
-            raise ApiError(400, f"'tools' must have at most {_MAX_TOOLS} tools.", "tools")
-        tools = [_tool(each, f"tools[{number}]", is_flat) for number, each in enumerate(values)]
-        names = tuple(cast(str, tool["function"]["name"]) for tool in tools)
+    def of(
+        cls,
+        tools: Sequence[Tool | FlatTool],
+        choice: Choice | NamedTool | FlatNamedTool | None = None,
+        is_parallel: bool = True,
+    ) -> "ToolUse":
+        """choice: where it is None, tools may be called where there are some. Raises ApiError."""
+        declared = tuple(tool.declared for tool in tools)
+        names = tuple(str(tool["function"]["name"]) for tool in declared)
         if len(set(names)) < len(names):
             raise ApiError(400, "'tools' must have names that differ.", "tools")
-        choice = fields.take("tool_choice") if fields.has("tool_choice") else "auto" if tools else "none"
-        is_parallel = fields.get("parallel_tool_calls", bool, True, "true or false")
+        choice = choice or ("auto" if tools else "none")
         if choice == "none" or (choice == "auto" and not tools):
             return cls()
         if not tools:
             raise ApiError(400, "'tool_choice' needs 'tools' to choose from.", "tool_choice")
-        is_strict = any(tool["function"].get("strict") is True for tool in tools)
-        if choice in ("auto", "required"):
-            return cls(tuple(tools), names, choice == "required", is_parallel, is_strict, choice)
-        return cls(tuple(tools), (_chosen(choice, names, is_flat),), True, False, is_strict, choice)
-
-
-def _tool(value: object, place: str, is_flat: bool) -> Json:
-    """A function as chats declare it. Raises ApiError unless it is one with a name."""
-    function = _function(value, is_flat)
-    if function is None:
-        parts = "a 'name': others are not supported here" if is_flat else "a 'function'"
-        raise ApiError(400, f"'{place}' must be an object with the type 'function' and {parts}.", "tools")
-    place = place if is_flat else f"{place}.function"
-    name = function.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ApiError(400, f"'{place}.name' must be 1 to 64 letters, digits, '_', '-' or '.'.", "tools")
-    if not isinstance(function.get("parameters"), dict | None):
-        raise ApiError(400, f"'{place}.parameters' must be a JSON schema, an object.", "tools")
-    if not isinstance(function.get("description"), str | None):
-        raise ApiError(400, f"'{place}.description' must be a text.", "tools")
-    return {"type": "function", "function": function}
-
-
-def _function(value: object, is_flat: bool) -> Json | None:
-    """What stands in an object of the type "function", or beside that."""
-    if not isinstance(value, dict) or value.get("type") != "function":
-        return None
-    function = {name: each for name, each in value.items() if name != "type"} if is_flat else value.get("function")
-    return function if isinstance(function, dict) else None
-
-
-def _chosen(choice: object, names: tuple[str, ...], is_flat: bool) -> str:
-    """The name of the tool that must be called."""
-    name = (_function(choice, is_flat) or {}).get("name")
-    if not isinstance(name, str) or name not in names:
-        words = f"'none', 'auto', 'required', or one of the functions in 'tools' ({', '.join(names):.200}) by name"
-        raise wrong_value("tool_choice", choice, words, "tool_choice")
-    return name
+        is_strict = any(tool["function"].get("strict") is True for tool in declared)
+        if isinstance(choice, str):
+            return cls(declared, names, choice == "required", is_parallel, is_strict, choice)
+        if choice.name not in names:
+            words = f"one of the functions in 'tools' ({', '.join(names):.200}) by name"
+            raise wrong_value("tool_choice", choice.name, words, "tool_choice")
+        return cls(declared, (choice.name,), True, False, is_strict, msgspec.to_builtins(choice))

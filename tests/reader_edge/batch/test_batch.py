@@ -94,11 +94,11 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     refused = {name: answers[f"request {name}"] for name in range(1, 6)}
     assert [each["status_code"] for each in refused.values()] == [400, 400, 400, 404, 400]
     assert [each["body"]["error"]["message"] for each in refused.values()] == [
-        "temperature is -1.0, but must be from 0 to 100.",
+        "'temperature' is -1, but must be a number from 0 to 100.",
         "There is no field 'made_up': leave it out.",
         "'stream' has no place here: leave it out.",
         "There is no model 'gpt-4' here: ask for 'demo'.",
-        "101 tokens are asked for: an answer may have 1 to 100 here.",
+        "'max_tokens' is 101, but an answer may have 1 to 100 tokens here.",
     ]
 
 

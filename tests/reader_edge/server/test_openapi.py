@@ -1,64 +1,70 @@
-"""The OpenAPI document tells what the server takes, no more and no less."""
+"""The OpenAPI document tells what the server takes, no more and no less: both come from the same classes."""
 
 from typing import Any
 
+import jsonschema
 import pytest
 
-from reader_edge.server.chat_completions import ChatWording
-from reader_edge.server.completions import CompletionWording
-from reader_edge.server.fields import IGNORED, Fields
-from reader_edge.server.question import Question, QuestionWording
-from reader_edge.server.responses import NEUTRAL, ResponseWording
-from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.settings import LIMIT_HEADER
 from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases
+from tests.reader_edge.server.test_refusals import assert_refused
 
 
-class TakenFields(Fields):
-    """Remembers what it was asked for."""
+@pytest.fixture(scope="module")
+def schemas(chat_engine: Any) -> dict[str, Any]:
+    """The schemas of bodies by their paths, each with the classes that it refers to."""
+    from reader_edge.server.openapi import openapi_document
+    from reader_edge.server.settings import ServerSettings
 
-    def __init__(self, values: dict[str, object]) -> None:
-        super().__init__(values)
-        self.taken: set[str] = set()
-
-    def has(self, name: str) -> bool:
-        self.taken.add(name)
-        return super().has(name)
-
-    def take(self, name: str) -> object:
-        self.taken.add(name)
-        return super().take(name)
+    document: Any = openapi_document(ServerSettings("demo", max_tokens=500), chat_engine.package.manifest)
+    asked = {path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"] for path in ENDPOINTS}
+    return {path: {**body["schema"], "components": document["components"]} for path, body in asked.items()}
 
 
-def asked(document: Any, path: str) -> Any:
-    return document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_what_is_asked_most_is_in_the_document(schemas: dict[str, Any], path: str) -> None:
+    jsonschema.validate(BODIES[path], schemas[path])
 
 
-@pytest.mark.parametrize(
-    ("path", "wording", "values"),
-    [
-        ("/v1/chat/completions", ChatWording(), {"messages": [{"role": "user", "content": "Hi"}]}),
-        ("/v1/completions", CompletionWording(), {"prompt": "Hi"}),
-        ("/v1/responses", ResponseWording(), {"input": "Hi"}),
-    ],
-)
-def test_fields_that_are_read_are_those_that_are_told(
-    served: Served, path: str, wording: QuestionWording, values: dict[str, object]
+@pytest.mark.parametrize("case", all_cases(), ids=str)
+def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
+    served: Served, schemas: dict[str, Any], case: Case
 ) -> None:
-    fields = TakenFields({"model": "demo", **values})
-    Question.read(fields, wording, ServerSettings("demo"), CallForm())
-    told = asked(served.get("/openapi.json").json(), path)
-    neutral = set(NEUTRAL) - {"store"} if path == "/v1/responses" else set()  # these may say that nothing is asked
-    assert fields.taken - neutral | IGNORED == set(told["properties"])
-    assert set(told["required"]) == {"model", *values}
+    response = served.post(case.path, case.body)
+    assert_refused(response, 400)
+    assert case.place in response.json()["error"]["message"]
+    assert response.json()["error"]["param"] == case.place
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(case.body, schemas[case.path])
 
 
-def test_limits_are_the_server_s_own(served: Served) -> None:
-    schema = asked(served.get("/openapi.json").json(), "/v1/completions")
-    token_ids = schema["properties"]["prompt"]["anyOf"][1]
+def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) -> None:
+    body = schemas["/v1/completions"]["components"]["schemas"]["CompletionBody"]
+    token_ids = body["properties"]["prompt"]["anyOf"][1]
     most = token_ids["items"]["maximum"]
     assert served.post("/v1/completions", {"model": "demo", "prompt": [most], "max_tokens": 1}).status_code == 200
     beyond = served.post("/v1/completions", {"model": "demo", "prompt": [most + 1], "max_tokens": 1})
     assert beyond.status_code == 400
-    most = schema["properties"]["max_tokens"]["maximum"]
-    assert served.post("/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": most + 1}).status_code == 400
+
+
+@pytest.mark.parametrize("asked", [501, 32_000, 10**30, -1])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+        ("/v1/responses", "max_output_tokens"),
+    ],
+)
+def test_who_asks_for_more_tokens_than_there_may_be_is_told_the_limit(
+    served: Served, path: str, name: str, asked: int
+) -> None:
+    response = served.post(path, BODIES[path] | {name: asked, "stop": ["e"]})
+    assert response.status_code == 200, response.text
+    assert response.headers[LIMIT_HEADER] == "500"
+    streamed = served.post(path, BODIES[path] | {name: asked, "stop": ["e"], "stream": True})
+    assert streamed.headers[LIMIT_HEADER] == "500"
+    assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers

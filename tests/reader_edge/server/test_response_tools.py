@@ -103,22 +103,28 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "a"}}]}, "'tools[0].name' must be"),
-        ({"tools": [{"type": "function", "name": "a", "parameters": 1}]}, "'tools[0].parameters' must be"),
-        ({"tools": [1]}, "'tools[0]' must be"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a"}}]},
+            "There is no field 'tools[0].function': leave it out.",
+        ),
+        (
+            {"tools": [{"type": "function", "name": "a", "parameters": 1}]},
+            "'tools[0].parameters' is 1, but must be a JSON schema, an object.",
+        ),
+        ({"tools": [1]}, "'tools[0]' is 1, but must be an object with 'type' and 'name'."),
         ({"tools": [TIME, TIME]}, "names that differ"),
         ({"tools": [], "tool_choice": "required"}, "needs 'tools'"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "time"}}},
-            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+            "There is no field 'tool_choice.function': leave it out.",
         ),
         (
             {"tool_choice": {"type": "function", "name": ["time"]}},
-            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+            "'tool_choice.name' is ['time'], but must be a text.",
         ),
         (
             {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
-            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+            "'tool_choice.type' is 'allowed_tools', but must be 'function'.",
         ),
     ],
 )

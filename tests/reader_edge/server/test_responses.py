@@ -125,7 +125,7 @@ def test_what_is_no_json_number_is_refused(served: Served, value: str) -> None:
 
 
 def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) -> None:
-    form = {"type": "json_object", "x": "\ud800"}
+    form = {"type": "json_schema", "name": "\ud800", "schema": {"type": "object"}, "strict": True}
     fields = {"model": "demo", "input": "hi", "max_output_tokens": 16, "text": {"format": form}}
     headers = {"Content-Type": "application/json"}
     response = served.request("POST", "/v1/responses", content=json.dumps(fields), headers=headers)
@@ -136,38 +136,47 @@ def test_halves_of_characters_in_a_form_are_told_as_they_came(served: Served) ->
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"input": None}, "'input' is missing, but must be a text or a list of messages."),
+        ({"input": None}, "'input' is missing, but must be a text or a list of messages,"),
         ({"input": []}, "'input' is [], but must be"),
         ({"input": ["a"]}, "input[0]"),
-        ({"input": [{"type": "function_call_output", "output": "1"}]}, "the texts 'call_id'"),
+        (
+            {"input": [{"type": "function_call_output", "output": "1"}]},
+            "'input[0].call_id' is missing, but must be a text.",
+        ),
         (
             {"input": [{"type": "function_call_output", "call_id": "a", "output": 1}]},
             "'input[0].output' is 1, but must be a text",
         ),
-        ({"input": [{"type": "function_call", "call_id": "a", "name": "b"}]}, "the texts 'name' and 'arguments'"),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "b"}]},
+            "'input[0].arguments' is missing, but must be a text.",
+        ),
         ({"input": [{"type": ["function_call"]}]}, "input[0]"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "of type 'input_text'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            "'input[0].content[0].type' is 'input_image', but must be one of 'input_text', 'output_text'.",
+        ),
         ({"input": [{"role": [], "content": "a"}]}, "input[0]"),
         ({"instructions": ["a"]}, "'instructions' is ['a'], but must be a text."),
         ({"previous_response_id": "resp_1"}, "'previous_response_id' is not supported"),
         ({"store": True}, "'store' is not supported"),
-        ({"tools": [{"type": "web_search"}]}, "others are not supported here"),
+        ({"tools": [{"type": "web_search"}]}, "'tools[0].type' is 'web_search', but must be 'function'."),
         (
             {"text": {"format": {"type": "xml"}}},
-            "'text.format.type' is 'xml', but must be one of text, json_object, json_schema.",
+            "'text.format.type' is 'xml', but must be one of 'text', 'json_object', 'json_schema'.",
         ),
         (
             {"text": {"format": {"type": "json_schema", "schema": 3}}},
-            "'schema': 3}, but must be an object with an object 'schema'.",
+            "'text.format.schema' is 3, but must be a JSON schema, an object.",
         ),
-        ({"text": {"verbosity": "low"}}, "'verbosity' is not supported"),
+        ({"text": {"verbosity": "low"}}, "'text.verbosity' is not supported"),
         ({"response_format": {"type": "text"}}, "no field 'response_format'"),
         ({"n": 2}, "'n' is not supported"),
         ({"top_logprobs": 3}, "'top_logprobs' is not supported"),
         ({"background": True}, "'background' is not supported"),
-        ({"max_output_tokens": 501}, "may have 1 to 500 here"),
-        ({"temperature": -1}, "temperature is -1"),
+        ({"max_output_tokens": 0}, "'max_output_tokens' is 0, but must be"),
+        ({"temperature": -1}, "'temperature' is -1"),
         ({"messages": []}, "no field 'messages'"),
     ],
 )

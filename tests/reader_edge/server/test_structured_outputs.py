@@ -93,21 +93,24 @@ def test_the_answer_is_that_of_the_engine_drafted_or_plain(served: Served, chat_
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"response_format": "json"}, "an object with a 'type'"),
-        ({"response_format": {"type": "xml"}}, "one of text, json_object, json_schema"),
+        ({"response_format": "json"}, "an object with 'type'"),
+        ({"response_format": {"type": "xml"}}, "one of 'text', 'json_object', 'json_schema'"),
         ({"response_format": {"type": "json_schema"}}, "an object 'schema'"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}}, "an object 'schema'"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+            "'response_format.json_schema.schema' is 5, but must be a JSON schema",
+        ),
         ({"response_format": FORMAT, "guided_regex": "a"}, "cannot both say"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "'structured_outputs' says more than once"),
-        ({"guided_regex": 5}, "'guided_regex' must hold a text"),
-        ({"guided_choice": "abc"}, "a list of texts"),
-        ({"guided_choice": ["a", 5]}, "a JSON list of texts"),
+        ({"guided_regex": 5}, "'guided_regex' is 5, but must be a text."),
+        ({"guided_choice": "abc"}, "a JSON list of texts"),
+        ({"guided_choice": ["a", 5]}, "'guided_choice[1]' is 5, but must be a text"),
         ({"guided_regex": "(a"}, "change or simplify it"),
         ({"guided_regex": "(.{0,6000}[^a]{0,6000}){6000}"}, "simplify it"),
         ({"guided_json": '{"allOf": [' * 80 + "{}" + "]}" * 80}, "The schema of 'guided_json' is nested 161 deep"),
         ({"guided_regex": "a" * 70_000}, "The grammar has 70000 characters, but may have 65536 at most"),
         ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
-        ({"structured_outputs": []}, "an object with one of"),
+        ({"structured_outputs": []}, "'structured_outputs' is [], but must be an object."),
     ],
 )
 def test_what_is_no_form_is_refused(served: Served, fields: dict[str, Any], words: str) -> None:

@@ -26,6 +26,7 @@ DEEP: dict[str, Any] = {}
 for _ in range(60):
     DEEP = {"properties": {"a": DEEP}}
 TIME: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
+CALL = {"type": "function", "function": {"name": "time", "arguments": "{}"}}
 CHAT = {"model": "demo", "messages": [USER], "tools": [WEATHER, TIME], "max_tokens": 300, "seed": 5}
 
 
@@ -159,11 +160,11 @@ def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None
         ),
         (
             {"tool_choice": {"type": "function", "function": {"name": "other"}}},
-            ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather",
+            "'tool_choice' is 'other', but must be one of the functions in 'tools' (weather, time) by name.",
         ),
         ({"parallel_tool_calls": 1}, "true or false"),
-        ({"tool_choice": 0}, ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather"),
-        ({"tool_choice": {}}, ", but must be 'none', 'auto', 'required', or one of the functions in 'tools' (weather"),
+        ({"tool_choice": 0}, "'tool_choice' is 0, but must be 'none', 'auto', 'required', or one of the functions in"),
+        ({"tool_choice": {}}, "'tool_choice.function' is missing, but must be an object with 'name'."),
         ({"guided_regex": "a"}, "any text or JSON"),
         *(({"guided_json": text}, "a sound JSON object") for text in ("{", "[1]", "true", "9" * 5000, "[" * 900)),
         ({"guided_json": {"x-guidance": "lenient"}}, "a sound JSON object"),
@@ -178,7 +179,7 @@ def test_calls_and_what_tools_said_are_taken_as_messages(served: Served) -> None
         ),
         ({"guided_json": json.dumps(DEEP)}, "The schema of 'guided_json' is nested 121 deep"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "tool_call_id"),
-        ({"messages": [USER | {"tool_calls": [{}]}]}, "for the role 'assistant' alone"),
+        ({"messages": [USER | {"tool_calls": [CALL]}]}, "for the role 'assistant' alone"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]}, "tool_calls[0]"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": "x"}]}, "a list of calls"),
         ({"messages": [USER, {"role": "assistant", "content": None}]}, "messages[1].content"),

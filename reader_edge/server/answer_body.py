@@ -1,0 +1,177 @@
+"""What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what form they come."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.contract import IGNORED, JsonObject, within
+from reader_edge.server.messages import Content, text_of
+from reader_edge.server.structured_outputs import (
+    AnswerForm,
+    ChoiceForm,
+    JsonForm,
+    StructuredOutputs,
+    forms_of_outputs,
+    grammar_of,
+)
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime import GenerationConfig, SamplingConfig
+from reader_edge_runtime.text.conversation import Encodable
+
+_MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
+_MAX_CHOICES = 1024  # of any server; the settings of each allow fewer
+
+_Stop = Annotated[str, Meta(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
+_STOPS = f"a text or a list of at most {_MAX_STOPS} texts, each of 1 to {_MAX_STOP_CHARACTERS} characters"
+Stop = Annotated[_Stop | Annotated[tuple[_Stop, ...], Meta(max_length=_MAX_STOPS)], Meta(description=_STOPS)]
+Bias = Annotated[
+    dict[str, float],
+    Meta(max_length=_MAX_BIASES, description=f"an object of at most {_MAX_BIASES} token ids, each with a number"),
+]
+# Clients that do not know the server's limit ask for more, or for -1: the limit is used, and a header names it.
+MaxTokens = Annotated[int, Meta(ge=-1, description="a whole number of 1 or more, or -1 for as many as there may be")]
+
+
+class Prediction(JsonObject, tag_field="type", tag="content"):
+    """The caller's guess of the answer, which is drafted from."""
+
+    content: Content
+
+
+class StreamOptions(JsonObject):
+    """include_sources: whether a stream tells what drafted its text. continuous_usage_stats: usage in every event."""
+
+    include_usage: bool = False
+    include_sources: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: Annotated[Any, IGNORED] = None
+
+
+class AnswerBody(JsonObject):
+    """The fields that chats, completions and responses share."""
+
+    model: Annotated[str, Meta(description="the name of a model")] = ""
+    stream: bool = False
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] = 0
+
+    temperature: Annotated[float, within(SamplingConfig, "temperature")] = 1.0
+    top_p: Annotated[float, within(SamplingConfig, "top_p")] = 1.0
+    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 0
+    min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
+    repetition_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] = 1.0
+    frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
+    presence_penalty: Annotated[float, within(SamplingConfig, "presence_penalty")] = 0.0
+    seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
+    logit_bias: Bias | None = None
+    stop: Stop = ()
+    stop_token_ids: Annotated[tuple[int, ...], Meta(max_length=_MAX_BIASES, description="a list of token ids")] = ()
+    ignore_eos: bool = False
+
+    prediction: Prediction | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JsonForm | None = None
+    guided_regex: str | None = None
+    guided_choice: ChoiceForm | None = None
+    guided_grammar: str | None = None
+
+    # Told for other systems' sake, and without effect on an answer.
+    guided_decoding_backend: Annotated[Any, IGNORED] = None
+    metadata: Annotated[Any, IGNORED] = None
+    prompt_cache_key: Annotated[Any, IGNORED] = None
+    prompt_cache_retention: Annotated[Any, IGNORED] = None
+    safety_identifier: Annotated[Any, IGNORED] = None
+    service_tier: Annotated[Any, IGNORED] = None
+    user: Annotated[Any, IGNORED] = None
+
+    @property
+    def num_choices(self) -> int:
+        """To each prompt."""
+        return 1
+
+    @property
+    def options(self) -> StreamOptions:
+        """What a stream tells besides the answer."""
+        return StreamOptions()
+
+    def tool_use(self) -> ToolUse:
+        """The tools that the answer may call. Raises ApiError."""
+        return ToolUse()
+
+    def prompts(self, use: ToolUse) -> Sequence[Encodable]:
+        """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
+        raise NotImplementedError
+
+    def form(self) -> AnswerForm:
+        """What form the answers are to have. Raises ApiError and ConfigError."""
+        raise NotImplementedError
+
+    def asked_tokens(self) -> tuple[str, int | None]:
+        """The field that names how many tokens an answer may have, and what it says; None where it says nothing."""
+        raise NotImplementedError
+
+    def asked_logprobs(self) -> tuple[bool, int]:
+        """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""
+        return False, 0
+
+    def guided_forms(self) -> list[AnswerForm]:
+        """The forms that vLLM's fields ask for. Raises ApiError and ConfigError."""
+        forms = forms_of_outputs(self.structured_outputs, "structured_outputs") if self.structured_outputs else []
+        for part in ("json", "regex", "choice", "grammar"):
+            value = getattr(self, f"guided_{part}")
+            if value is not None:
+                forms.append(AnswerForm(grammar_of(part, value, f"guided_{part}"), f"guided_{part}"))
+        return forms
+
+    def config(self, max_tokens: int) -> GenerationConfig:
+        """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
+        wants_logprobs, num_top_logprobs = self.asked_logprobs()
+        sampling = SamplingConfig(
+            repetition_penalty=self.repetition_penalty,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            logit_bias=self._biases(),
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            seed=(secrets.randbits(63) if self.seed == -1 else self.seed) % 2**64,
+        )
+        return GenerationConfig(
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=(self.stop,) if isinstance(self.stop, str) else self.stop,
+            stop_token_ids=self.stop_token_ids,
+            prediction=text_of(self.prediction.content) if self.prediction else "",
+            ignores_eos=self.ignore_eos,
+            wants_logprobs=wants_logprobs,
+            num_top_logprobs=num_top_logprobs,
+        )
+
+    def _biases(self) -> dict[int, float]:
+        try:
+            return {int(token_id): value for token_id, value in (self.logit_bias or {}).items()}
+        except ValueError:
+            raise wrong_value("logit_bias", self.logit_bias, "token ids, each with a number", "logit_bias") from None
+
+
+class ChoicesBody(AnswerBody):
+    """The fields that chats and completions share, which answer in choices."""
+
+    n: Annotated[int, Meta(ge=1, le=_MAX_CHOICES)] = 1
+    best_of: Annotated[int, Meta(ge=1, le=_MAX_CHOICES)] | None = None
+    max_tokens: MaxTokens | None = None
+    stream_options: StreamOptions = StreamOptions()
+    store: Annotated[Any, IGNORED] = None
+
+    @property
+    def num_choices(self) -> int:
+        if self.best_of not in (None, 1, self.n):
+            raise ApiError(400, f"'best_of' is {self.best_of}, but must be as 'n': leave it out.", "best_of")
+        return self.n
+
+    @property
+    def options(self) -> StreamOptions:
+        return self.stream_options

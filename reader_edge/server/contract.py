@@ -1,0 +1,198 @@
+"""The contract of requests: one class per JSON object, from which decoding, bounds and refusals come.
+
+A class states its fields, their types and their bounds once. The OpenAPI document and the tests' cases come from the
+same classes.
+"""
+
+import gc
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar, dataclass_transform, get_args
+
+import msgspec
+from msgspec import Meta, inspect
+
+from reader_edge.server.api_error import ApiError, wrong_value
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+# Marks of fields: what is taken for other systems' sake and changes nothing, and what may only ask for nothing.
+IGNORED = Meta(extra={"is_ignored": True})
+UNSUPPORTED = Meta(extra={"is_unsupported": True})
+
+_ARRAYS = (inspect.ListType, inspect.VarTupleType)
+_MAX_NAME = 100  # characters of a name in a refusal
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+class _Strict(msgspec.StructMeta):
+    """What all classes of the contract are like; msgspec would have each of them say it."""
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], members: dict[str, Any], **options: Any) -> "_Strict":
+        options |= {"forbid_unknown_fields": True, "frozen": True, "kw_only": True}
+        return super().__new__(mcls, name, bases, members, **options)
+
+
+@dataclass_transform(kw_only_default=True)
+class JsonObject(msgspec.Struct, metaclass=_Strict):
+    """An object of a request. A field that is null is as good as one left out; unknown fields are refused by name."""
+
+
+def within(config: type, name: str) -> Meta:
+    """The bounds that a config of the runtime states for one of its fields."""
+    allowed = get_args(config.__dataclass_fields__[name].type)[1]  # type: ignore[attr-defined]
+    most = None if allowed.most == math.inf else allowed.most
+    description = f"a number {allowed.words}" if allowed.words else None
+    return Meta(ge=allowed.least, le=most, description=description)
+
+
+def decode(values: object, kind: type[Kind]) -> Kind:
+    """An object of this class from values that JSON was read into. Raises ApiError with one sentence."""
+    info = _type_info(kind)
+    with without_gc():
+        known = _known(values, info, "")
+        try:
+            return msgspec.convert(known, kind)
+        except msgspec.ValidationError as error:
+            raise _refusal(str(error), known, info) from None
+        except UnicodeEncodeError:
+            raise ApiError(400, "The body holds half a character where a name is expected: correct it.") from None
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Not while JSON is read: the collector would go through a million lists again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@cache
+def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _known(value: object, info: inspect.Type, place: str) -> object:
+    """A value without fields that are null. Raises ApiError for a field that its class does not have."""
+    kind = _meant(value, info)
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        types = {field.encode_name: field.type for field in kind.fields}
+        known = {} if kind.tag_field is None else {kind.tag_field: value.get(kind.tag_field) or kind.tag}
+        for name, each in value.items():
+            if name in types and each is not None:
+                known[name] = _known(each, types[name], _joined(place, name))
+            elif each is not None and name != kind.tag_field:
+                unknown = _joined(place, name)
+                sentence = f"There is no field {unknown[:_MAX_NAME]!r}: leave it out."
+                raise ApiError(400, sentence, unknown[:_MAX_NAME], "unknown_parameter")
+        return known
+    if isinstance(kind, _ARRAYS) and isinstance(value, list) and _has_objects(kind.item_type):
+        return [_known(each, kind.item_type, f"{place}[{number}]") for number, each in enumerate(value)]
+    return value
+
+
+def _meant(value: object, info: inspect.Type) -> inspect.Type | None:
+    """The one type of a union that a value of this JSON type can have; an object's tag decides between classes.
+
+    An object without a tag is one of the first class. None where no type fits.
+    """
+    types = _alternatives(info)
+    if isinstance(value, list):
+        return next((each for each in types if isinstance(each, _ARRAYS)), None)
+    if not isinstance(value, dict):
+        return None
+    objects = [each for each in types if isinstance(each, inspect.StructType)]
+    tags = [value.get(each.tag_field) if each.tag_field else None for each in objects]
+    fitting = [each for each, tag in zip(objects, tags, strict=True) if tag is None or tag == each.tag]
+    return next(iter(fitting), None) or next((each for each in types if isinstance(each, inspect.DictType)), None)
+
+
+def _alternatives(info: inspect.Type) -> list[inspect.Type]:
+    """The types of a union; one type otherwise."""
+    if isinstance(info, inspect.Metadata):
+        return _alternatives(info.type)
+    if isinstance(info, inspect.UnionType):
+        return [each for part in info.types for each in _alternatives(part)]
+    return [info]
+
+
+def _has_objects(info: inspect.Type) -> bool:
+    return any(isinstance(each, inspect.StructType) for each in _alternatives(info))
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
+    """What a client is told in place of msgspec's words, which name neither the value nor all that is allowed."""
+    path = error.rpartition(" - at `$")[2].removesuffix("`") if " - at `$" in error else ""
+    missing = _MISSING.match(error)
+    place, types = "", [info]
+    for name, index in _STEP.findall(path + (f".{missing[1]}" if missing else "")):
+        kind = _meant(value, types[-1])
+        if isinstance(kind, _ARRAYS) and isinstance(value, list):
+            value, place = value[int(index)], f"{place}[{index}]"
+            types.append(kind.item_type)
+        elif isinstance(value, dict):
+            value, place = value.get(name), _joined(place, name)
+            types.append(_field_type(kind, types[-1], name))
+    for each in types:
+        if isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported"):
+            sentence = f"'{place}' is not supported here: leave it out."
+            return ApiError(400, sentence, place, "unsupported_parameter")
+    if not place:
+        return ApiError(400, "The body must be a JSON object.", code="invalid_json")
+    is_missing = value is None
+    return wrong_value(place, value, words_of(types[-1]), place, None if is_missing else "invalid_value")
+
+
+def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> inspect.Type:
+    """The type of an object's field; where it is the tag that fits no class, that of all tags."""
+    if isinstance(kind, inspect.StructType):
+        for field in kind.fields:
+            if field.encode_name == name:
+                return field.type
+    tags = [each.tag for each in _alternatives(info) if isinstance(each, inspect.StructType) and each.tag is not None]
+    return inspect.LiteralType(tuple(tags))
+
+
+def words_of(info: inspect.Type) -> str:
+    """What a value must be, as a refusal says it."""
+    match info:
+        case inspect.Metadata():
+            return str((info.extra_json_schema or {}).get("description") or words_of(info.type))
+        case inspect.UnionType():
+            kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+            return " or ".join(dict.fromkeys(map(words_of, kinds)))
+        case inspect.IntType():
+            return "a whole number" + _range(info.ge, info.le)
+        case inspect.FloatType():
+            return "a number" + _range(info.ge, info.le)
+        case inspect.StrType():
+            return "a text" + _range(info.min_length, info.max_length, " characters")
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.LiteralType():
+            return ("one of " if len(info.values) > 1 else "") + ", ".join(map(repr, info.values))
+        case inspect.ListType() | inspect.VarTupleType():
+            return "a list" + _range(info.min_length, info.max_length, " items")
+        case inspect.StructType():
+            names = [info.tag_field] if info.tag_field else []
+            names += [field.encode_name for field in info.fields if field.required]
+            return "an object" + (" with " + " and ".join(f"'{name}'" for name in names) if names else "")
+    return "an object"
+
+
+def _range(least: float | None, most: float | None, unit: str = "") -> str:
+    if most is not None:
+        return f" of {least or 0} to {most}{unit}" if unit else f" from {least} to {most}"
+    return f" of {least} or more{unit}" if least is not None else ""

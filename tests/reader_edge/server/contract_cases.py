@@ -1,0 +1,100 @@
+"""Requests that do not fit the classes of the contract, made from those classes: one for each object and field."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import inspect
+
+from reader_edge.server.endpoints import ENDPOINTS
+
+BODIES: Mapping[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/completions": {"model": "demo", "prompt": "Hi"},
+    "/v1/responses": {"model": "demo", "input": "Hi"},
+}
+_UNKNOWN = "made_up"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A body that is refused for the field at a place."""
+
+    path: str
+    place: str
+    body: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.place}"
+
+
+def all_cases() -> list[Case]:
+    """For each object, however deep, an unknown field; for each field, a value of no type that it takes."""
+    return [
+        Case(path, place, BODIES[path] | {_first(place): value})
+        for path, endpoint in ENDPOINTS.items()
+        for place, value in _mistakes(inspect.type_info(endpoint.body_type))
+    ]
+
+
+def _mistakes(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Mistakes within an object: the place, and the whole value of the object's field in which it is."""
+    yield _UNKNOWN, 1
+    for field in kind.fields:
+        wrong = _wrong(field.type)
+        if wrong is not None:
+            yield field.encode_name, wrong[0]
+        for inner, start in _objects(field.type):
+            for place, value in _mistakes(inner):
+                name = _first(place)
+                mistaken = _least(inner) | {name: value}
+                yield f"{field.encode_name}{start}.{place}", [mistaken] if start else mistaken
+
+
+def _objects(kind: Any) -> Iterator[tuple[inspect.StructType, str]]:
+    """The objects that a field may hold, and how their places begin: in a list with the first number."""
+    for each in _alternatives(kind):
+        if isinstance(each, inspect.StructType):
+            yield each, ""
+        elif isinstance(each, inspect.ListType | inspect.VarTupleType):
+            yield from ((inner, "[0]") for inner, start in _objects(each.item_type) if not start)
+
+
+def _least(kind: inspect.StructType) -> dict[str, Any]:
+    """The fields that an object must have."""
+    tag = {kind.tag_field: kind.tag} if kind.tag_field else {}
+    return tag | {field.encode_name: _right(field.type) for field in kind.fields if field.required}
+
+
+def _right(kind: Any) -> Any:
+    match _alternatives(kind)[0]:
+        case inspect.StrType():
+            return "x"
+        case inspect.LiteralType(values=values):
+            return "assistant" if "assistant" in values else values[0]
+        case inspect.DictType():
+            return {}
+        case inspect.StructType() as inner:
+            return _least(inner)
+    raise AssertionError(kind)
+
+
+def _wrong(kind: Any) -> list[Any] | None:
+    """A value, in a list, that is of no type that the field takes; None where any is."""
+    types = _alternatives(kind)
+    if any(isinstance(each, inspect.AnyType) for each in types):
+        return None
+    is_number = any(isinstance(each, inspect.IntType | inspect.FloatType) for each in types)
+    return [{"made": "up"}] if is_number else [7.5]
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    if isinstance(kind, inspect.Metadata):
+        return _alternatives(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [each for part in kind.types for each in _alternatives(part)]
+    return [kind]
+
+
+def _first(place: str) -> str:
+    return place.partition(".")[0].partition("[")[0]
