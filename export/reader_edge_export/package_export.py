@@ -101,6 +101,7 @@ class PackageExport:
         with self._stages.enter("tracing"):
             traced.parent.mkdir()
             layers = trace_model(model, self._source.max_context, traced)
+            self._source.check_layers(layers)
         with self._stages.enter("lowering"):
             write_graph(traced, self._folder, self._options, calibration, kept)
             shutil.rmtree(traced.parent)

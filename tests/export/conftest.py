@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from reader_edge_export import ExportOptions, export_model
+from tests.export.record_transformers5 import write_folder
 from tests.tiny_models import build_tiny_model
 
 
@@ -25,6 +26,19 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     def build(model_type: str) -> Path:
         folder = root / model_type
         return folder if folder.exists() else build_tiny_model(model_type, folder)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def folder_of_5(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a recorded model -> its folder as transformers 5 writes it; not to be changed."""
+    root = tmp_path_factory.mktemp("transformers5")
+
+    def build(name: str) -> Path:
+        if not (root / name).exists():
+            write_folder(name, root / name)
+        return root / name
 
     return build
 

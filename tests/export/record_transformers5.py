@@ -1,11 +1,10 @@
 """Record what transformers 5 writes as config.json for tiny models, and the logits it computes.
 
-Run by hand, with transformers 5 and PyTorch: python -m tests.export.record_transformers5 tests/data/transformers5.json
+Run by hand, with transformers 5 and PyTorch: python -m tests.export.record_transformers5
 Weights are made from their names, so that they need not be kept.
 """
 
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import torch
 
 from tests.tiny_models import TINY_CONFIGS
 
+_FILE = Path(__file__).parents[1] / "data" / "transformers5.json"
+RECORDED: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))  # by name: config, logits
 TOKEN_IDS = [3 + 37 * i * i % 310 for i in range(48)]
 NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 
@@ -75,7 +76,28 @@ def last_logits(logits: torch.Tensor) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in logits[-NUM_ROWS:, :NUM_COLUMNS].tolist()]
 
 
-def main(path: Path) -> None:
+def write_folder(name: str, folder: Path) -> None:
+    """A recorded model as transformers 5 writes it, and in config-4.json what the installed transformers writes."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from reader_edge_export.sources.config_form import class_form
+    from tests.tiny_models import build_tiny_tokenizer
+
+    form = class_form(RECORDED[name]["config"])
+    scaling = form.pop("rope_scaling", None)
+    config = AutoConfig.for_model(**form)
+    if scaling is not None:
+        config.rope_scaling = scaling
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        fill(dict(model.named_parameters()))
+    model.save_pretrained(folder)
+    build_tiny_tokenizer(folder)
+    (folder / "config.json").rename(folder / "config-4.json")
+    (folder / "config.json").write_text(json.dumps(RECORDED[name]["config"]))
+
+
+def main() -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     recorded = {}
@@ -91,8 +113,9 @@ def main(path: Path) -> None:
             "dtype": "float32",
         }
         recorded[name] = {"config": written, "logits": last_logits(logits)}
-    path.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    lines = [f"{json.dumps(name)}: {json.dumps(recorded[name], sort_keys=True)}" for name in recorded]
+    _FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

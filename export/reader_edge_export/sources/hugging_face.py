@@ -36,8 +36,11 @@ class HuggingFaceSource(Source):
 
     def load_model(self) -> "PreTrainedModel":
         from reader_edge_export.sources.module import load_folder
+        from reader_edge_export.sources.reading_check import check_reading
 
-        return load_folder(self.folder)
+        model = load_folder(self.folder)
+        check_reading(model, self.config)
+        return model
 
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         from reader_edge_export.sources.tokenizer import load_tokenizer

@@ -1,6 +1,7 @@
 """What every kind of source ends in: a config, a PyTorch module and a tokenizer."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.kept_weights import KeptWeights
+    from reader_edge_export.tracing import AttentionLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class Source(ABC):
     @abstractmethod
     def load_model(self) -> "PreTrainedModel":
         """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+
+    def check_layers(self, layers: "Sequence[AttentionLayer]") -> None:
+        """Raise ParityError where traced layers ask for other attention than the config says."""
+        from reader_edge_export.sources.reading_check import check_layers
+
+        check_layers(layers, self.config, self.max_context)
 
     @property
     def is_kept(self) -> bool:

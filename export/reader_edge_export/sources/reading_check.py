@@ -1,0 +1,106 @@
+"""The module that transformers built, compared with the second reading of the folder's config.json."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import CONFIG_MAPPING, PreTrainedModel
+
+from reader_edge_export.sources.module import chain_logits, vocab_size_of
+from reader_edge_export.sources.second_reading import SecondReading
+from reader_edge_runtime.errors import ParityError
+
+if TYPE_CHECKING:
+    from reader_edge_export.tracing import AttentionLayer
+
+_NUM_TOKENS, _LONGEST = 32, 80
+_MAX_RELATIVE_ERROR = 1e-3  # of logits in fp32, summed in another order
+_MAX_FREQUENCY_ERROR = 1e-5  # of powers in fp32
+_EPSILONS = ("variance_epsilon", "eps")
+_ACTIVATIONS = ("act_fn", "activation_fn", "act")
+
+
+def second_reading(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> SecondReading:
+    """The second reading of a config.json, with weights by the names of the module."""
+    parameters = inspect.signature(CONFIG_MAPPING[config["model_type"]].__init__).parameters
+    supposed = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    return SecondReading(config, {"tie_word_embeddings": True} | supposed, weights)
+
+
+def check_reading(model: PreTrainedModel, config: Mapping[str, Any]) -> None:
+    """Raise ParityError where a module is not what its config.json says, naming what differs."""
+    reading = second_reading(config, model.state_dict())
+    _check_numbers(model, reading)
+    _check_rotary(model, reading)
+    windows = [window for layer in range(reading.num_layers) if (window := reading.window(layer)) is not None]
+    context = int(config.get("max_position_embeddings") or config["n_positions"])
+    num_tokens = min(max([_NUM_TOKENS, *(window + 8 for window in windows)]), _LONGEST, context)
+    token_ids = [(7919 * i + 13) % vocab_size_of(model) for i in range(num_tokens)]
+    expected, computed = reading.logits(token_ids), chain_logits(model, token_ids)
+    error, scale = float((expected - computed).abs().max()), max(1.0, float(expected.abs().max()))
+    if not error <= _MAX_RELATIVE_ERROR * scale:
+        raise _differs("logits", f"{error:.2g} of {scale:.2g}")
+
+
+def check_layers(layers: Sequence["AttentionLayer"], config: Mapping[str, Any], max_context: int) -> None:
+    """Raise ParityError where what the traced layers ask of attention is not what config.json says.
+
+    max_context: windows at least this wide are none.
+    """
+    reading = second_reading(config, {})
+    for index, layer in enumerate(layers):
+        window = reading.window(index)
+        expected = replace(
+            layer,
+            num_heads=reading.num_heads,
+            num_kv_heads=reading.num_kv_heads,
+            head_dim=reading.head_dim,
+            sliding_window=window if window is not None and window < max_context else None,
+        )
+        is_scaled = np.allclose((layer.scale, layer.softcap), (reading.scale(index), reading.softcap), rtol=1e-6)
+        if layer != expected or not is_scaled:
+            raise _differs(
+                f"parameters of attention in layer {index}",
+                f"{layer} instead of {expected}, scale {reading.scale(index):.6g}, softcap {reading.softcap:.6g}",
+            )
+
+
+def _check_numbers(model: PreTrainedModel, reading: SecondReading) -> None:
+    values = torch.linspace(-4, 4, 65)
+    expected = reading.activation(values)
+    for name, module in model.named_modules():
+        for attribute in _EPSILONS:
+            epsilon = getattr(module, attribute, None)
+            if epsilon is not None and not np.isclose(epsilon, reading.epsilon, rtol=1e-6):
+                raise _differs(f"epsilon of {name}", f"{epsilon} instead of {reading.epsilon}")
+        for attribute in _ACTIVATIONS:
+            activation = getattr(module, attribute, None)
+            if activation is not None and not torch.allclose(activation(values), expected, atol=1e-5):
+                raise _differs(f"activation of {name}", str(activation))
+
+
+def _check_rotary(model: PreTrainedModel, reading: SecondReading) -> None:
+    """Frequencies by their values: in a short text, long waves that are wrong would hardly be seen."""
+    for name, module in model.named_modules():
+        frequencies = getattr(module, "inv_freq", None)
+        if frequencies is None:
+            continue
+        layer_type = "sliding_attention" if name.endswith("_local") else "full_attention"
+        rotary = reading.rotary(layer_type)
+        if rotary is None or frequencies.shape != rotary.inverse_frequencies.shape:
+            raise _differs(f"number of frequencies of {name}", str(len(frequencies)))
+        error = np.abs(frequencies.double().numpy() / rotary.inverse_frequencies - 1).max()
+        if not error <= _MAX_FREQUENCY_ERROR:
+            raise _differs(f"frequencies of {name}", f"{error:.2g} of them")
+        if not np.isclose(module.attention_scaling, rotary.magnitude, rtol=1e-6):
+            raise _differs(f"magnitude of {name}", f"{module.attention_scaling} instead of {rotary.magnitude}")
+
+
+def _differs(what: str, how: str) -> ParityError:
+    return ParityError(
+        f"The model as transformers builds it is not what its config.json says: the {what} differ ({how}). "
+        "Please report it."
+    )

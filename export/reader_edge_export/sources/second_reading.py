@@ -1,0 +1,245 @@
+"""A second reading of a folder's config.json: the model computed from its own keys, without transformers' classes.
+
+A package is checked against the module that transformers builds. A key that was read wrongly on the way there would be
+wrong in both. Here the file's keys are read once more, by other code, and the module is compared with that.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reader_edge_export.sources.second_rotary import Rotary, rotary_of
+
+_GEMMA = ("gemma", "gemma2", "gemma3_text")
+_WHOLE = "full_attention"
+_WINDOWED = "sliding_attention"
+
+
+class SecondReading:
+    """A model of a supported type. config: what config.json holds. defaults: what transformers supposes for keys.
+
+    weights: the module's own, by their names; they are not copied.
+    """
+
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        self._config = config
+        self._defaults = defaults
+        self._weights = weights
+        self._type = str(config["model_type"])
+        self.num_layers = int(self._size("num_hidden_layers", "n_layer"))
+        self._width = int(self._size("hidden_size", "n_embd"))
+        self.num_heads = int(self._size("num_attention_heads", "n_head"))
+        self.num_kv_heads = int(config.get("num_key_value_heads") or self._supposed("num_key_value_heads"))
+        own = defaults.get("head_dim") if "head_dim" not in config else config["head_dim"]
+        self.head_dim = int(own or self._width // self.num_heads)
+
+    @property
+    def epsilon(self) -> float:
+        """What norms add to the variance."""
+        names = {"gpt2": "layer_norm_epsilon", "phi": "layer_norm_eps"}
+        return float(self._value(names.get(self._type, "rms_norm_eps")))
+
+    def activation(self, values: Tensor) -> Tensor:
+        """What the MLP bends its values with."""
+        name = self._activation_name()
+        if name in ("silu", "swish"):
+            return values / (1 + torch.exp(-values))
+        if name == "relu":
+            return values.clamp(min=0)
+        if name == "gelu":
+            return values * 0.5 * (1 + torch.erf(values / math.sqrt(2)))
+        return values * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (values + 0.044715 * values**3)))
+
+    def layer_type(self, layer: int) -> str:
+        """Whether a layer sees a window."""
+        return _WHOLE if self.window(layer) is None else _WINDOWED
+
+    def window(self, layer: int) -> int | None:
+        """Tokens that a layer sees, its own included; None without a limit."""
+        window = self._value("sliding_window")
+        if self._type in ("mistral", "phi3"):
+            return window  # type: ignore[no-any-return]
+        if self._type in ("qwen2", "qwen3", "smollm3") and not self._value("use_sliding_window"):
+            return None
+        return window if self._is_windowed(layer) else None
+
+    def rotary(self, layer_type: str) -> Rotary | None:
+        """What layers of a type rotate by; None where positions are learned."""
+        if self._type == "gpt2":
+            return None
+        return rotary_of(self._config, self._defaults, self.head_dim, layer_type)
+
+    def scale(self, layer: int) -> float:
+        """What the products of queries and keys are multiplied by."""
+        if self._type == "granite":
+            return float(self._value("attention_multiplier"))
+        if self._type in ("gemma2", "gemma3_text"):
+            return 1 / math.sqrt(self._value("query_pre_attn_scalar"))
+        if self._type != "gpt2":
+            return 1 / math.sqrt(self.head_dim)
+        scale = 1 / math.sqrt(self.head_dim) if self._value("scale_attn_weights") else 1.0
+        return scale / (layer + 1) if self._value("scale_attn_by_inverse_layer_idx") else scale
+
+    @property
+    def softcap(self) -> float:
+        """What attention scores are capped at; 0 without."""
+        return float(self._value("attn_logit_softcapping") or 0)
+
+    def logits(self, token_ids: Sequence[int]) -> Tensor:
+        """Logits (N, V) after each of N tokens, float32."""
+        with torch.no_grad():
+            hidden = self._embedded(torch.tensor(token_ids))
+            for layer in range(self.num_layers):
+                hidden = self._after_layer(layer, hidden)
+            names = {"gpt2": "transformer.ln_f", "phi": "model.final_layernorm"}
+            return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
+
+    def _embedded(self, token_ids: Tensor) -> Tensor:
+        if self._type == "gpt2":
+            positions = self._weights["transformer.wpe.weight"][: len(token_ids)]
+            return self._weights["transformer.wte.weight"][token_ids] + positions
+        embedded = self._weights["model.embed_tokens.weight"][token_ids]
+        factor = self._width**0.5 if self._type in _GEMMA else self._value("embedding_multiplier")
+        return embedded * (factor if factor is not None else 1.0)
+
+    def _head(self, hidden: Tensor) -> Tensor:
+        embedding = "transformer.wte" if self._type == "gpt2" else "model.embed_tokens"
+        is_tied = self._value("tie_word_embeddings") and not self._has_own_head(embedding)
+        logits = self._linear(embedding if is_tied else "lm_head", hidden, bias="lm_head")
+        logits = logits / (self._value("logits_scaling") or 1.0)
+        cap = self._value("final_logit_softcapping")
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def _has_own_head(self, embedding: str) -> bool:
+        head, own = self._weights.get("lm_head.weight"), self._weights[f"{embedding}.weight"]
+        return head is not None and head.data_ptr() != own.data_ptr()
+
+    def _after_layer(self, layer: int, x: Tensor) -> Tensor:
+        if self._type == "gpt2":
+            name = f"transformer.h.{layer}"
+            x = x + self._attention(layer, f"{name}.attn", self._norm(f"{name}.ln_1", x))
+            return x + self._mlp(f"{name}.mlp", self._norm(f"{name}.ln_2", x))
+        name = f"model.layers.{layer}"
+        attention, mlp = f"{name}.self_attn", f"{name}.mlp"
+        if self._type == "phi":
+            normed = self._norm(f"{name}.input_layernorm", x)
+            return x + self._attention(layer, attention, normed) + self._mlp(mlp, normed)
+        if self._type == "olmo2":
+            x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
+            return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
+        attended = self._attention(layer, attention, self._norm(f"{name}.input_layernorm", x))
+        if self._type in ("gemma2", "gemma3_text"):
+            x = x + self._norm(f"{name}.post_attention_layernorm", attended)
+            bent = self._mlp(mlp, self._norm(f"{name}.pre_feedforward_layernorm", x))
+            return x + self._norm(f"{name}.post_feedforward_layernorm", bent)
+        factor = self._value("residual_multiplier") if self._type == "granite" else 1.0
+        x = x + factor * attended
+        return x + factor * self._mlp(mlp, self._norm(f"{name}.post_attention_layernorm", x))
+
+    def _attention(self, layer: int, name: str, x: Tensor) -> Tensor:
+        queries, keys, values = (self._by_head(part) for part in self._projected(name, x))
+        queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
+        rotary = self.rotary(self.layer_type(layer)) if self._has_positions(layer) else None
+        if rotary is not None:
+            queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
+        group = self.num_heads // self.num_kv_heads
+        keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
+        scores = queries @ keys.transpose(1, 2) * self.scale(layer)
+        if self.softcap:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        distances = torch.arange(len(x))[:, None] - torch.arange(len(x))
+        is_hidden = (distances < 0) | (distances >= (self.window(layer) or math.inf))
+        mixed = torch.softmax(scores.masked_fill(is_hidden, -math.inf), -1) @ values
+        out = {"gpt2": "c_proj", "phi": "dense"}.get(self._type, "o_proj")
+        return self._linear(f"{name}.{out}", mixed.transpose(0, 1).flatten(1))
+
+    def _projected(self, name: str, x: Tensor) -> Any:
+        """Queries, keys and values (N, H * D)."""
+        if self._type in ("phi3", "gpt2"):
+            sizes = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+            fused = self._linear(f"{name}.{'qkv_proj' if self._type == 'phi3' else 'c_attn'}", x)
+            return fused.split([size * self.head_dim for size in sizes], -1)
+        queries, keys, values = (self._linear(f"{name}.{part}_proj", x) for part in "qkv")
+        if self._type == "olmo2":  # whose norms are over all heads
+            queries, keys = self._norm(f"{name}.q_norm", queries), self._norm(f"{name}.k_norm", keys)
+        return queries, keys, values
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1, self.head_dim).transpose(0, 1)
+
+    def _head_norm(self, name: str, x: Tensor) -> Tensor:
+        if self._type in ("qwen3", "gemma3_text"):
+            return self._norm(f"{name}_norm", x)
+        return self._norm(f"{name}_layernorm", x) if self._value("qk_layernorm") else x
+
+    def _mlp(self, name: str, x: Tensor) -> Tensor:
+        plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2")}
+        if self._type in plain:
+            first, second = plain[self._type]
+            return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
+        if self._type == "phi3":
+            gate, up = self._linear(f"{name}.gate_up_proj", x).chunk(2, -1)
+        else:
+            gate, up = self._linear(f"{name}.gate_proj", x), self._linear(f"{name}.up_proj", x)
+        return self._linear(f"{name}.down_proj", self.activation(gate) * up)
+
+    def _linear(self, name: str, x: Tensor, bias: str | None = None) -> Tensor:
+        weight = self._weights[f"{name}.weight"]
+        is_turned = self._type == "gpt2" and ".h." in name
+        product = x @ (weight if is_turned else weight.T)
+        added = self._weights.get(f"{bias or name}.bias")
+        return product if added is None else product + added
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
+        if self._type in ("gpt2", "phi"):
+            x = x - x.mean(-1, keepdim=True)
+        normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
+        normed = normed * (1 + weight if self._type in _GEMMA else weight)
+        return normed if bias is None else normed + bias
+
+    def _has_positions(self, layer: int) -> bool:
+        if self._type != "smollm3":
+            return True
+        rotated = self._value("no_rope_layers")
+        return bool(rotated[layer]) if rotated else (layer + 1) % self._value("no_rope_layer_interval") != 0
+
+    def _is_windowed(self, layer: int) -> bool:
+        layer_types = self._config.get("layer_types")
+        if layer_types:
+            return bool(layer_types[layer] == _WINDOWED)
+        if self._type in ("qwen2", "qwen3"):
+            return bool(layer >= self._value("max_window_layers"))
+        if self._type == "gemma2":
+            return layer % 2 == 0
+        if self._type == "gemma3_text":
+            pattern = self._config.get("sliding_window_pattern") or self._config.get("_sliding_window_pattern") or 6
+            return bool((layer + 1) % pattern)
+        return self._type == "smollm3" and not self._has_positions(layer)
+
+    def _activation_name(self) -> str:
+        newer = self._config.get("hidden_activation") if self._type in _GEMMA else None
+        if self._type in ("gemma2", "gemma3_text"):
+            return str(newer or self._defaults["hidden_activation"])
+        return str(newer or self._value("activation_function" if self._type == "gpt2" else "hidden_act"))
+
+    def _value(self, key: str) -> Any:
+        return self._config[key] if key in self._config else self._defaults.get(key)
+
+    def _size(self, name: str, other: str) -> Any:
+        return next(self._config[key] for key in (name, other) if key in self._config)
+
+    def _supposed(self, key: str) -> Any:
+        return self.num_heads if key in self._config else self._defaults.get(key) or self.num_heads
+
+
+def _rotated(x: Tensor, rotary: Rotary) -> Tensor:
+    """Heads (H, N, D), of which the first values turn by their positions, as two halves."""
+    half = len(rotary.inverse_frequencies)
+    angles = torch.arange(x.shape[1])[:, None] * torch.from_numpy(rotary.inverse_frequencies)
+    cosines, sines = (turned(angles).float() * rotary.magnitude for turned in (torch.cos, torch.sin))
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((first * cosines - second * sines, second * cosines + first * sines, rest), -1)

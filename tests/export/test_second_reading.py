@@ -1,0 +1,116 @@
+"""A config.json that was read wrongly is caught: its keys are read a second time, by other code."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM
+
+from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources import module
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.reading_check import check_layers, second_reading
+from reader_edge_export.tree_config import trace_model
+from reader_edge_runtime.errors import ParityError
+from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
+from tests.tiny_models import MAX_CONTEXT, build_tiny_model
+
+TinyModel = Callable[[str], Path]
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_second_reading_computes_what_transformers_5_computes(
+    name: str, folder_of_5: Callable[[str], Path]
+) -> None:
+    model = module.load_folder(folder_of_5(name))
+    computed = second_reading(RECORDED[name]["config"], model.state_dict()).logits(TOKEN_IDS)
+    assert np.abs(np.array(last_logits(computed)) - RECORDED[name]["logits"]).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("model_type", "wrong", "words"),
+    [
+        ("llama", {"rope_theta": 10010.0}, "frequencies of model.rotary_emb"),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "frequencies"),
+        ("llama", {"rms_norm_eps": 1e-5}, "epsilon of model.layers.0.input_layernorm"),
+        ("llama", {"hidden_act": "gelu"}, "activation of model.layers.0.mlp"),
+        ("mistral", {"sliding_window": None}, "logits"),
+        ("mistral", {"sliding_window": 9}, "logits"),
+        ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
+        ("qwen3", {"rope_theta": 5e5}, "frequencies"),
+        ("gemma", {"hidden_act": "gelu"}, "activation"),
+        ("gemma2", {"attn_logit_softcapping": None}, "logits"),
+        ("gemma2", {"final_logit_softcapping": None}, "logits"),
+        ("gemma2", {"query_pre_attn_scalar": 16}, "logits"),
+        ("gemma3_text", {"rope_local_base_freq": 1e6}, "frequencies of model.rotary_emb_local"),
+        ("gemma3_text", {"rope_theta": 10000.0}, "frequencies of model.rotary_emb "),
+        ("phi", {"partial_rotary_factor": 0.25}, "number of frequencies"),
+        ("phi3", {"sliding_window": None}, "logits"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "logits"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": False}, "logits"),
+        ("gpt2", {"activation_function": "relu"}, "activation"),
+        ("granite", {"attention_multiplier": 1.0}, "logits"),
+        ("granite", {"logits_scaling": 1.0}, "logits"),
+        ("granite", {"residual_multiplier": 1.0}, "logits"),
+        ("granite", {"embedding_multiplier": 2.0}, "logits"),
+        ("olmo2", {"num_attention_heads": 4, "rope_theta": 1e6}, "frequencies"),
+    ],
+)
+def test_a_key_that_is_read_wrongly_is_caught(
+    model_type: str, wrong: dict[str, Any], words: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = find_source(tiny_model(model_type), None)
+    monkeypatch.setattr(module, "class_form", lambda config: class_form(config) | wrong)
+    with pytest.raises(ParityError, match=rf"not what its config\.json says: the {words}"):
+        source.load_model()
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.5},
+    ],
+)
+def test_a_scaling_that_is_lost_is_caught(
+    scaling: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
+    source.load_model()
+    lost = {**scaling, "attention_factor": 1.0}
+    monkeypatch.setattr(module, "class_form", lambda config: class_form(config) | {"rope_scaling": lost})
+    with pytest.raises(ParityError, match=r"the magnitude of model\.rotary_emb differ"):
+        source.load_model()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sliding_window": 9},
+        {"sliding_window": None},
+        {"scale": 0.25},
+        {"softcap": 0.0},
+        {"head_dim": 32},
+        {"num_kv_heads": 4},
+    ],
+)
+def test_a_layer_that_asks_for_other_attention_is_caught(
+    wrong: dict[str, Any], tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    folder = tiny_model("gemma2")
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    with quiet_libraries():
+        layers = trace_model(model, MAX_CONTEXT, tmp_path / "traced.onnx")
+    check_layers(layers, _config(folder), MAX_CONTEXT)
+    with pytest.raises(ParityError, match="attention in layer 0"):
+        check_layers([replace(layers[0], **wrong), layers[1]], _config(folder), MAX_CONTEXT)
