@@ -87,11 +87,6 @@ def _is_call(value: object) -> bool:
     return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
 
 
-def knows_system(source: str) -> bool:
-    """Whether a chat template takes messages of the system, which Gemma's refuses."""
-    return "System role not supported" not in source
-
-
 def text_of(message: Message) -> str:
     """A message's content as one text: of a list of parts, the texts."""
     content = message.get("content")
@@ -124,6 +119,14 @@ def _as_text(message: Message) -> Message:
         return message
     parts = [content] if content else []
     for call in message["tool_calls"]:
-        said = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+        said = {"name": call["function"]["name"], "arguments": _object_of(call["function"]["arguments"])}
         parts.append(f"{CALL_BEGIN}{json.dumps(said, ensure_ascii=False)}{CALL_END}")
     return {"role": message["role"], "content": "\n".join(parts)}
+
+
+def _object_of(arguments: Any) -> Any:
+    """Arguments as they are meant, where a client gave them as JSON."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return arguments

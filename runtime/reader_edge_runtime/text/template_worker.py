@@ -9,13 +9,17 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 _MAX_MEMORY_BYTES = 1 << 29
 _MAX_CPU_S = 1.0
@@ -28,13 +32,14 @@ def main() -> None:
     _limit_memory()
     for line in sys.stdin:
         _set_alarm(_MAX_CPU_S)
-        reply = json.dumps(_reply(json.loads(line)))
+        reply = json.dumps(reply_to(json.loads(line)))
         _set_alarm(0)
         sys.stdout.write(reply + "\n")
         sys.stdout.flush()
 
 
-def _reply(request: Mapping[str, Any]) -> dict[str, str]:
+def reply_to(request: Mapping[str, Any]) -> dict[str, str]:
+    """The rendered "text" of a request's "template" and "variables", or the "error" in words."""
     try:
         text = _template(request["template"]).render(request["variables"])
         if len(text) > _MAX_CHARACTERS:
@@ -47,32 +52,86 @@ def _reply(request: Mapping[str, Any]) -> dict[str, str]:
     return {"text": text}
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _template(source: str) -> Template:
-    """What transformers gives templates, so that they render the same here."""
+    """What transformers 5 gives templates, so that they render the same here."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
+    environment.globals |= {
+        "raise_exception": raise_exception,
+        "strftime_now": strftime_now,
+        "dict": PlainDict(),
+        "namespace": PublicNamespace,
+    }
     return environment.from_string(source)
 
 
 # Named as templates know them: Python's complaint about a wrong call shows the name.
 
 
-def tojson(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def tojson(
+    x: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as it is; jinja2's own filter escapes it for HTML and sorts its keys."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+def strftime_now(format: str) -> str:  # noqa: A002 - templates may name it
+    return datetime.now().strftime(format)
+
+
+class GenerationTag(Extension):
+    """{% generation %}, around what the assistant says: tells those who train a model, and renders as its contents."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own way
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+
+    def _said(self, caller: Any) -> Any:
+        return caller()
+
+
+class PlainDict:
+    """Python's dict, without what its class leads to."""
+
+    def __call__(self, *args: Any, **members: Any) -> dict[Any, Any]:
+        return dict(*args, **members)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+class PublicNamespace(Namespace):
+    """jinja2's, without names that lead inside Python."""
+
+    def __init__(*args: Any, **members: Any) -> None:
+        self, *given = args  # so that a member may be called self
+        members = dict(*given, **members)
+        for name in members:
+            _check_name(name)
+        Namespace.__init__(self, members)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}, which begins with an underscore")
 
 
 def _limit_memory() -> None:

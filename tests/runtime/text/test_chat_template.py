@@ -128,9 +128,9 @@ def test_what_transformers_gives_templates_is_there() -> None:
         ("{{ messages.append(1) }}", "unsafe"),
         ("{% include '/etc/passwd' %}", "no loader"),
         ("{% bad", "unknown tag"),
-        ("{{ strftime_now() }}", r"strftime_now\(\) missing 1 required positional argument: 'pattern'"),
+        ("{{ strftime_now() }}", r"strftime_now\(\) missing 1 required positional argument: 'format'"),
         ("{{ raise_exception() }}", r"raise_exception\(\) missing 1 required"),
-        ("{{ 1 | tojson(2, 3, 4) }}", r"tojson\(\) takes from 1 to 3"),
+        ("{{ 1 | tojson(2, 3, 4, 5, 6) }}", r"tojson\(\) takes from 1 to 5"),
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{{ raise_exception('x' * 100000) }}", "x{300}.$"),
     ],
@@ -146,9 +146,10 @@ def test_a_conversation_outlives_what_kills_its_renderer() -> None:
     with pytest.raises(PromptError, match="memory"):
         template.render(Conversation(MESSAGES))
     assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
-    assert template._worker is not None
-    template._worker.kill()
-    template._worker.wait()
+    worker = template._template._process._worker
+    assert worker is not None
+    worker.kill()
+    worker.wait()
     with pytest.raises(PromptError, match="time or memory"):
         template.render(Conversation(MESSAGES[2:3]))
     assert template.render(Conversation(MESSAGES[2:3])) == "Yes."
@@ -157,10 +158,10 @@ def test_a_conversation_outlives_what_kills_its_renderer() -> None:
 def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
     template = ChatTemplate(CHATML, {})
     template.render(Conversation(MESSAGES))
-    worker = template._worker
+    worker = template._template._process._worker
     template.render(Conversation(MESSAGES))
     assert worker is not None
-    assert template._worker is worker
+    assert template._template._process._worker is worker
     assert worker.poll() is None
     del template
     assert worker.poll() is not None
@@ -211,7 +212,7 @@ def test_tools_and_calls_go_to_a_template_that_knows_them_as_they_are() -> None:
     source = "{{ tools | tojson }}{% for m in messages %}|{{ m.role }} {{ m.content }} {{ m.tool_calls }}{% endfor %}"
     text = ChatTemplate(source, {}).render(Conversation(TALK, TOOLS))
     assert text.startswith('[{"type": "function", "function": {"name": "look_up"')
-    assert "|assistant None [{'type': 'function'" in text
+    assert "|assistant  [{'type': 'function'" in text
     assert "|tool A letter. " in text
     assert ChatTemplate("{{ tools is none }}", {}).render(Conversation(TALK)) == "True"
 
@@ -225,7 +226,7 @@ def test_a_template_that_knows_no_tools_gets_them_as_texts() -> None:
         '|assistant <tool_call>\n{"name": "look_up", "arguments": {"word": "ü"}}\n</tool_call>|user <tool_resp' in text
     )
     assert ChatTemplate(source, {}).render(Conversation(TALK[1:2], TOOLS)).startswith("|system # Tools\n")
-    without_system = source + "{% if false %}{{ raise_exception('System role not supported') }}{% endif %}"
+    without_system = "{% if messages[0].role == 'system' %}{{ raise_exception('No system') }}{% endif %}" + source
     text = ChatTemplate(without_system, {}).render(Conversation(TALK[1:2], TOOLS))
     assert text.startswith("|user # Tools\n")
     assert text.endswith("What is ü?")

@@ -1,0 +1,91 @@
+"""Messages as a certain chat template wants them, where it could not render them as they are."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from reader_edge_runtime.text.conversation import Message, text_of
+from reader_edge_runtime.text.template_traits import TemplateTraits
+
+# What clients call the reasoning of a message. transformers fills the first two from any of them.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ID_LENGTH = 9
+
+
+def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """The same messages in forms that the template takes; those that it takes already are left alone."""
+    return [
+        _with_suited_ids(_with_suited_calls(_with_suited_content(_with_reasoning(each), traits), traits), traits)
+        for each in messages
+    ]
+
+
+def _with_reasoning(message: Message) -> Message:
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _with_suited_content(message: Message, traits: TemplateTraits) -> Message:
+    content = message.get("content")
+    if isinstance(content, list | tuple) and not traits.takes_parts:
+        return {**message, "content": text_of(message)}
+    if isinstance(content, str) and not traits.takes_texts and traits.takes_parts:
+        return {**message, "content": [{"type": "text", "text": content}]}
+    return message
+
+
+def _with_suited_calls(message: Message, traits: TemplateTraits) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {
+            **call,
+            "function": {**call["function"], "arguments": _suited_arguments(call["function"]["arguments"], traits)},
+        }
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _suited_arguments(arguments: Any, traits: TemplateTraits) -> Any:
+    if isinstance(arguments, str):
+        if traits.takes_argument_texts or not traits.takes_argument_objects:
+            return arguments
+        try:
+            said = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
+        return said if isinstance(said, dict) else arguments
+    if traits.takes_argument_objects or not traits.takes_argument_texts:
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _with_suited_ids(message: Message, traits: TemplateTraits) -> Message:
+    """Ids of other forms than the template takes are replaced, each always by the same."""
+    ids = [call.get("id") for call in message.get("tool_calls") or ()] + [message.get("tool_call_id")]
+    if all(each is None or _is_short(each) for each in ids) or traits.takes_any_call_id:
+        return message
+    suited = dict(message)
+    if message.get("tool_calls"):
+        suited["tool_calls"] = [
+            {**call, "id": _short_id(call["id"])} if call.get("id") is not None else call
+            for call in message["tool_calls"]
+        ]
+    if message.get("tool_call_id") is not None:
+        suited["tool_call_id"] = _short_id(message["tool_call_id"])
+    return suited
+
+
+def _is_short(call_id: object) -> bool:
+    return isinstance(call_id, str) and len(call_id) == _ID_LENGTH and call_id.isascii() and call_id.isalnum()
+
+
+def _short_id(call_id: object) -> str:
+    """Nine letters and digits."""
+    if _is_short(call_id):
+        return str(call_id)
+    number = int.from_bytes(hashlib.sha256(str(call_id).encode(errors="replace")).digest())
+    return "".join(_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(_ID_LENGTH))

@@ -1,0 +1,69 @@
+"""What a chat template takes, found out once by rendering short conversations with it."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from reader_edge_runtime.text.conversation import Conversation, Message
+
+Render = Callable[[Conversation], str | None]  # None: refused
+
+_TEXT = "A probe."
+_PARTS = [{"type": "text", "text": _TEXT}]
+_KEY = "probe_key"
+_ARGUMENTS = '{"probe_key": 7}'
+_SHORT_ID, _LONG_ID = "probe1234", "call_probe567890abcdef12"
+_TOOL = {"type": "function", "function": {"name": "probe", "description": _TEXT, "parameters": {"type": "object"}}}
+
+
+class TemplateTraits:
+    """Each is found out when it is first asked for. render: as the template itself does it, without remedies."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+
+    @cached_property
+    def takes_texts(self) -> bool:
+        """Whether a content may be a text."""
+        return _TEXT in self._asked(_TEXT)
+
+    @cached_property
+    def takes_parts(self) -> bool:
+        """Whether a content may be a list of parts, which templates of texts alone show as Python's or not at all."""
+        said = self._asked(_PARTS)
+        return _TEXT in said and not any(mark in said for mark in ("'type'", '"type"'))
+
+    @cached_property
+    def takes_argument_objects(self) -> bool:
+        """Whether a call's arguments may be an object, which templates that want a text show as Python's."""
+        said = self._called({_KEY: 7}, _SHORT_ID)
+        return _KEY in said and f"'{_KEY}'" not in said
+
+    @cached_property
+    def takes_argument_texts(self) -> bool:
+        """Whether a call's arguments may be a text, which templates that want an object quote once more."""
+        said = self._called(_ARGUMENTS, _SHORT_ID)
+        return _ARGUMENTS in said and not any(quote + _ARGUMENTS in said for quote in "\"'")
+
+    @cached_property
+    def takes_any_call_id(self) -> bool:
+        """Whether calls may have ids of any form; Mistral's templates refuse all but nine letters and digits."""
+        return bool(self._called({}, _LONG_ID)) or not self._called({}, _SHORT_ID)
+
+    @cached_property
+    def knows_system(self) -> bool:
+        """Whether a message of the system reaches the model."""
+        messages = [{"role": "system", "content": _TEXT}, {"role": "user", "content": "Hello"}]
+        return _TEXT in (self._render(Conversation(messages)) or "")
+
+    def _asked(self, content: Any) -> str:
+        return self._render(Conversation([{"role": "user", "content": content}])) or ""
+
+    def _called(self, arguments: Any, call_id: str) -> str:
+        call = {"id": call_id, "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        messages: list[Message] = [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call_id, "name": "probe", "content": "7"},
+        ]
+        return self._render(Conversation(messages, [_TOOL])) or ""
