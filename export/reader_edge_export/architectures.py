@@ -6,6 +6,7 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 from collections.abc import Mapping
 from typing import Any
 
+from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
@@ -75,10 +76,7 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
     names = config.get("architectures") or []
     if names and not any(str(name).endswith(_DECODER_SUFFIXES) for name in names):
         raise UnsupportedArchitectureError(f"The model is a {names[0]}, not a text generator (a ...ForCausalLM).")
-    if config.get("quantization_config"):
-        raise UnsupportedArchitectureError(
-            f"The weights are quantised already ({config['quantization_config']!r:.80}): give the unquantised model."
-        )
+    quantization_of(config)
     for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):
         if config.get(name):
             raise UnsupportedArchitectureError(f"The config sets {name}, which tree attention cannot reproduce.")

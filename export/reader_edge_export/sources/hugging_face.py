@@ -10,6 +10,8 @@ from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.folder_entries import check_entries
 from reader_edge_export.sources.json_file import read_json
+from reader_edge_export.sources.quantized.formats import Quantization, plain_config, quantization_of
+from reader_edge_export.sources.quantized.unsaid import with_settings
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
 from reader_edge_export.sources.weight_files import weight_files
@@ -24,9 +26,10 @@ _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceSource(Source):
-    """A folder that holds a supported model."""
+    """A folder that holds a supported model. quantization: what another tool did to its weights, None if nothing."""
 
     folder: Path
+    quantization: Quantization | None = None
 
     def fingerprint(self) -> str:
         """SHA-256 over config.json and the weight files: one line "<sha256>  <name>" each, sorted by name."""
@@ -35,10 +38,13 @@ class HuggingFaceSource(Source):
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def load_model(self) -> "PreTrainedModel":
-        from reader_edge_export.sources.module import load_folder
+        from reader_edge_export.sources.module import load_folder, load_quantized
         from reader_edge_export.sources.reading_check import check_reading
 
-        model = load_folder(self.folder)
+        if self.quantization is None:
+            model = load_folder(self.folder)
+        else:
+            model = load_quantized(self.folder, self.config, self.quantization)
         check_reading(model, self.config)
         return model
 
@@ -66,7 +72,6 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
         raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a GGUF file.")
     check_entries(folder)
     source = _checked(str(name), folder, max_context)
-    stored_tensors(folder)
     if not (folder / "tokenizer.json").is_file():
         raise TokenizerError(
             f"'{folder}' holds no tokenizer.json: save the model's fast tokenizer there "
@@ -78,10 +83,14 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
 def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
     config = read_json(folder / "config.json")
     check_architecture(config)
-    class_form(config)
+    config = with_settings(config, folder, stored_tensors(folder))
+    class_form(plain_config(config))
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype", config.get("torch_dtype"))))
     types = () if weight_type is None else (weight_type,)
-    return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder)
+    quantization = quantization_of(config)
+    if quantization is not None:
+        types = (*quantization.weight_types, *types)
+    return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder, quantization)
 
 
 def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:

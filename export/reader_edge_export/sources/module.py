@@ -1,5 +1,6 @@
 """The source module in PyTorch, the truth that every package is measured against."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from transformers.utils import logging as transformers_logging
 
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.json_file import read_json
+from reader_edge_export.sources.quantized.folder import QuantizedFolder
+from reader_edge_export.sources.quantized.formats import CONFIG_KEYS, Quantization
 from reader_edge_runtime.errors import ExportError
 
 
@@ -46,13 +49,25 @@ def load_folder(folder: Path) -> PreTrainedModel:
         raise ExportError(
             f"The weights in '{folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
         )
+    _check_weights(model, folder)
+    checked: PreTrainedModel = model.eval()
+    return checked
+
+
+def load_quantized(folder: Path, config: Mapping[str, Any], quantization: Quantization) -> PreTrainedModel:
+    """The model in a folder that another tool quantised, widened to fp32, with plain attention. Raises ExportError."""
+    plain = {key: value for key, value in config.items() if key not in CONFIG_KEYS}
+    model = QuantizedFolder(folder, quantization).load(plain)
+    _check_weights(model, folder)
+    return model
+
+
+def _check_weights(model: PreTrainedModel, folder: Path) -> None:
     for name, weight in model.named_parameters():
         if not all(extreme.isfinite() for extreme in weight.detach().aminmax()):  # of which each is NaN if any is
             raise ExportError(
                 f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
             )
-    checked: PreTrainedModel = model.eval()
-    return checked
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:

@@ -12,19 +12,17 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.modeling_utils import no_init_weights
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.sources.blank_model import blank_model, check_memory, outline_of
 from reader_edge_export.sources.gguf.config import architecture_of
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
-from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import GgufError
 
 _PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
 _SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, transformers what it adds to one
-_MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
 _QKV = ("attn_q", "attn_k", "attn_v")
 
 
@@ -33,41 +31,14 @@ def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
 
     Raises GgufError where tensors are missing, left over or of another shape, and where memory is short.
     """
-    try:
-        built = AutoConfig.for_model(**config)
-        with torch.device("meta"):
-            outline = _build(built)
-    except Exception as error:  # transformers and PyTorch raise many classes for sizes that cannot be
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise GgufError(f"'{file.path}' describes a model that cannot be built ({reason:.200}).") from error
-    if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
-        raise file.error("describes a model whose tables alone take more than a gigabyte")
+    outline = outline_of(config, str(file.path), GgufError)
     Placement(file, outline).check()
-    _check_memory(file, outline)
-    model = _build(built)
+    check_memory(outline, str(file.path), GgufError)
+    model = blank_model(outline.config)
     Placement(file, model).fill()
     _divide_frequencies(file, model)
     checked: PreTrainedModel = model.eval()
     return checked
-
-
-def _check_memory(file: GgufFile, outline: PreTrainedModel) -> None:
-    # Few bytes can stand for many: two bits of a weight become 32, and what a disk never wrote reads as nought.
-    needed, free = sum(parameter.nbytes for parameter in outline.parameters()), free_bytes()
-    if free is not None and needed > free:
-        raise file.error(
-            f"takes {needed / 2**30:.1f} GiB of memory in fp32, of which {free / 2**30:.1f} are free",
-            "end other programs, or export it on a larger machine",
-        )
-
-
-def _build(config: PretrainedConfig) -> PreTrainedModel:
-    with no_init_weights():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="eager"
-        )
-    model.tie_weights()
-    return model
 
 
 class Placement:

@@ -1,0 +1,159 @@
+"""A quantised folder: which of its tensors make a matrix together, and the model that they are widened into."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from reader_edge_export.sources.blank_model import blank_model, check_memory, outline_of
+from reader_edge_export.sources.quantized.awq import awq_packing
+from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
+from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
+from reader_edge_export.sources.quantized.gptq import Gptq
+from reader_edge_export.sources.quantized.packing import FLOATS, Packing
+from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_runtime.errors import ExportError
+
+Parts = dict[str, StoredTensor]
+
+# Tables that models compute for themselves, and that older files hold.
+_COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+
+
+class QuantizedFolder:
+    """The tensors of a folder by the parameters that they fill.
+
+    plain: parameter -> its tensor. packed: parameter -> the parts of its matrix, by their names.
+    """
+
+    def __init__(self, folder: Path, quantization: Quantization) -> None:
+        self._folder = folder
+        self._packing = packing_of(quantization)
+        tensors = stored_tensors(folder)
+        modules = {name.rpartition(".")[0] for name in tensors if name.rpartition(".")[2] in self._packing.markers}
+        if not modules:
+            raise ExportError(
+                f"'{folder}' holds no quantised weights, as its config says it does: fetch the model again."
+            )
+        self._packed: dict[str, Parts] = {f"{module}.weight": {} for module in sorted(modules)}
+        self._plain: dict[str, StoredTensor] = {}
+        for name, tensor in tensors.items():
+            module, _, part = name.rpartition(".")
+            if module in modules and part in self._packing.parts:
+                self._packed[f"{module}.weight"][part] = tensor
+            elif part not in self._packing.unused:
+                self._plain[name] = tensor
+
+    def load(self, config: Mapping[str, Any]) -> PreTrainedModel:
+        """The model in fp32 with plain attention: every tensor widened into its place, one at a time.
+
+        config: what config.json holds, without what it says of the format.
+        Raises ExportError where tensors are missing, left over or of another shape, and where memory is short.
+        """
+        outline = outline_of(config, str(self._folder))
+        targets = _Targets(outline)
+        shapes = {name: self._packing.shape_of(name, parts) for name, parts in self._packed.items()}
+        self._check(targets, shapes)
+        check_memory(outline, str(self._folder))
+        model = blank_model(outline.config)
+        filled: set[int] = set()
+        targets = _Targets(model)
+        for name, tensor in self._plain.items():
+            if (target := targets.find(name)) is not None:
+                _fill(target, tensor.read().float(), filled, name)
+        for name, parts in self._packed.items():
+            values = {part: tensor.read() for part, tensor in parts.items()}
+            matrix = torch.empty(shapes[name])
+            self._packing.codes_of(name, shapes[name], values).write_into(matrix)
+            target = targets.find(name)
+            assert target is not None
+            _fill(target, matrix.T if targets.is_turned(name) else matrix, filled, name)
+        checked: PreTrainedModel = model.eval()
+        return checked
+
+    def _check(self, targets: "_Targets", shapes: Mapping[str, tuple[int, int]]) -> None:
+        """Raise ExportError unless every parameter gets values of its shape, and no tensor is left over."""
+        for name, shape in shapes.items():
+            self._check_shape(targets, name, shape[::-1] if targets.is_turned(name) else shape)
+        for name, tensor in self._plain.items():
+            if targets.find(name) is None:
+                self._check_left_over(name, tensor)
+            elif tensor.dtype not in (*FLOATS, "F64"):
+                raise ExportError(
+                    f"'{self._folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model."
+                )
+            else:
+                self._check_shape(targets, name, tensor.shape)
+        if missing := targets.missing((*self._plain, *shapes)):
+            raise ExportError(
+                f"The weights in '{self._folder}' lack {missing[0]} and {len(missing) - 1} others: "
+                "fetch the model again."
+            )
+
+    def _check_shape(self, targets: "_Targets", name: str, shape: tuple[int, ...]) -> None:
+        target = targets.find(name)
+        if target is None:
+            raise self._left_over(name)
+        if tuple(target.shape) != shape:
+            raise ExportError(
+                f"'{self._folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}: "
+                "fetch the model again."
+            )
+
+    def _check_left_over(self, name: str, tensor: StoredTensor) -> None:
+        """GPTQ's first tools wrote a bias of noughts for every matrix, which changes nothing."""
+        is_bias = name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in self._packed
+        if name.endswith(_COMPUTED) or (is_bias and not tensor.read().any()):
+            return
+        raise self._left_over(name)
+
+    def _left_over(self, name: str) -> ExportError:
+        return ExportError(
+            f"'{self._folder}' holds {name!r:.80}, for which the model of its config has no place: "
+            "give the unquantised model."
+        )
+
+
+class _Targets:
+    """The parameters of a model, by the names that files give them: with the base model's prefix or without."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._prefix = model.base_model_prefix
+        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+
+    def find(self, name: str) -> torch.nn.Parameter | None:
+        return self._parameters.get(self._full(name))
+
+    def is_turned(self, name: str) -> bool:
+        """Whether a parameter has its inputs first, which no quantised matrix has."""
+        return self._full(name) in self._turned
+
+    def missing(self, names: tuple[str, ...]) -> list[str]:
+        """Parameters that none of the names means, nor another name of theirs."""
+        filled = {id(self.find(name)) for name in names}
+        return sorted(name for name, parameter in self._parameters.items() if id(parameter) not in filled)
+
+    def _full(self, name: str) -> str:
+        return name if name in self._parameters else f"{self._prefix}.{name}"
+
+
+def _fill(target: torch.nn.Parameter, values: torch.Tensor, filled: set[int], name: str) -> None:
+    """Two tensors may fill a parameter that has two names, if they are equal."""
+    with torch.no_grad():
+        if id(target) in filled and not torch.equal(target, values):
+            raise ExportError(
+                f"{name!r:.80} differs from the weights that its config ties it to: fetch the model again."
+            )
+        target.copy_(values)
+    filled.add(id(target))
+
+
+def packing_of(quantization: Quantization) -> Packing:
+    settings: Mapping[str, Any] = quantization.settings
+    if quantization.method == AWQ:
+        return awq_packing(settings)
+    return Gptq(settings) if quantization.method == GPTQ else CompressedTensors(settings)

@@ -1,0 +1,127 @@
+"""Which tool quantised a folder's weights, as its config tells: a few formats are read, the rest refused by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+AWQ, GPTQ, COMPRESSED_TENSORS = "awq", "gptq", "compressed-tensors"
+_READ = {AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors"}
+_BITS = (4, 8)
+_CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
+# What people call what config.json gives as quant_method.
+_OTHERS = {
+    "aqlm": "AQLM",
+    "auto-round": "AutoRound",
+    "bitnet": "BitNet",
+    "bitsandbytes": "bitsandbytes",
+    "eetq": "EETQ",
+    "exl2": "ExLlamaV2 (EXL2)",
+    "exl3": "ExLlamaV3 (EXL3)",
+    "fbgemm_fp8": "FBGEMM (FP8)",
+    "fp8": "FP8 (in blocks)",
+    "fp_quant": "FP-Quant",
+    "gguf": "GGUF, in a folder",
+    "higgs": "HIGGS",
+    "hqq": "HQQ",
+    "marlin": "Marlin",
+    "mlx": "MLX",
+    "modelopt": "NVIDIA ModelOpt (FP8 or NVFP4)",
+    "mxfp4": "MXFP4",
+    "quanto": "Quanto",
+    "quark": "AMD Quark",
+    "spqr": "SpQR",
+    "torchao": "torchao",
+    "vptq": "VPTQ",
+}
+_READ_COMPRESSED = ("pack-quantized", "int-quantized", "naive-quantized")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What a config says of quantised weights. method: AWQ, GPTQ or COMPRESSED_TENSORS. bits: of weights, 4 or 8."""
+
+    method: str
+    settings: Mapping[str, Any]
+    bits: tuple[int, ...]
+
+    @property
+    def weight_types(self) -> tuple[str, ...]:
+        """What the weights are called in reports, coarsest first."""
+        return tuple(f"{_READ[self.method]} {bits} bit" for bits in self.bits)
+
+
+def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
+    """How the weights that belong to a config.json are quantised; None where they are not.
+
+    Raises UnsupportedArchitectureError, with the format's name and a way out, for what is not read.
+    """
+    settings = next((config[key] for key in _CONFIG_KEYS if config.get(key)), None)
+    if settings is None:
+        return None
+    if not isinstance(settings, dict):
+        raise _refusal(f"a tool that config.json describes as {settings!r:.80}")
+    method = _method_of(settings, is_mlx="quantization" in config)
+    if method not in _READ:
+        raise _refusal(_OTHERS.get(method, f"{method!r:.80}"))
+    is_compressed = method == COMPRESSED_TENSORS
+    schemes = [scheme for scheme, _ in compressed_schemes(settings)] if is_compressed else [settings]
+    found: list[int] = []
+    for scheme in schemes:
+        bits = scheme.get("num_bits", 8) if is_compressed else scheme.get("bits", scheme.get("w_bit"))
+        if type(bits) is not int or bits not in _BITS:
+            raise _refusal(f"{_READ[method]} of {bits!r:.20} bits a weight")
+        group_size = scheme.get("group_size", scheme.get("q_group_size"))
+        if group_size is not None and (type(group_size) is not int or not (group_size == -1 or group_size > 0)):
+            raise _refusal(f"{_READ[method]} in groups of {group_size!r:.20}")
+        found.append(bits)
+    return Quantization(method, settings, tuple(sorted(set(found))))
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without what it says of the format of its weights."""
+    return {key: value for key, value in config.items() if key not in _CONFIG_KEYS}
+
+
+def _method_of(settings: Mapping[str, Any], is_mlx: bool) -> str:
+    named = settings.get("quant_method", settings.get("method"))
+    if isinstance(named, str):
+        return named.lower().replace("_", "-") if named.lower() == "compressed_tensors" else named.lower()
+    if settings.get("load_in_4bit") or settings.get("load_in_8bit"):
+        return "bitsandbytes"
+    if "config_groups" in settings:
+        return COMPRESSED_TENSORS
+    if "quant_algo" in settings or "producer" in settings:
+        return "modelopt"
+    return "mlx" if is_mlx or {"bits", "group_size"} <= settings.keys() else str(named)
+
+
+def compressed_schemes(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], object]]:
+    """What each group of modules of compressed-tensors does to weights, and its format; only integers are read."""
+    sparsity, transform = settings.get("sparsity_config"), settings.get("transform_config")
+    if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
+        raise _refusal(f"compressed-tensors as {sparsity['format']!r:.40}")
+    if transform and transform != {"config_groups": {}}:
+        raise _refusal("compressed-tensors with rotations (transform_config)")
+    name = settings.get("format")
+    groups = settings.get("config_groups")
+    schemes = [
+        (group["weights"], group.get("format") or name)
+        for group in (groups.values() if isinstance(groups, dict) else ())
+        if isinstance(group, dict) and isinstance(group.get("weights"), dict)
+    ]
+    if not schemes:
+        raise _refusal(f"compressed-tensors as {name!r:.40}")
+    for scheme, form in schemes:
+        kind = str(scheme.get("type", "int")).lower()
+        if form not in _READ_COMPRESSED or kind != "int":
+            raise _refusal(f"compressed-tensors as {form!r:.40} ({kind:.20} of {scheme.get('num_bits')!r:.20} bits)")
+    return schemes
+
+
+def _refusal(called: str) -> UnsupportedArchitectureError:
+    return UnsupportedArchitectureError(
+        f"The weights were quantised with {called}, which is not read: give the unquantised model, a GGUF file of it, "
+        "or one in AWQ, GPTQ or compressed-tensors of 4 or 8 bits."
+    )

@@ -1,0 +1,133 @@
+"""Folders as quantising tools write them, made of random codes by each format's documented rule."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file, save_file
+
+GROUP_SIZE = 16
+IN_ORDER = {4: tuple(range(8)), 8: tuple(range(4))}
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+Tensors = dict[str, torch.Tensor]
+IntArray = npt.NDArray[np.int64]
+
+
+def packed(codes: IntArray, bits: int, order: tuple[int, ...]) -> torch.Tensor:
+    """(R, C) -> int32 (R, C bits / 32), by shifts: `order` tells which of a word's columns comes first, lowest bits."""
+    words = np.zeros((len(codes), codes.shape[1] * bits // 32), np.uint64)
+    for column in range(words.shape[1]):
+        for place, offset in enumerate(order):
+            code = codes[:, column * len(order) + offset].astype(np.uint64)
+            words[:, column] |= code << np.uint64(place * bits)
+    return torch.from_numpy(words.astype(np.uint32).view(np.int32))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Random codes (J, K), zero points and scales (J, G) and the group of each input (K,)."""
+
+    codes: IntArray
+    zeros: IntArray
+    scales: npt.NDArray[np.float16]
+    groups: IntArray
+
+    @classmethod
+    def draw(cls, shape: tuple[int, int], bits: int, rng: np.random.Generator, is_ordered: bool = False) -> "Matrix":
+        num_groups = shape[1] // GROUP_SIZE
+        groups = np.arange(shape[1]) // GROUP_SIZE
+        return cls(
+            rng.integers(0, 2**bits, shape),
+            rng.integers(1, 2**bits, (shape[0], num_groups)),
+            rng.uniform(0.5, 1.5, (shape[0], num_groups)).astype(np.float16) / np.float16(2 ** (bits + 1)),
+            rng.permutation(groups) if is_ordered else groups,
+        )
+
+    def widened(self) -> torch.Tensor:
+        products = (self.codes - self.zeros[:, self.groups]) * self.scales.astype(np.float64)[:, self.groups]
+        return torch.from_numpy(products.astype(np.float32))
+
+    @property
+    def half_scales(self) -> torch.Tensor:
+        return torch.from_numpy(self.scales)
+
+
+def _awq(matrix: Matrix, bits: int) -> Tensors:
+    codes, zeros = (packed(np.ascontiguousarray(each.T), bits, _AWQ_ORDER) for each in (matrix.codes, matrix.zeros))
+    return {"qweight": codes, "qzeros": zeros, "scales": matrix.half_scales.T.contiguous()}
+
+
+def _gptq(matrix: Matrix, bits: int) -> Tensors:
+    return {
+        "qweight": packed(matrix.codes, bits, IN_ORDER[bits]).T.contiguous(),
+        "qzeros": packed(np.ascontiguousarray(matrix.zeros.T) - 1, bits, IN_ORDER[bits]),
+        "scales": matrix.half_scales.T.contiguous(),
+        "g_idx": torch.from_numpy(matrix.groups.astype(np.int32)),
+    }
+
+
+def _pack_quantized(matrix: Matrix, bits: int) -> Tensors:
+    zeros = np.ascontiguousarray(matrix.zeros.T)  # what is added to a code is added to its zero point
+    return {
+        "weight_packed": packed(matrix.codes, bits, IN_ORDER[bits]),
+        "weight_zero_point": packed(zeros, bits, IN_ORDER[bits]).T.contiguous(),
+        "weight_scale": matrix.half_scales,
+        "weight_shape": torch.tensor(matrix.codes.shape),
+    }
+
+
+def _int_quantized(matrix: Matrix, bits: int) -> Tensors:
+    return {
+        "weight": torch.from_numpy((matrix.codes - 128).astype(np.int8)),
+        "weight_zero_point": torch.from_numpy((matrix.zeros - 128).astype(np.int8)),
+        "weight_scale": matrix.half_scales,
+        "input_scale": torch.ones(1),
+    }
+
+
+def _compressed(form: str, bits: int) -> dict[str, object]:
+    weights = {"num_bits": bits, "type": "int", "symmetric": False, "strategy": "group", "group_size": GROUP_SIZE}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+@dataclass(frozen=True)
+class Writer:
+    settings: Mapping[str, object]
+    parts: Callable[[Matrix, int], Tensors]
+    bits: int
+    is_ordered: bool = False
+
+
+_GPTQ_SETTINGS = {"quant_method": "gptq", "group_size": GROUP_SIZE, "sym": False}
+WRITERS = {
+    "awq": Writer({"quant_method": "awq", "bits": 4, "group_size": GROUP_SIZE, "version": "gemm"}, _awq, 4),
+    "gptq4": Writer(_GPTQ_SETTINGS | {"bits": 4, "desc_act": True}, _gptq, 4, is_ordered=True),
+    "gptq8": Writer(_GPTQ_SETTINGS | {"bits": 8, "desc_act": False}, _gptq, 8),
+    "pack4": Writer(_compressed("pack-quantized", 4), _pack_quantized, 4),
+    "int8": Writer(_compressed("int-quantized", 8), _int_quantized, 8),
+}
+
+
+def quantize_folder(folder: Path, plain: Path, writer: Writer) -> None:
+    """Quantise a folder's layers in place; `plain`, a copy of it, gets the widened weights."""
+    rng = np.random.default_rng(0)
+    weights = load_file(folder / "model.safetensors")
+    widened = dict(weights)
+    for name in sorted(weights):
+        if ".layers." in name and weights[name].ndim == 2:
+            rows, columns = weights[name].shape
+            matrix = Matrix.draw((rows, columns), writer.bits, rng, writer.is_ordered)
+            widened[name] = matrix.widened()
+            del weights[name]
+            parts = writer.parts(matrix, writer.bits)
+            weights |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in parts.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    save_file(widened, plain / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": writer.settings}))
