@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.quality import source_figures
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import load_folder
 from reader_edge_runtime.errors import ExportError
@@ -45,7 +46,7 @@ def test_a_quantised_folder_exports_like_the_widened_one(name: str, source: Path
     export_model(plain, tmp_path / "widened", options)
     quantised, widened = (ModelPackage.open(tmp_path / each).manifest for each in ("quantised", "widened"))
     assert quantised.files == widened.files
-    assert quantised.checks["source_weight_bits"] == WRITERS[name].bits
+    assert source_figures(report.weight_types) == {"source_weight_bits": WRITERS[name].bits}
     assert report.weight_types[0].endswith("4 bit")
 
 
@@ -126,7 +127,8 @@ def test_inputs_come_first_where_the_model_has_them_so(tmp_path: Path) -> None:
     writer = WRITERS["gptq8"]
     weights = load_file(folder / "model.safetensors")
     name = "transformer.h.0.mlp.c_fc.weight"
-    matrix = Matrix.draw(weights.pop(name).shape[::-1], 8, np.random.default_rng(0))
+    num_inputs, num_outputs = weights.pop(name).shape
+    matrix = Matrix.draw((num_outputs, num_inputs), 8, np.random.default_rng(0))
     parts = {f"{name.removesuffix('weight')}{part}": each for part, each in writer.parts(matrix, 8).items()}
     unprefixed = {key.removeprefix("transformer."): each for key, each in (weights | parts).items()}
     save_file(unprefixed, folder / "model.safetensors", {"format": "pt"})

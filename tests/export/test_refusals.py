@@ -82,7 +82,7 @@ def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     [
         ({"text_config": {}}, "text model"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "not a text generator"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "GPTQ with 3 bits"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "GPTQ of 3 bits"),
         ({"add_cross_attention": True}, "add_cross_attention"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),

@@ -16,10 +16,10 @@ _MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
 def outline_of(config: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PreTrainedModel:
     """The model without memory for its weights; it has the config that `blank_model` takes.
 
-    config: what config.json holds. source: the file or folder, for errors, which are `error`.
+    config: of `built_config`. source: the file or folder, for errors, which are `error`.
     """
     try:
-        built = AutoConfig.for_model(**config)
+        built = built_config(config)
         with torch.device("meta"):
             outline = blank_model(built)
     except Exception as reason:  # transformers and PyTorch raise many classes for sizes that cannot be
@@ -28,6 +28,16 @@ def outline_of(config: Mapping[str, Any], source: str, error: type[ExportError] 
     if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
         raise error(f"'{source}' describes a model whose tables alone take more than a gigabyte: fetch it again.")
     return outline
+
+
+def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
+    """The config of its class. form: the class's own arguments, as `class_form` gives them."""
+    given = dict(form)
+    scaling = given.pop("rope_scaling", None)
+    config: PretrainedConfig = AutoConfig.for_model(**given)
+    if scaling is not None:
+        config.rope_scaling = scaling  # past the class, which takes fewer types than its module computes
+    return config
 
 
 def blank_model(config: PretrainedConfig) -> PreTrainedModel:

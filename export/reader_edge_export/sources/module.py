@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.json_file import read_json
 from reader_edge_export.sources.quantized.folder import QuantizedFolder
-from reader_edge_export.sources.quantized.formats import CONFIG_KEYS, Quantization
+from reader_edge_export.sources.quantized.formats import Quantization, plain_config
 from reader_edge_runtime.errors import ExportError
 
 
@@ -21,16 +22,12 @@ def load_folder(folder: Path) -> PreTrainedModel:
     Raises ExportError where its weights do not fit its config, or are not finite.
     """
     form = class_form(read_json(folder / "config.json"))
-    scaling = form.pop("rope_scaling", None)
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        config = AutoConfig.for_model(**form)
-        if scaling is not None:
-            config.rope_scaling = scaling  # past the class, which takes fewer types than its module computes
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            config=config,
+            config=built_config(form),
             dtype=torch.float32,
             attn_implementation="eager",
             use_safetensors=True,
@@ -56,8 +53,7 @@ def load_folder(folder: Path) -> PreTrainedModel:
 
 def load_quantized(folder: Path, config: Mapping[str, Any], quantization: Quantization) -> PreTrainedModel:
     """The model in a folder that another tool quantised, widened to fp32, with plain attention. Raises ExportError."""
-    plain = {key: value for key, value in config.items() if key not in CONFIG_KEYS}
-    model = QuantizedFolder(folder, quantization).load(plain)
+    model = QuantizedFolder(folder, quantization).load(class_form(plain_config(config)))
     _check_weights(model, folder)
     return model
 

@@ -222,6 +222,6 @@ def test_a_link_in_what_was_fetched_is_refused(model: StoredModel, tmp_path: Pat
     source = model.source()
     assert source is not None
     assert pulled("owner/model") == source
-    (source / "config.json").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CatalogueError, match=r"config\.json' is a link, which no download brings: `reader-edge rm"):
+    (source / "other.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CatalogueError, match=r"other\.json' is a link, which no download brings: `reader-edge rm"):
         pulled("owner/model")

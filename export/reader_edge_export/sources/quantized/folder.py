@@ -50,12 +50,12 @@ class QuantizedFolder:
     def load(self, config: Mapping[str, Any]) -> PreTrainedModel:
         """The model in fp32 with plain attention: every tensor widened into its place, one at a time.
 
-        config: what config.json holds, without what it says of the format.
+        config: the class's own arguments, as `class_form` gives them.
         Raises ExportError where tensors are missing, left over or of another shape, and where memory is short.
         """
         outline = outline_of(config, str(self._folder))
         targets = _Targets(outline)
-        shapes = {name: self._packing.shape_of(name, parts) for name, parts in self._packed.items()}
+        shapes = {name: self._packing.shape_of(_module(name), parts) for name, parts in self._packed.items()}
         self._check(targets, shapes)
         check_memory(outline, str(self._folder))
         model = blank_model(outline.config)
@@ -67,7 +67,7 @@ class QuantizedFolder:
         for name, parts in self._packed.items():
             values = {part: tensor.read() for part, tensor in parts.items()}
             matrix = torch.empty(shapes[name])
-            self._packing.codes_of(name, shapes[name], values).write_into(matrix)
+            self._packing.codes_of(_module(name), shapes[name], values).write_into(matrix)
             target = targets.find(name)
             assert target is not None
             _fill(target, matrix.T if targets.is_turned(name) else matrix, filled, name)
@@ -139,6 +139,10 @@ class _Targets:
 
     def _full(self, name: str) -> str:
         return name if name in self._parameters else f"{self._prefix}.{name}"
+
+
+def _module(name: str) -> str:
+    return name.removesuffix(".weight")
 
 
 def _fill(target: torch.nn.Parameter, values: torch.Tensor, filled: set[int], name: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_export.sources.json_file import read_json
-from reader_edge_export.sources.quantized.formats import AWQ, CONFIG_KEYS, GPTQ
+from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, quantization_of
 from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
@@ -19,15 +19,14 @@ def with_settings(config: dict[str, Any], folder: Path, tensors: Mapping[str, St
 
     Raises UnsupportedArchitectureError where weights are no floats, and nothing says what they mean.
     """
-    odd = [
-        tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _PARTS and tensor.dtype not in _FLOATS
-    ]
-    if not odd or any(config.get(key) for key in CONFIG_KEYS):
+    weights = [tensor for name, tensor in tensors.items() if name.rpartition(".")[2] in _PARTS]
+    odd = [tensor for tensor in weights if tensor.dtype not in _FLOATS]
+    if not odd or quantization_of(config) is not None:
         return config
     for name, method in _FILES.items():
         if (folder / name).exists():
             return config | {"quantization_config": {"quant_method": method, **read_json(folder / name)}}
     raise UnsupportedArchitectureError(
-        f"'{folder}' holds {odd[0].name!r:.80} as {odd[0].dtype}, which some tool quantised, but its config does not say "
-        "which: give the unquantised model, or fetch this one again with all its files."
+        f"'{folder}' holds {odd[0].name!r:.80} as {odd[0].dtype}, which some tool quantised, but its config does not "
+        "say which: give the unquantised model, or fetch this one again with all its files."
     )
