@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.gguf import weights
 from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
 from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
@@ -171,9 +171,9 @@ def test_a_model_without_room_in_memory_is_refused_before_it_takes_any(
 ) -> None:
     source = find_source(write_small(tmp_path / "file", VOCABULARY), None)
     num_bytes = 4 * sum(weight.size for weight in small_tensors(VOCAB_SIZE).values())
-    monkeypatch.setattr(weights, "free_bytes", lambda: num_bytes)
+    monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes)
     source.load_model()
-    monkeypatch.setattr(weights, "free_bytes", lambda: num_bytes - 1)
+    monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes - 1)
     with pytest.raises(GgufError, match="GiB of memory in fp32"):
         source.load_model()
 
