@@ -1,25 +1,175 @@
 """How a model writes calls of tools, as its chat template asks for them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 
 CALL_BEGIN, CALL_END = "<tool_call>\n", "\n</tool_call>"
 
 
+class Notation(Enum):
+    """How what a call says is written; call_notation.py reads them."""
+
+    OBJECT = "object"  # {"name": "f", "arguments": {"a": 1}}, or a list of such
+    NAMED = "named"  # the name, a text, and the arguments as a JSON object
+    XML = "xml"  # <function=f>, and <parameter=a> 1 </parameter> for each argument
+    KEYS = "keys"  # the name, and <arg_key>a</arg_key> <arg_value>1</arg_value> for each argument
+    PYTHON = "python"  # [f(a=1)]
+    BRACES = "braces"  # call:f{a:1,b:<escape>text<escape>}
+
+
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How a model writes a call: {"name": ..., ARGUMENTS: ...} between two texts."""
+    """What stands around calls, and how each is written.
+
+    begin, end: around each call. between: after its name, where the notation is NAMED or XML. opening, closing: around
+    all of them; joint: between two, None where an answer has but one. name, arguments: keys of an object.
+    others: texts that begin a call where it is read, each with what ends it, if these are not the texts above.
+    special_tokens: those of the vocabulary, with their ids.
+    """
 
     begin: str = CALL_BEGIN
     end: str = CALL_END
     arguments: str = "arguments"
+    name: str = "name"
+    notation: Notation = Notation.OBJECT
+    between: str = ""
+    opening: str = ""
+    closing: str = ""
+    joint: str | None = "\n"
+    others: tuple[tuple[str, str], ...] = ()
+    special_tokens: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of_template(cls, source: str) -> "CallForm":
-        """The form that a chat template asks for: between tags, unless it knows tools and no such tag."""
-        if not knows_tools(source) or CALL_BEGIN.strip() in source:
+        """The form that a chat template asks for: between tags, unless it knows tools and none of the known marks."""
+        if not knows_tools(source):
             return cls()
-        return cls("", "", "parameters" if re.search(r"""["']parameters["']\s*:""", source) else "arguments")
+        for marks, form in _FORMS:
+            if all(mark in source for mark in marks):
+                return form
+        return replace(BARE, arguments="parameters" if _HAS_PARAMETERS.search(source) else "arguments")
+
+    @property
+    def tag(self) -> str:
+        """What tells that a call begins; "" where a call is the whole answer."""
+        return (self.opening + self.begin).strip()
+
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        """Texts that begin calls, each with what ends it; "" where the next one or the answer's end does."""
+        return self.others or ((self.tag.removesuffix("["), (self.end + self.closing).strip().removeprefix("]")),)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the form is told by. Special tokens in it must be kept in the text that is read for calls."""
+        others = (text for pair in self.others for text in pair)
+        return (self.opening, self.begin, self.between, self.end, self.closing, *others)
+
+
+_HAS_PARAMETERS = re.compile(r"""["']parameters["']\s*:""")
+_HERMES = ("<tool_call>", "</tool_call>")
+BARE = CallForm("", "", joint=None, others=(("<|python_tag|>", ""), _HERMES))  # an object is the whole answer
+_XML = CallForm(
+    "<tool_call>\n<function=",
+    "</function>\n</tool_call>",
+    notation=Notation.XML,
+    between=">\n",
+    others=(_HERMES, ("<function=", "</function>")),
+)
+_PHI = CallForm("", "", opening="<|tool_call|>[", closing="]<|/tool_call|>", joint=", ")
+_MISTRAL = CallForm("", "", opening="[TOOL_CALLS][", closing="]", joint=", ", others=(("[TOOL_CALLS]", ""),))
+_DEEPSEEK = CallForm(
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+    "\n```<｜tool▁call▁end｜>",
+    notation=Notation.NAMED,
+    between="\n```json\n",
+    opening="<｜tool▁calls▁begin｜>",
+    closing="<｜tool▁calls▁end｜>",
+    others=(("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"), ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁end｜>")),
+)
+_CHANNEL = "<|channel|>commentary to=functions."
+
+# The first all of whose marks a template holds.
+_FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
+    (
+        ("<|channel|>", "to=functions."),  # gpt-oss
+        CallForm(
+            _CHANNEL,
+            "",
+            notation=Notation.NAMED,
+            between=" <|constrain|>json<|message|>",
+            joint=None,
+            others=tuple((text, "<|call|>") for text in (_CHANNEL, "<|channel|>analysis to=functions.", " to=functions.")),
+        ),
+    ),
+    (
+        ("[TOOL_CALLS]", "[ARGS]"),  # Mistral, since Small 3.1
+        CallForm("[TOOL_CALLS]", "", notation=Notation.NAMED, between="[ARGS]", joint="", others=(("[TOOL_CALLS]", ""),)),
+    ),
+    (("[TOOL_CALLS] [",), replace(_MISTRAL, opening="[TOOL_CALLS] [")),  # Mistral, before
+    (("[TOOL_CALLS]",), _MISTRAL),
+    (("<｜tool▁call▁begin｜>", "```json"), _DEEPSEEK),  # DeepSeek V3 and R1
+    (
+        ("<｜tool▁call▁begin｜>",),  # DeepSeek V3.1
+        replace(
+            _DEEPSEEK,
+            begin="<｜tool▁call▁begin｜>",
+            between="<｜tool▁sep｜>",
+            end="<｜tool▁call▁end｜>",
+            joint="",
+        ),
+    ),
+    (
+        ("<|tool_call_begin|>",),  # Kimi K2
+        CallForm(
+            "<|tool_call_begin|>functions.",
+            "<|tool_call_end|>",
+            notation=Notation.NAMED,
+            between=":0<|tool_call_argument_begin|>",
+            opening="<|tool_calls_section_begin|>",
+            closing="<|tool_calls_section_end|>",
+            joint=None,
+            others=tuple(
+                (text, "<|tool_call_end|>") for text in ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+            ),
+        ),
+    ),
+    (
+        ("<|tool_call_start|>",),  # LFM2
+        CallForm("<|tool_call_start|>", "<|tool_call_end|>", notation=Notation.PYTHON),
+    ),
+    (("<function_calls>",), CallForm("<function_calls>", "</function_calls>", notation=Notation.PYTHON)),  # OLMo 3
+    (("<|tool_call>", "call:"), CallForm("<|tool_call>", "<tool_call|>", notation=Notation.BRACES)),  # Gemma 4
+    (
+        ("<start_function_call>",),  # FunctionGemma
+        CallForm("<start_function_call>", "<end_function_call>", notation=Notation.BRACES),
+    ),
+    (
+        ("<seed:tool_call>",),  # Seed-OSS
+        replace(
+            _XML,
+            begin="<seed:tool_call>\n<function=",
+            end="</function>\n</seed:tool_call>",
+            others=(("<seed:tool_call>", "</seed:tool_call>"),),
+        ),
+    ),
+    (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3.5
+    (("<arg_key>",), CallForm("<tool_call>", "</tool_call>", notation=Notation.KEYS)),  # GLM
+    (
+        ("<function=", "</function>"),  # Llama 3 as Functionary has it
+        CallForm("<function=", "</function>", notation=Notation.NAMED, between=">", joint=""),
+    ),
+    (("<|tool_call|>", "<|/tool_call|>"), _PHI),  # Phi-4-mini
+    (("<|tool_call|>",), replace(_PHI, closing="]", others=(("<|tool_call|>", ""),))),  # Granite 3
+    (("<tool_call>",), CallForm()),  # Hermes, Qwen, SmolLM3, Granite 4 ...
+    (("<TOOLCALL>",), CallForm("", "", opening="<TOOLCALL>[", closing="]</TOOLCALL>", joint=", ")),  # Nemotron
+    (("<tool_calls>",), CallForm("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", ")),  # Jamba
+    (
+        ("<|START_ACTION|>",),  # Command
+        CallForm("", "", "parameters", "tool_name", opening="<|START_ACTION|>[", closing="]<|END_ACTION|>", joint=", "),
+    ),
+)
 
 
 def knows_tools(source: str) -> bool:

@@ -1,0 +1,201 @@
+"""What stands in a call, read: names of tools and their arguments, whatever notation the model writes them in."""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from reader_edge_runtime.text.call_form import CallForm, Notation
+
+Arguments = dict[str, Any]
+Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool
+
+_MAX_PYTHON = 1 << 16  # characters that are parsed
+_NAMED = re.compile(
+    r"(?:<｜tool▁call▁begin｜>|<\|tool_call_begin\|>)?(?:function<｜tool▁sep｜>|functions\.)?"
+    r"(?P<name>[\w.-]+?)(?::\d+)?(?=[^\w.-])[^{]{0,100}?(?P<arguments>\{.*\})\s*(?:```)?",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)(?:</(?:function|invoke)>|\Z)', re.DOTALL)
+_PARAMETER = re.compile(
+    r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>\n?(?P<value>.*?)\n?(?=</parameter>|<parameter[= ]|\Z)', re.DOTALL
+)
+_KEY = re.compile(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
+_BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?P<arguments>\{.*\})\s*", re.DOTALL)
+_TEXT_IN_BRACES = re.compile(r"""(<\|"\|>.*?<\|"\|>|<escape>.*?<escape>|"(?:\\.|[^"\\])*")""", re.DOTALL)
+_BARE_KEY = re.compile(r"([A-Za-z_][\w.-]*)(\s*:)")
+_LITERALS = {"true": True, "false": False, "null": None}
+
+
+def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    """The calls in a text between a call's tags; none unless it is calls of known tools and nothing else.
+
+    schemas: what tools there are, and the types of arguments that a notation does not tell.
+    """
+    try:
+        if form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{")):
+            calls = _objects(body)
+        else:
+            calls = _READERS[form.notation](body, schemas)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, LookupError, TypeError):
+        return []
+    return calls if all(name in schemas for name, _ in calls) else []
+
+
+def is_open(body: str) -> bool:
+    """Whether a text breaks off amid a string of JSON."""
+    start = next((place for place in (body.find("{"), body.find("[")) if place >= 0), 0)
+    try:
+        json.loads(body[start:])
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def finite(text: str) -> float:
+    """A number of JSON. Raises ValueError for one that is none."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_float=finite, parse_constant=finite)
+
+
+def _objects(body: str) -> list[tuple[str, Arguments]]:
+    """Objects of JSON or lists of them, one after the other."""
+    decoder = json.JSONDecoder(parse_float=finite, parse_constant=finite)
+    calls: list[tuple[str, Arguments]] = []
+    place = len(body) - len(body.lstrip())
+    while place < len(body):
+        value, end = decoder.raw_decode(body, place)
+        calls += [_of_object(each) for each in (value if isinstance(value, list) else [value])]
+        place = len(body) - len(body[end:].lstrip(" \t\r\n;"))
+    return calls
+
+
+def _of_object(value: Any) -> tuple[str, Arguments]:
+    name = value["name"] if "name" in value else value["tool_name"]
+    arguments = value["arguments"] if "arguments" in value else value["parameters"]
+    if isinstance(arguments, str):
+        arguments = _loads(arguments)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise TypeError("no call")
+    return name, arguments
+
+
+def _named(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    found = _NAMED.fullmatch(body.strip())
+    return [] if found is None else [(found["name"], _object(_loads(found["arguments"])))]
+
+
+def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    text = body if body.lstrip().startswith("<") else f"<function={body}"
+    calls = []
+    for function in _FUNCTION.finditer(text):
+        types = _properties(schemas[function["name"]])
+        found = _PARAMETER.finditer(function["body"])
+        calls.append((function["name"], {each["key"]: _typed(each["value"], types.get(each["key"])) for each in found}))
+    return calls if not _FUNCTION.sub("", text).strip() else []
+
+
+def _keys(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    name = body.partition("<arg_key>")[0].strip()
+    types, pairs = _properties(schemas[name]), body[body.index(name) + len(name) :]
+    found = {each["key"].strip(): _typed(each["value"], types.get(each["key"].strip())) for each in _KEY.finditer(pairs)}
+    return [(name, found)] if not _KEY.sub("", pairs).strip() else []
+
+
+def _python(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    text = body.strip()
+    if len(text) > _MAX_PYTHON:
+        return []
+    if not text.startswith("["):
+        text = "[" + ",".join(text.splitlines()) + "]"
+    tree = ast.parse(text, mode="eval").body
+    if not isinstance(tree, ast.List):
+        return []
+    calls = []
+    for call in tree.elts:
+        if not isinstance(call, ast.Call) or call.args:
+            return []
+        calls.append((ast.unparse(call.func), {str(each.arg): _literal(each.value) for each in call.keywords}))
+    return calls
+
+
+def _literal(node: ast.expr) -> Any:
+    """A value of JSON that an expression spells. Raises ValueError."""
+    match node:
+        case ast.Constant(str() | bool() | int() | None as value):
+            return value
+        case ast.Constant(float() as value):
+            return finite(repr(value))
+        case ast.Name(name) if name in _LITERALS:
+            return _LITERALS[name]
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)) if not isinstance(value, bool):
+            return -value
+        case ast.List(elements) | ast.Tuple(elements):
+            return [_literal(each) for each in elements]
+        case ast.Dict(keys, values):
+            pairs = zip(keys, values, strict=True)
+            return {_text(_literal(key)): _literal(each) for key, each in pairs if key is not None}
+    raise ValueError("no value of JSON")
+
+
+def _braces(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    found = _BRACES.fullmatch(body)
+    if found is None:
+        return []
+    parts = []
+    for number, part in enumerate(_TEXT_IN_BRACES.split(found["arguments"])):
+        if number % 2 == 0:
+            parts.append(_BARE_KEY.sub(r'"\1"\2', part))
+        else:
+            mark = next((mark for mark in ('<|"|>', "<escape>") if part.startswith(mark)), "")
+            parts.append(json.dumps(part[len(mark) : -len(mark)]) if mark else part)
+    return [(found["name"], _object(_loads("".join(parts))))]
+
+
+_READERS = {
+    Notation.NAMED: _named,
+    Notation.XML: _xml,
+    Notation.KEYS: _keys,
+    Notation.PYTHON: _python,
+    Notation.BRACES: _braces,
+}
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _typed(text: str, schema: object) -> Any:
+    """A value that is written as it is: a text where the schema wants one, else JSON if it can be that."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    if kind == "string":
+        return text
+    literal = text.strip()
+    literal = {"True": "true", "False": "false", "None": "null"}.get(literal, literal)
+    try:
+        return _loads(literal)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _object(value: Any) -> Arguments:
+    if not isinstance(value, dict):
+        raise TypeError("no object")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
