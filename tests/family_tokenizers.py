@@ -31,7 +31,10 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "qwen": Family(
-        True, ("<|im_start|>", "<|im_end|>"), ("<tool_call>", "</tool_call>", "<think>", "</think>"), "<tool_call>"
+        True,
+        ("<|im_start|>", "<|im_end|>"),
+        ("<tool_call>", "</tool_call>", "<think>", "</think>"),
+        "<tool_call> </think>",
     ),
     "gemma": Family(
         False,
@@ -42,7 +45,10 @@ FAMILIES = {
         True, ("<|begin_of_text|>", "<|eot_id|>", "<|python_tag|>"), (), '{"name": "x", "parameters": {}}'
     ),
     "tekken": Family(
-        True, ("<s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"), (), "[TOOL_CALLS] [ARGS]"
+        True,
+        ("<s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"),
+        (),
+        "[TOOL_CALLS] [ARGS] [THINK]",
     ),
     "mistral-v3": Family(False, ("<s>", "[INST]", "[/INST]", "[TOOL_CALLS]"), (), "[TOOL_CALLS] [{"),
     "gpt-oss": Family(

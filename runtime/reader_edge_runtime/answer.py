@@ -1,7 +1,7 @@
 """One answer on its way: its request's tokens, and the text that is certain of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
@@ -10,6 +10,7 @@ from reader_edge_runtime.decoding.request import FinishReason, Request
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.text_stream import TextStream
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -21,7 +22,8 @@ class GenerationChunk:
     finish_reason and stats come with the last chunk, whose text may be empty, and error where the request failed.
     logprobs: one for each of token_ids where the config asked for them, else empty. sources: what drafted each of
     token_ids, "" where nothing did. prompt_logprobs: one for each token of the prompt, None for the first; with the
-    first chunk that has tokens, where the config asked for them, else empty.
+    first chunk that has tokens, where the config asked for them, else empty. reasoning: what the model thinks, where
+    the config splits it off.
     """
 
     text: str
@@ -32,6 +34,7 @@ class GenerationChunk:
     logprobs: tuple[TokenLogprob, ...] = ()
     sources: tuple[str, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class GenerationResult:
     token_ids: as emitted, an end token included; text leaves it out. error: what failed, with the reason "error".
     logprobs: one for each of token_ids where the config asked for them, else empty. prompt_logprobs: one for each token
     of the prompt, None for the first, where the config asked for them and the prompt was scored, else empty.
+    reasoning: what the model thought, where the config splits it off.
     """
 
     text: str
@@ -50,6 +54,7 @@ class GenerationResult:
     error: Exception | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    reasoning: str = ""
 
     @classmethod
     def of_chunks(cls, chunks: Sequence[GenerationChunk]) -> "GenerationResult":
@@ -65,6 +70,7 @@ class GenerationResult:
             last.error,
             tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
             tuple(logprob for chunk in chunks for logprob in chunk.prompt_logprobs),
+            "".join(chunk.reasoning for chunk in chunks),
         )
 
 
@@ -79,9 +85,13 @@ class Answer:
         tokenizer: Tokenizer,
         constraint: Constraint | None = None,
         guesses: Guesses = NO_GUESSES,
+        reading: Reading | None = None,
     ) -> None:
+        """reading: how tokens become text; by default special tokens are left out, and nothing is split off."""
+        reading = reading or Reading()
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
-        self._stream = TextStream(tokenizer, self.request.token_ids, config.stop)
+        self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
+        self._thinking = reading.reader()
         self._num_taken = 0
 
     def take(self) -> GenerationChunk | None:
@@ -93,13 +103,20 @@ class Answer:
         sources = drafted + ("",) * (len(token_ids) - len(drafted))
         prompt_logprobs = tuple(request.prompt_logprobs) if token_ids and not first else ()
         self._num_taken += len(token_ids)
-        if not request.is_running:
+        is_last = not request.is_running
+        if is_last:
             self._stream.finish()
-            end = request.finish_reason, request.stats, request.error
-            return GenerationChunk(self._stream.take(), token_ids, *end, logprobs, sources, prompt_logprobs)
-        if not token_ids:
+        elif not token_ids:
             return None
-        return GenerationChunk(self._stream.take(), token_ids, None, None, None, logprobs, sources, prompt_logprobs)
+        reasoning, text = self._read(self._stream.take(), is_last)
+        chunk = GenerationChunk(text, token_ids, None, None, None, logprobs, sources, prompt_logprobs, reasoning)
+        if not is_last:
+            return chunk
+        return replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
+
+    def _read(self, text: str, is_last: bool) -> tuple[str, str]:
+        """What a further piece of the answer thinks, and what it says."""
+        return ("", text) if self._thinking is None else self._thinking.push(text, is_last)
 
     def _push(self, token_id: int) -> bool:
         return self._stream.push(token_id)

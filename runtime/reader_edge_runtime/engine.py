@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
+from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
+from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
@@ -25,6 +27,7 @@ from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.shown import shown
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
+from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -175,13 +178,23 @@ class Engine:
         guesses = NO_GUESSES
         if self.draft_permission.is_on:
             guesses = guessed_answer(prompt, token_ids, config, self.tokenizer, manifest.max_context)
-        constraint = None if config.grammar is None else self._grammars.constraint(config.grammar)
+        reading = Reading.of(prompt, token_ids, config, self.tokenizer)
+        constraint = self._constraint(config, token_ids, reading)
         try:
-            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses)
+            return Answer(token_ids, config, manifest, self.tokenizer, constraint, guesses, reading)
         except BaseException:
             if constraint is not None:
                 constraint.close()
             raise
+
+    def _constraint(self, config: GenerationConfig, token_ids: Sequence[int], reading: Reading) -> Constraint | None:
+        if config.grammar is None:
+            return None
+        constraint = self._grammars.constraint(config.grammar)
+        if not reading.is_thinking:
+            return constraint
+        is_end, manifest = reading.thinking_end(token_ids, self.tokenizer), self.package.manifest
+        return AfterThinking(constraint, is_end, manifest.vocab_size, manifest.eos_token_ids)
 
     @cached_property
     def _grammars(self) -> "Grammars":

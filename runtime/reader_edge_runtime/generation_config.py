@@ -96,6 +96,8 @@ class GenerationConfig:
         num_top_logprobs most likely tokens.
     wants_prompt_logprobs: keep the same of the prompt's tokens. All of the prompt is scored then, also what is in the
         KV cache already.
+    splits_thinking: tell what the model thinks before it answers apart from the text, where the model's chat template
+        has a form for it. A grammar then holds what comes behind a thinking part that the prompt has opened.
     is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
     """
 
@@ -110,6 +112,7 @@ class GenerationConfig:
     wants_logprobs: bool = False
     num_top_logprobs: Annotated[int, Range(0, 1000)] = 0
     wants_prompt_logprobs: bool = False
+    splits_thinking: bool = False
     is_scored: bool = False
 
     def __post_init__(self) -> None:

@@ -79,14 +79,18 @@ _XML = CallForm(
 )
 _PHI = CallForm("", "", opening="<|tool_call|>[", closing="]<|/tool_call|>", joint=", ")
 _MISTRAL = CallForm("", "", opening="[TOOL_CALLS][", closing="]", joint=", ", others=(("[TOOL_CALLS]", ""),))
+_SEP, _CALL_BEGIN, _CALL_END, _CALLS_BEGIN, _CALLS_END = (
+    f"<\uff5ctool\u2581{name}\uff5c>"
+    for name in ("sep", "call\u2581begin", "call\u2581end", "calls\u2581begin", "calls\u2581end")
+)
 _DEEPSEEK = CallForm(
-    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-    "\n```<｜tool▁call▁end｜>",
+    _CALL_BEGIN + "function" + _SEP,
+    "\n```" + _CALL_END,
     notation=Notation.NAMED,
     between="\n```json\n",
-    opening="<｜tool▁calls▁begin｜>",
-    closing="<｜tool▁calls▁end｜>",
-    others=(("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"), ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁end｜>")),
+    opening=_CALLS_BEGIN,
+    closing=_CALLS_END,
+    others=((_CALL_BEGIN, _CALL_END), (_CALLS_BEGIN, _CALL_END)),
 )
 _CHANNEL = "<|channel|>commentary to=functions."
 
@@ -100,23 +104,32 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
             notation=Notation.NAMED,
             between=" <|constrain|>json<|message|>",
             joint=None,
-            others=tuple((text, "<|call|>") for text in (_CHANNEL, "<|channel|>analysis to=functions.", " to=functions.")),
+            others=tuple(
+                (text, "<|call|>") for text in (_CHANNEL, "<|channel|>analysis to=functions.", " to=functions.")
+            ),
         ),
     ),
     (
         ("[TOOL_CALLS]", "[ARGS]"),  # Mistral, since Small 3.1
-        CallForm("[TOOL_CALLS]", "", notation=Notation.NAMED, between="[ARGS]", joint="", others=(("[TOOL_CALLS]", ""),)),
+        CallForm(
+            "[TOOL_CALLS]",
+            "",
+            notation=Notation.NAMED,
+            between="[ARGS]",
+            joint="",
+            others=(("[TOOL_CALLS]", ""),),
+        ),
     ),
     (("[TOOL_CALLS] [",), replace(_MISTRAL, opening="[TOOL_CALLS] [")),  # Mistral, before
     (("[TOOL_CALLS]",), _MISTRAL),
-    (("<｜tool▁call▁begin｜>", "```json"), _DEEPSEEK),  # DeepSeek V3 and R1
+    ((_CALL_BEGIN, "```json"), _DEEPSEEK),  # DeepSeek V3 and R1
     (
-        ("<｜tool▁call▁begin｜>",),  # DeepSeek V3.1
+        (_CALL_BEGIN,),  # DeepSeek V3.1
         replace(
             _DEEPSEEK,
-            begin="<｜tool▁call▁begin｜>",
-            between="<｜tool▁sep｜>",
-            end="<｜tool▁call▁end｜>",
+            begin=_CALL_BEGIN,
+            between=_SEP,
+            end=_CALL_END,
             joint="",
         ),
     ),

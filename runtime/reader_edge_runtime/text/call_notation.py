@@ -13,12 +13,14 @@ Arguments = dict[str, Any]
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool
 
 _MAX_PYTHON = 1 << 16  # characters that are parsed
-_NAMED = re.compile(
-    r"(?:<｜tool▁call▁begin｜>|<\|tool_call_begin\|>)?(?:function<｜tool▁sep｜>|functions\.)?"
-    r"(?P<name>[\w.-]+?)(?::\d+)?(?=[^\w.-])[^{]{0,100}?(?P<arguments>\{.*\})\s*(?:```)?",
+_NAMED = re.compile(  # what stands before names is DeepSeek's, Kimi's and gpt-oss's
+    r"(?:[^{]{0,60}?(?:tool.sep.>|functions\.))?(?P<name>[\w.-]+?)(?::\d+)?"
+    r"(?=[^\w.-])[^{]{0,100}?(?P<arguments>\{.*\})\s*(?:```)?",
     re.DOTALL,
 )
-_FUNCTION = re.compile(r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)(?:</(?:function|invoke)>|\Z)', re.DOTALL)
+_FUNCTION = re.compile(
+    r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)(?:</(?:function|invoke)>|\Z)', re.DOTALL
+)
 _PARAMETER = re.compile(
     r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>\n?(?P<value>.*?)\n?(?=</parameter>|<parameter[= ]|\Z)', re.DOTALL
 )
@@ -108,7 +110,9 @@ def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
 def _keys(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     name = body.partition("<arg_key>")[0].strip()
     types, pairs = _properties(schemas[name]), body[body.index(name) + len(name) :]
-    found = {each["key"].strip(): _typed(each["value"], types.get(each["key"].strip())) for each in _KEY.finditer(pairs)}
+    found = {
+        each["key"].strip(): _typed(each["value"], types.get(each["key"].strip())) for each in _KEY.finditer(pairs)
+    }
     return [(name, found)] if not _KEY.sub("", pairs).strip() else []
 
 

@@ -1,7 +1,8 @@
 """The text of an answer as it streams: out as soon as no later token can change it, ended by stop strings."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -10,6 +11,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # its last four tokens.
 _MAX_CHARACTER_TOKENS = 4
 _BYTE_TOKEN = re.compile("<0x..>")
+_NONE: Mapping[int, str] = MappingProxyType({})
 
 
 class StreamDecoder:
@@ -20,8 +22,10 @@ class StreamDecoder:
     run of them as a whole, and one bad byte spoils all.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], kept: Mapping[int, str] = _NONE) -> None:
+        """kept: special tokens that are a part of the text, which decoding leaves out."""
         self._tokenizer = tokenizer
+        self._kept = kept
         self._held: list[int] = []
         self._shown: list[int] = []
         for token_id in reversed(prompt_token_ids):
@@ -41,7 +45,7 @@ class StreamDecoder:
         """The text that is certain after one more token."""
         token = self._tokenizer.token(token_id)
         if token is None:
-            return ""
+            return self.finish() + self._kept[token_id] if token_id in self._kept else ""
         self._held.append(token_id)
         if _BYTE_TOKEN.fullmatch(token):
             return ""
@@ -65,10 +69,19 @@ class StreamDecoder:
 
 
 class TextStream:
-    """Decodes emitted tokens and watches for stop strings; text that may begin one is held back."""
+    """Decodes emitted tokens and watches for stop strings; text that may begin one is held back.
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], stop: Sequence[str]) -> None:
-        self._decoder = StreamDecoder(tokenizer, prompt_token_ids)
+    kept: special tokens that are a part of the text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int],
+        stop: Sequence[str],
+        kept: Mapping[int, str] = _NONE,
+    ) -> None:
+        self._decoder = StreamDecoder(tokenizer, prompt_token_ids, kept)
         self._stop = stop
         self._longest = max(map(len, stop), default=1) - 1  # of what may begin a stop string
         self._held = ""

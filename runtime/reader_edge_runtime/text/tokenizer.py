@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ class Tokenizer:
     @property
     def call_form(self) -> CallForm:
         """How the model writes calls of tools."""
-        return CallForm() if self._chat_template is None else self._chat_template.call_form
+        form = CallForm() if self._chat_template is None else self._chat_template.call_form
+        return replace(form, special_tokens=tuple((text, token_id) for token_id, text in self.special_tokens.items()))
 
     @property
     def thinking_form(self) -> ThinkingForm | None:
@@ -156,6 +158,16 @@ class Tokenizer:
         except BaseException:  # told only then: this runs twice a token
             with _library_errors("The tokenizer cannot decode the model's tokens"):
                 raise
+
+    def spelled(self, token_ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens with it."""
+        with _library_errors("The tokenizer cannot decode these tokens"):
+            return str(self._fast.decode(token_ids, skip_special_tokens=False))
+
+    def special_in(self, texts: Sequence[str]) -> dict[int, str]:
+        """The special tokens that texts hold, by id."""
+        tokens = self.special_tokens.items()
+        return {token_id: token for token_id, token in tokens if any(token in text for text in texts)}
 
     def token(self, token_id: int) -> str | None:
         """A token as the vocabulary spells it; None where `decode` leaves it out, as special or unknown."""

@@ -49,7 +49,7 @@ class Cycle:
     def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
         matcher = CycleMatcher(self._last)
         token_ids, parents, origins = cut(matcher, tree.token_ids, tree.parents, max_nodes - 1)
-        assert matcher.rolled_back
+        assert matcher.is_where_it_was
         sources = ["constraint" if old == FORCED else tree.sources[old] for old in origins]
         return DraftTree(token_ids, parents, sources).best(max_nodes)
 
@@ -62,10 +62,9 @@ class CycleMatcher:
 
     def __init__(self, last: int) -> None:
         self._text = [last]
-        self._num_taken: list[int] = []
 
     @property
-    def rolled_back(self) -> bool:
+    def is_where_it_was(self) -> bool:
         return len(self._text) == 1
 
     def _allows(self, text: list[int], token_id: int) -> bool:
@@ -86,9 +85,10 @@ class CycleMatcher:
         self._text += tokens[:num_taken]
         return num_taken
 
-    def rollback(self, num_tokens: int) -> bool:
-        del self._text[-num_tokens:]
-        return True
+    def deep_copy(self) -> "CycleMatcher":
+        other = CycleMatcher(self._text[0])
+        other._text = list(self._text)
+        return other
 
     def compute_ff_tokens(self) -> list[int]:
         return [4, 5] if self._text[-1] == 3 else []
@@ -133,7 +133,7 @@ def test_what_is_forced_after_the_likeliest_chain_is_laid_behind_it() -> None:
     assert kept_ids == [1, 2, 3, 3, 4, 5]
     assert kept_parents == [-1, 0, 1, 0, 2, 4]
     assert origins == [0, 1, 2, 3, FORCED, FORCED]
-    assert matcher.rolled_back
+    assert matcher.is_where_it_was
 
 
 def test_an_ended_request_closes_its_constraint() -> None:

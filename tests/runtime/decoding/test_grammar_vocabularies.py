@@ -68,3 +68,12 @@ def test_a_control_token_is_no_text_and_can_be_named_by_its_id(engine: Engine) -
     named = model.generate("# tar", GenerationConfig(grammar=Grammar("lark", f'start: <[{tag}]> "x"')))
     assert named.token_ids[0] == tag
     assert named.text == "x"
+
+
+def test_tokens_that_are_named_by_their_ids_are_the_same_drafted_and_plain(engine: Engine) -> None:
+    model = family_engine(engine, "tekken")
+    ids = model.tokenizer.encode("[TOOL_CALLS]f[ARGS]{} and so on", adds_special_tokens=False)
+    grammar = Grammar("lark", "start: " + " ".join(f"<[{token_id}]>" for token_id in ids))
+    for is_drafted in (True, False, True, True):  # from the second on history drafts what was said
+        config = GenerationConfig(grammar=grammar, max_tokens=20, is_drafted=is_drafted)
+        assert list(model.generate("# tar", config).token_ids) == ids

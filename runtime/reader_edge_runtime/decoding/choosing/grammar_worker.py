@@ -50,7 +50,7 @@ class Matcher(Protocol):
 
     def try_consume_tokens(self, tokens: list[int]) -> int: ...
 
-    def rollback(self, num_tokens: int) -> bool: ...
+    def deep_copy(self) -> "Matcher": ...
 
     def compute_ff_tokens(self) -> list[int]: ...
 
@@ -286,10 +286,9 @@ def cut(
         end, node = numbers[node], node + 1
     path = kept.path(end)
     if path:
-        num_consumed = matcher.try_consume_tokens(path)  # without an end token behind the grammar's last one
-        if num_consumed == len(path):
-            kept.force(end, matcher.compute_ff_tokens()[:max_forced])
-        matcher.rollback(num_consumed)
+        ahead = matcher.deep_copy()  # a rollback loses its place behind tokens that a grammar names by their ids
+        if ahead.try_consume_tokens(path) == len(path):  # without an end token behind the grammar's last one
+            kept.force(end, ahead.compute_ff_tokens()[:max_forced])
     return kept.token_ids, kept.parents, kept.origins
 
 

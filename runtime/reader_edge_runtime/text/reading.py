@@ -1,0 +1,61 @@
+"""How an answer's tokens are read as text: which special tokens it keeps, and whether thinking is split off."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reader_edge_runtime.config import GenerationConfig
+from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.text_stream import StreamDecoder
+from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """kept: special tokens that are part of the text, by id; decoding leaves all others out.
+
+    thinking: the form of what is split off; None where nothing is. is_thinking: whether the prompt ends inside it.
+    """
+
+    kept: Mapping[int, str] = field(default_factory=dict)
+    thinking: ThinkingForm | None = None
+    is_thinking: bool = False
+
+    @classmethod
+    def of(
+        cls, prompt: Encodable, token_ids: Sequence[int], config: GenerationConfig, tokenizer: Tokenizer
+    ) -> "Reading":
+        """Tokens of calls are kept where a conversation declares tools, those of thinking where it is split off.
+
+        token_ids: the prompt's.
+        """
+        chat = prompt if isinstance(prompt, Conversation) else Conversation([])
+        texts = tokenizer.call_form.texts if chat.tools else ()
+        form = tokenizer.thinking_form if config.splits_thinking else None
+        if form is None:
+            return cls(tokenizer.special_in(texts))
+        continued = _continued(chat) if chat.continues_final_message else ""
+        is_open = form.is_open(tokenizer.spelled(token_ids), continued)
+        return cls(tokenizer.special_in([*texts, *form.texts]), form, is_open)
+
+    def reader(self) -> ThinkingReader | None:
+        """What splits thinking off one answer."""
+        return None if self.thinking is None else ThinkingReader(self.thinking, self.is_thinking)
+
+    def thinking_end(self, token_ids: Sequence[int], tokenizer: Tokenizer) -> Callable[[int], bool]:
+        """Whether a token is the last of a thinking part that the prompt has opened, asked of each. token_ids: its."""
+        assert self.thinking is not None
+        mark, decoder, tail = self.thinking.end, StreamDecoder(tokenizer, token_ids, self.kept), ""
+
+        def is_end(token_id: int) -> bool:
+            nonlocal tail
+            tail = tail[-len(mark) :] + decoder.push(token_id)
+            return mark in tail
+
+        return is_end
+
+
+def _continued(conversation: Conversation) -> str:
+    """The beginning of the answer that the prompt holds."""
+    content = conversation.messages[-1].get("content")
+    return content.strip() if isinstance(content, str) else ""
