@@ -86,8 +86,9 @@ class GenerationConfig:
 
     max_tokens: new tokens at most; the context limit may end the answer before.
     sampling: how tokens are chosen.
-    stop: strings that end the answer; the text ends before the first of them.
-    stop_token_ids: token ids that end the answer besides the model's own end tokens.
+    stop: strings that end the answer; the text ends before the first of them. They may name special tokens, which are
+        not in the text: "<|im_end|>" ends it at that token.
+    stop_token_ids: token ids that end the answer besides the model's own end tokens; the text ends before them.
     grammar: what the answer must be; None for anything.
     prediction: what the answer may say, or a part of it, to draft from; "" for no guess.
     ignores_eos: go on past the model's end tokens (for measuring).

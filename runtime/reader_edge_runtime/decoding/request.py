@@ -13,7 +13,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, GuidedDrafter, RequestDrafter
-from reader_edge_runtime.errors import PromptError, ProviderError
+from reader_edge_runtime.errors import ConfigError, PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.shown import shown
 from reader_edge_runtime.stats import GenerationStats
@@ -49,7 +49,8 @@ class Request:
         constraint: Constraint | None = None,
         guesses: Guesses = NO_GUESSES,
     ) -> None:
-        """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
+        """is_stop: told each emitted token but one that ends the answer itself; True ends it.
+        sampler: in place of what config.sampling describes.
         guesses: what is known of the answer, to draft from.
 
         Raises PromptError or ConfigError.
@@ -75,7 +76,7 @@ class Request:
         self._is_stop = is_stop
         self.max_length = min(self.num_prompt_tokens + config.max_tokens, manifest.max_context)
         self._vocab_size = manifest.vocab_size
-        self._stop_token_ids = set(config.stop_token_ids)
+        self._stop_token_ids = _checked_stops(config.stop_token_ids, manifest.vocab_size)
         if not config.ignores_eos:
             self._stop_token_ids.update(manifest.eos_token_ids)
 
@@ -142,9 +143,10 @@ class Request:
         """Add one token to the answer; True when it is the last."""
         self.token_ids.append(token_id)
         self.stats.num_tokens += 1
-        is_stopped = self._is_stop is not None and self._is_stop(token_id)  # told every token
+        is_end = token_id in self._stop_token_ids
+        is_stopped = not is_end and self._is_stop is not None and self._is_stop(token_id)
         is_over = self.constraint is not None and self.constraint.is_over
-        if is_stopped or is_over or token_id in self._stop_token_ids:
+        if is_end or is_stopped or is_over:
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.max_length:
             is_full = self.num_output_tokens < self.config.max_tokens
@@ -196,6 +198,13 @@ class Request:
         if error is not None:
             self.fail(error)
         return isinstance(error, Exception)
+
+
+def _checked_stops(token_ids: Sequence[int], vocab_size: int) -> set[int]:
+    for token_id in token_ids:
+        if token_id >= vocab_size:
+            raise ConfigError(f"stop_token_ids names token {token_id}, the vocabulary has {vocab_size}.")
+    return set(token_ids)
 
 
 def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:

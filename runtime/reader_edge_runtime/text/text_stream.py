@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from reader_edge_runtime.text.stop_strings import StopStrings, without_marks
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -55,6 +56,14 @@ class StreamDecoder:
                 return ""
         return self._release(is_end=False)
 
+    def peek(self) -> str:
+        """The text still held back, as far as it is known; half a character is a replacement character."""
+        return self._tokenizer.decode(self._shown + self._held)[len(self._tokenizer.decode(self._shown)) :]
+
+    def settle(self) -> str:
+        """The text still held back, but for one that ends inside a character."""
+        return self._release(is_end=False)
+
     def finish(self) -> str:
         """The text still held back; half a character comes out as a replacement character."""
         return self._release(is_end=True)
@@ -71,6 +80,7 @@ class StreamDecoder:
 class TextStream:
     """Decodes emitted tokens and watches for stop strings; text that may begin one is held back.
 
+    A stop string may name special tokens, which are not in the text: "<|im_end|>" ends the answer at that token.
     kept: special tokens that are a part of the text.
     """
 
@@ -81,16 +91,23 @@ class TextStream:
         stop: Sequence[str],
         kept: Mapping[int, str] = _NONE,
     ) -> None:
+        self._tokenizer = tokenizer
         self._decoder = StreamDecoder(tokenizer, prompt_token_ids, kept)
-        self._stop = stop
-        self._longest = max(map(len, stop), default=1) - 1  # of what may begin a stop string
+        left_out = {token_id: text for token_id, text in tokenizer.special_tokens.items() if token_id not in kept}
+        self._stops = StopStrings(stop, left_out)
         self._held = ""
         self._ready = ""
         self._is_stopped = False
 
     def push(self, token_id: int) -> bool:
         """Take one emitted token; True when a stop string is complete."""
+        mark = self._stops.marks.get(token_id)
+        if mark is not None:
+            self._add(self._decoder.settle() + mark)
+            return self._is_stopped
         self._add(self._decoder.push(token_id))
+        if self._decoder.is_holding and self._is_end_held(token_id):
+            self._add(self._decoder.settle())
         return self._is_stopped
 
     def take(self) -> str:
@@ -102,17 +119,17 @@ class TextStream:
         """Release what is held back; the answer is over."""
         if not self._is_stopped:
             self._add(self._decoder.finish())
-            self._ready, self._held = self._ready + self._held, ""
+            self._ready, self._held = self._ready + without_marks(self._held), ""
+
+    def _is_end_held(self, token_id: int) -> bool:
+        """Whether a stop string ends with this token in text that is held back, as a line end may that is a byte."""
+        may_end = self._tokenizer.token_bytes(token_id)[-1:] in self._stops.last_bytes
+        return may_end and self._stops.find(self._held + self._decoder.peek()) >= 0
 
     def _add(self, text: str) -> None:
         text = self._held + text
-        ends = [at for at in map(text.find, self._stop) if at >= 0]
-        self._is_stopped = self._is_stopped or bool(ends)
-        split = min(ends) if ends else len(text) - self._num_held(text)
-        self._ready += text[:split]
-        self._held = "" if ends else text[split:]
-
-    def _num_held(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
-        sizes = range(min(self._longest, len(text)), 0, -1)
-        return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in self._stop)), 0)
+        end = self._stops.find(text)
+        self._is_stopped = self._is_stopped or end >= 0
+        split = end if end >= 0 else len(text) - self._stops.num_held(text)
+        self._ready += without_marks(text[:split])
+        self._held = "" if end >= 0 else text[split:]

@@ -1,10 +1,12 @@
 """An answer's text never shows part of a stop string."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.text.text_stream import TextStream
-from tests.runtime.text.small_tokenizers import BYTE_LEVEL
+from reader_edge_runtime.text.tokenizer import Tokenizer
+from tests.runtime.text.small_tokenizers import BYTE_FALLBACK, BYTE_LEVEL, byte_fallback_tokenizer, byte_level_tokenizer
 
 
 @given(st.text("abc", max_size=40), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
@@ -32,3 +34,86 @@ def test_text_that_begins_a_stop_string_is_held_back_until_it_is_certain() -> No
         stream.push(token_id)
         shown.append(stream.take())
     assert shown == ["x", "", "E", "", "ENx"]
+
+
+SPECIAL = ("<|1|>", "<|2|>")
+
+
+def with_special_tokens(name: str) -> Tokenizer:
+    fast = byte_level_tokenizer() if name == "byte level" else byte_fallback_tokenizer()
+    fast.add_special_tokens(list(SPECIAL))
+    return Tokenizer(fast)
+
+
+TOKENIZERS = {name: with_special_tokens(name) for name in ("byte level", "byte fallback")}
+
+
+def streamed(tokenizer: Tokenizer, token_ids: list[int], stop: list[str]) -> tuple[str, int | None]:
+    """The text, and how many tokens it took until a stop ended it."""
+    stream = TextStream(tokenizer, tokenizer.encode("x", adds_special_tokens=False), stop)
+    text = ""
+    for number, token_id in enumerate(token_ids, start=1):
+        is_stopped = stream.push(token_id)
+        text += stream.take()
+        if is_stopped:
+            stream.finish()
+            return text + stream.take(), number
+    stream.finish()
+    return text + stream.take(), None
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(
+    parts=st.lists(st.sampled_from(["a", "b", "c", "\n", *SPECIAL]), max_size=25),
+    stops=st.lists(
+        st.lists(st.sampled_from(["a", "b", "\n", *SPECIAL]), min_size=1, max_size=3).map("".join), max_size=3
+    ),
+)
+def test_stops_may_name_special_tokens_which_the_text_leaves_out(name: str, parts: list[str], stops: list[str]) -> None:
+    """Against a search for each stop after each token, in the text with special tokens and in the text without."""
+    tokenizer = TOKENIZERS[name]
+    token_ids = [tokenizer.encode(part, adds_special_tokens=False)[-1] for part in parts]
+    wanted: tuple[str, int | None] = ("".join(part for part in parts if part not in SPECIAL), None)
+    for number in range(1, len(parts) + 1):
+        whole = "".join(parts[:number])
+        shown = "".join(part for part in parts[:number] if part not in SPECIAL)
+        ends = [len(without_special(whole[: whole.find(stop)])) for stop in stops if stop in whole]
+        ends += [shown.find(stop) for stop in stops if stop in shown]
+        if ends:
+            wanted = shown[: min(ends)], number
+            break
+    assert streamed(tokenizer, token_ids, stops) == wanted
+
+
+def without_special(text: str) -> str:
+    for token in SPECIAL:
+        text = text.replace(token, "")
+    return text
+
+
+def test_text_before_a_special_token_that_may_end_it_is_held_back_until_that_is_certain() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    stream = TextStream(tokenizer, [], ["x<|1|>y"])
+    shown = []
+    for token_id in tokenizer.encode("wx<|1|>zx<|2|>x<|1|>y", adds_special_tokens=False):
+        is_stopped = stream.push(token_id)
+        shown.append(stream.take())
+    # "<|2|>" is in no stop, so it tells nothing of what is held
+    assert shown == ["w", "", "", "xz", "", "", "x", "", ""]
+    assert is_stopped
+
+
+@pytest.mark.parametrize("stop", ["\n", "\n\n", "a\n"])
+def test_a_stop_that_ends_in_a_byte_token_ends_the_answer_at_that_token(stop: str) -> None:
+    """Runs of byte tokens are held back, since a bad byte would spoil all of them, but not beyond a stop."""
+    token_ids = BYTE_FALLBACK.encode("ab", adds_special_tokens=False)[-1:]
+    token_ids += [BYTE_FALLBACK.encode(f"a{character}", adds_special_tokens=False)[-1] for character in "c\n\n"]
+    a = BYTE_FALLBACK.encode("a", adds_special_tokens=False)[-1:]
+    text, num_tokens = streamed(BYTE_FALLBACK, [*a, *token_ids[2:]], [stop])
+    assert (text, num_tokens) == {"\n": ("a", 2), "\n\n": ("a", 3), "a\n": ("", 2)}[stop]
+
+
+def test_a_stop_spelled_like_a_special_token_is_found_in_plain_text_too() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    token_ids = [token_id for character in "ab<|1|>c" for token_id in tokenizer.encode(character)]
+    assert streamed(tokenizer, token_ids, ["<|1|>"]) == ("ab", 7)

@@ -1,0 +1,55 @@
+"""Stop strings, looked for in an answer's text and among the special tokens that its text leaves out."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+_FIRST_MARK = 0xD800  # surrogates: no text that a tokenizer decodes has any
+_MARKS = re.compile("[\ud800-\udfff]")
+
+
+class StopStrings:
+    """Finds stop strings in a text that has a mark, one character, for each special token that a stop string names.
+
+    marks: of special tokens, by token id. Whether such a token stands inside a plain stop string makes no difference:
+    it is not in the text that the caller sees.
+    """
+
+    def __init__(self, stops: Sequence[str], special_token_ids: Mapping[str, int]) -> None:
+        """special_token_ids: by what the tokens are called in a text."""
+        named = sorted((name for name in special_token_ids if any(name in stop for stop in stops)), key=len)[::-1]
+        mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(named)}
+        self.marks = {special_token_ids[name]: mark for name, mark in mark_of.items()}
+        self._plain = tuple(stops)
+        self._marked: tuple[str, ...] = ()
+        if named:
+            names = re.compile("|".join(map(re.escape, named)))
+            marked = (names.sub(lambda found: mark_of[found[0]], stop) for stop in stops)
+            self._marked = tuple(stop for stop in marked if _MARKS.search(stop))
+        self._longest = max(map(len, self._plain), default=1) - 1  # of what may begin one
+        self.last_bytes = {stop.encode(errors="replace")[-1:] for stop in stops}
+
+    def find(self, text: str) -> int:
+        """Where the first stop string in a text begins; -1 where there is none."""
+        found = [text.find(stop) for stop in self._marked]
+        plain = without_marks(text)
+        starts = [plain.find(stop) for stop in self._plain]
+        if len(plain) < len(text):
+            places = [place for place, character in enumerate(text) if not _MARKS.match(character)]
+            starts = [places[start] if start >= 0 else -1 for start in starts]
+        return min((start for start in (*found, *starts) if start >= 0), default=-1)
+
+    def num_held(self, text: str) -> int:
+        """Length of the longest end of a text that begins a stop string."""
+        num_marks = len(text) - len(without_marks(text))
+        sizes = range(min(self._longest + num_marks, len(text)), 0, -1)
+        return next((size for size in sizes if self._begins(text[-size:])), 0)
+
+    def _begins(self, text: str) -> bool:
+        plain = without_marks(text)
+        is_plain = bool(plain) and any(stop.startswith(plain) for stop in self._plain)
+        return is_plain or any(stop.startswith(text) for stop in self._marked)
+
+
+def without_marks(text: str) -> str:
+    """What the caller sees of a text."""
+    return _MARKS.sub("", text)
