@@ -1,24 +1,25 @@
-"""Stop strings, looked for in an answer's text and among the special tokens that its text leaves out."""
+"""Stop strings, looked for in an answer's text, and in what it would be with its special tokens."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 _FIRST_MARK = 0xD800  # surrogates: no text that a tokenizer decodes has any
+_UNNAMED = "\udfff"
 _MARKS = re.compile("[\ud800-\udfff]")
 
 
 class StopStrings:
-    """Finds stop strings in a text that has a mark, one character, for each special token that a stop string names.
+    """Finds stop strings in a text that has a mark, one character, in place of each special token.
 
-    marks: of special tokens, by token id. Whether such a token stands inside a plain stop string makes no difference:
-    it is not in the text that the caller sees.
+    A stop string is found where the text has it, with its special tokens or without.
+    marks: of special tokens, by token id; empty where no stop string names one.
     """
 
     def __init__(self, stops: Sequence[str], special_token_ids: Mapping[str, int]) -> None:
         """special_token_ids: by what the tokens are called in a text."""
         named = sorted((name for name in special_token_ids if any(name in stop for stop in stops)), key=len)[::-1]
         mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(named)}
-        self.marks = {special_token_ids[name]: mark for name, mark in mark_of.items()}
+        self.marks = {token_id: mark_of.get(name, _UNNAMED) for name, token_id in special_token_ids.items() if named}
         self._plain = tuple(stops)
         self._marked: tuple[str, ...] = ()
         if named:
