@@ -91,6 +91,8 @@ class Answer:
         reading = reading or Reading()
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, guesses=guesses)
         self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
+        kept_ends = reading.kept.keys() - set(config.stop_token_ids)
+        self._left_out = self.request.stop_token_ids - kept_ends  # of the text
         self._thinking = reading.reader()
         self._num_taken = 0
 
@@ -119,4 +121,4 @@ class Answer:
         return ("", text) if self._thinking is None else self._thinking.push(text, is_last)
 
     def _push(self, token_id: int) -> bool:
-        return self._stream.push(token_id)
+        return token_id not in self._left_out and self._stream.push(token_id)

@@ -27,7 +27,7 @@ class Request:
 
     token_ids: prompt, then answer; all but the last (the pending token) have KV rows once decoding runs. This list is
     the request's one text: drafters and tools hold it, and positions in it.
-    max_length: tokens that prompt and answer have at most.
+    max_length: tokens that prompt and answer have at most. stop_token_ids: those that end the answer.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     logprobs: of each token of the answer, where the config wants them. prompt_logprobs: of each prompt
         token that was scored, where the config wants them; None for the first, which follows nothing.
@@ -49,8 +49,7 @@ class Request:
         constraint: Constraint | None = None,
         guesses: Guesses = NO_GUESSES,
     ) -> None:
-        """is_stop: told each emitted token but one that ends the answer itself; True ends it.
-        sampler: in place of what config.sampling describes.
+        """is_stop: told each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
         guesses: what is known of the answer, to draft from.
 
         Raises PromptError or ConfigError.
@@ -76,9 +75,9 @@ class Request:
         self._is_stop = is_stop
         self.max_length = min(self.num_prompt_tokens + config.max_tokens, manifest.max_context)
         self._vocab_size = manifest.vocab_size
-        self._stop_token_ids = _checked_stops(config.stop_token_ids, manifest.vocab_size)
+        self.stop_token_ids = _checked_stops(config.stop_token_ids, manifest.vocab_size)
         if not config.ignores_eos:
-            self._stop_token_ids.update(manifest.eos_token_ids)
+            self.stop_token_ids.update(manifest.eos_token_ids)
 
     @property
     def is_running(self) -> bool:
@@ -143,10 +142,9 @@ class Request:
         """Add one token to the answer; True when it is the last."""
         self.token_ids.append(token_id)
         self.stats.num_tokens += 1
-        is_end = token_id in self._stop_token_ids
-        is_stopped = not is_end and self._is_stop is not None and self._is_stop(token_id)
+        is_stopped = self._is_stop is not None and self._is_stop(token_id)  # told every token
         is_over = self.constraint is not None and self.constraint.is_over
-        if is_end or is_stopped or is_over:
+        if is_stopped or is_over or token_id in self.stop_token_ids:
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.max_length:
             is_full = self.num_output_tokens < self.config.max_tokens

@@ -15,15 +15,15 @@ class StopStrings:
     marks: of special tokens, by token id; empty where no stop string names one.
     """
 
-    def __init__(self, stops: Sequence[str], special_token_ids: Mapping[str, int]) -> None:
-        """special_token_ids: by what the tokens are called in a text."""
-        named = sorted((name for name in special_token_ids if any(name in stop for stop in stops)), key=len)[::-1]
-        mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(named)}
-        self.marks = {token_id: mark_of.get(name, _UNNAMED) for name, token_id in special_token_ids.items() if named}
+    def __init__(self, stops: Sequence[str], special_tokens: Mapping[int, str]) -> None:
+        """special_tokens: those that the text leaves out, what they would be in it, by id."""
+        named = {name for name in special_tokens.values() if any(name in stop for stop in stops)}
+        mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(sorted(named, key=len, reverse=True))}
+        self.marks = {token_id: mark_of.get(name, _UNNAMED) for token_id, name in special_tokens.items() if named}
         self._plain = tuple(stops)
         self._marked: tuple[str, ...] = ()
         if named:
-            names = re.compile("|".join(map(re.escape, named)))
+            names = re.compile("|".join(map(re.escape, mark_of)))
             marked = (names.sub(lambda found: mark_of[found[0]], stop) for stop in stops)
             self._marked = tuple(stop for stop in marked if _MARKS.search(stop))
         self._longest = max(map(len, self._plain), default=1) - 1  # of what may begin one
