@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.runtimes import RUNTIMES, Contender
 
-# By the names of reader-edge-native, what llama.cpp is compiled with. None: not compared, since its kernels for AMX end
+# By the names of the native kernels, what llama.cpp is compiled with. None: not compared, since its kernels for AMX end
 # with a segmentation fault on some virtual machines.
 _PLAIN = "-DGGML_NATIVE=OFF"  # AVX2, FMA, F16C and BMI2 are on then
 LLAMA_CPP_FLAGS: dict[str, str | None] = {

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.runtimes import OUR_PATH, RUNTIMES, THREADS, Contender
 
-KERNELS = "kernels"  # folder of another checkout that its native kernels are installed to
+KERNELS = "kernels"  # folder that checkouts of before have their native kernels in, a package of its own then
+_LIBRARY = "runtime/reader_edge_runtime/execution/onnxruntime/reader_edge_native.*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ def package_contender(text: str, cache: Path) -> PackageContender:
     if not checkout:
         return PackageContender(runtime, "", cache, label, Path(package).resolve(), None)
     worker = Path(checkout, "benchmarks", "workers", runtime.worker).resolve()
-    if not worker.is_file() or not Path(checkout, KERNELS, "reader_edge_native").is_dir():
-        raise ValueError(f"{checkout!r} is no checkout with native kernels in its folder {KERNELS!r}.")
+    has_kernels = Path(checkout, KERNELS, "reader_edge_native").is_dir() or any(Path(checkout).glob(_LIBRARY))
+    if not worker.is_file() or not has_kernels:
+        raise ValueError(
+            f"{checkout!r} is no checkout with native kernels: build them with native/build_library.py there."
+        )
     folder = Path(checkout).resolve()
     return PackageContender(replace(runtime, worker=str(worker)), "", cache, label, Path(package).resolve(), folder)

@@ -10,7 +10,7 @@ Each recording is replayed for each contender on its own curve T(n), which decid
 second, drafting's own time counted in, and their ratio to the first contender's. It reads results.json, where
 `benchmarks.run` keeps what it measured, and writes nothing. With --packages, passes are timed first instead, in one
 interleaved run: each package by this checkout or, behind an @, by another one with its own native kernels, such as one
-of before a change (`pip install --no-deps --target CHECKOUT/kernels CHECKOUT/native`).
+of before a change (`python CHECKOUT/native/build_library.py`).
 """
 
 import argparse

@@ -55,6 +55,8 @@ _SLOW_PLACES = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    every = "Try kernels of every instruction set that the processor has, not of the best and the plainest alone."
+    parser.addoption("--every-instruction-set", action="store_true", help=every)
     parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of file.")
 
 

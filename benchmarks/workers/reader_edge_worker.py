@@ -1,7 +1,6 @@
 """reader-edge: the decoder's own step loop; passes verify bushy trees, every second node a branch off the root."""
 
 import time
-from importlib.metadata import version
 from typing import Any
 
 from protocol import serve, shared_length
@@ -28,7 +27,7 @@ class ReaderEdgeWorker:
         wheel, wheel_version = INSTALLED_WHEEL.split()
         versions = {"reader-edge": reader_edge.__version__, wheel: wheel_version}
         if uses_native and native_library() is not None:
-            versions["reader-edge-native"] = f"{version('reader-edge-native')}, {native_instructions()}"
+            versions["native kernels"] = str(native_instructions())
         return {"versions": versions}
 
     def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class EngineConfig:
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     is_probed: run the width probe at load (measuring/width_probe.py). A package with exact attention that it finds a
         difference in is decoded plainly, unless near ties are guarded.
-    uses_native: take the native kernels of reader-edge-native where they are installed.
+    uses_native: take native kernels where they were built.
     provider: "cpu" or "cuda"; None takes what the package, the wheel and the machine offer.
     is_text_literal: texts of conversations hold no control token, whatever they spell: those stand only where the chat
         template puts them. For texts of people who are not trusted.

@@ -16,7 +16,9 @@ def checkout(tmp_path: Path) -> Path:
     """One whose worker answers with numbers of its own."""
     folder = tmp_path / "then"
     (folder / "benchmarks" / "workers").mkdir(parents=True)
-    (folder / "kernels" / "reader_edge_native").mkdir(parents=True)
+    library = next((ROOT / "runtime").rglob("native.py")).with_name("reader_edge_native.so").relative_to(ROOT)
+    (folder / library).parent.mkdir(parents=True)
+    (folder / library).touch()
     protocol = ROOT / "benchmarks" / "workers" / "protocol.py"
     (folder / "benchmarks" / "workers" / "protocol.py").write_text(protocol.read_text())
     (folder / "benchmarks" / "workers" / "reader_edge_worker.py").write_text(
@@ -54,6 +56,6 @@ def test_what_names_no_package_or_no_checkout_is_refused(text: str, tmp_path: Pa
 
 
 def test_a_checkout_needs_kernels_of_its_own(tmp_path: Path, checkout: Path, demo_folder: Path) -> None:
-    (checkout / "kernels" / "reader_edge_native").rmdir()
-    with pytest.raises(ValueError, match="no checkout with native kernels in its folder 'kernels'"):
+    next(checkout.rglob("reader_edge_native.so")).unlink()
+    with pytest.raises(ValueError, match="no checkout with native kernels: build them"):
         package_contender(f"name={demo_folder}@{checkout}", tmp_path)

@@ -46,7 +46,7 @@ def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Mo
 @pytest.fixture(params=[False, True], ids=["pure", "native"])
 def target(request: pytest.FixtureRequest, package: ModelPackage) -> HostTarget:
     if request.param and native_library() is None:
-        pytest.skip("reader-edge-native is not installed")
+        pytest.skip("no native kernels: `python native/build_library.py` builds them")
     return HostTarget.open(package, 1, uses_native=request.param)
 
 

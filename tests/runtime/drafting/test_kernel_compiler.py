@@ -31,6 +31,6 @@ def test_a_compiler_does_without_locks_where_a_file_system_has_none(
 
     folders: list[Path] = []
     monkeypatch.setattr(compiler, "FileLock", refuse)
-    monkeypatch.setattr(compiler, "compile_into", lambda folder, is_for_all: folders.append(folder))
+    monkeypatch.setattr(compiler, "compile_into", folders.append)
     compiler.compile_if_missing(tmp_path)
     assert folders == [tmp_path]

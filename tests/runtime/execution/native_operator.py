@@ -24,7 +24,7 @@ Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]
 
 needs_kernels = pytest.mark.skipif(
     native_library() is None,
-    reason="reader-edge-native is not installed (pip install ./native; it needs a C++ compiler) or not for this CPU",
+    reason="no native kernels: `python native/build_library.py` builds them, or they are not for this processor",
 )
 
 

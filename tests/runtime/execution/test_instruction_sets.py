@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.errors import InstallationError
+from reader_edge_runtime.execution.onnxruntime import native
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
+from reader_edge_runtime.execution.onnxruntime.native import instructions_here, native_instructions, native_library
 from reader_edge_runtime.measuring.cost_cache import cost_path
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.runtime.execution.native_operator import needs_kernels
@@ -37,12 +38,11 @@ def test_pass_times_of_each_set_are_kept_apart(instructions: str, demo_folder: P
 def test_what_is_not_here_is_refused_in_one_sentence(
     wanted: str, shown: str, instructions: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    native = pytest.importorskip("reader_edge_native")
-    here = native.instructions_here()
+    here = instructions_here()
     assert instructions in here
     assert wanted not in here
     monkeypatch.setenv("READER_EDGE_INSTRUCTIONS", wanted)
-    monkeypatch.setattr(native, "_LIBRARY", Path(shutil.copy(native.library_path(), tmp_path)))
+    monkeypatch.setattr(native, "_LIBRARY", Path(shutil.copy(native._LIBRARY, tmp_path)))
     native_library.cache_clear()
     try:
         with pytest.raises(InstallationError, match=f"INSTRUCTIONS is '{shown}', which .*{here[0]}") as caught:
@@ -60,16 +60,15 @@ class Stack(ctypes.Structure):
     _fields_ = [("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
 memory = ctypes.create_string_buffer(8192)
 assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, len(memory))), None) == 0
-import reader_edge_native
-print(reader_edge_native.instructions())
+from reader_edge_runtime.execution.onnxruntime.native import native_instructions
+print(native_instructions())
 """
 
 
 def test_without_leave_of_the_system_for_tiles_the_next_set_is_used() -> None:
-    native = pytest.importorskip("reader_edge_native")
-    here = native.instructions_here()
+    here = instructions_here()
     if here[0] != "amx":
-        pytest.skip("amx: not of this processor, or reader-edge-native is an old one")
+        pytest.skip("this processor has no amx")
     environment = {name: value for name, value in os.environ.items() if name != "READER_EDGE_INSTRUCTIONS"}
     done = subprocess.run([sys.executable, "-c", _WITHOUT_TILES], env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == here[1], done.stderr

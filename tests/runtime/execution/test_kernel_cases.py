@@ -4,12 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.native import instructions_here, native_library
 from tests.runtime.execution.kernel_cases import write_cases
 from tests.runtime.execution.native_operator import needs_kernels
 
@@ -31,7 +30,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_instruction_set_here_has_the_bits_of_the_definitions_at_every_width(cases: Path) -> None:
-    names = import_module("reader_edge_native").instructions_here()
+    names = instructions_here()
     assert names
     for name in names:
         output = _check([sys.executable], cases, native_library(), READER_EDGE_INSTRUCTIONS=name)

@@ -1,9 +1,9 @@
-"""Compiles the kernels to one object file for all machines of a kind, by numba.
+"""Compiles the kernels to one object file for all machines of this one's kind, by numba.
 
 Its functions bear the kernels' names, take a word of 64 bits for each argument (kernels/kernel.py) and return one. They
 call nothing but the C library and know nothing of Python: one file serves every version of Python, numpy and numba.
 
-    python -m reader_edge_runtime.drafting.machine_code.compiler FOLDER [all]      # else for this machine
+    python -m reader_edge_runtime.drafting.machine_code.compiler FOLDER
 """
 
 import importlib
@@ -20,13 +20,14 @@ import numba
 from filelock import FileLock
 from llvmlite import binding as llvm
 from numba.core import types
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.drafting import kernels
 from reader_edge_runtime.drafting.kernels.kernel import Kernel, is_part, is_small_part
 from reader_edge_runtime.drafting.machine_code.arguments import kernel_types, unpack
 from reader_edge_runtime.drafting.machine_code.library import intact, object_name, sealed
-from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
+from reader_edge_runtime.drafting.machine_code.target import Target
 
 # The caller keeps all arrays alive while a kernel runs, so no references are counted, and nothing can be allocated.
 _OPTIONS: dict[str, Any] = {
@@ -148,12 +149,20 @@ def _optimize(module: Any, machine: Any) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-def compile_into(folder: Path, is_for_all: bool) -> None:
-    """Write the object file of this machine's kind, or those of all targets. Sets this process up for compiling."""
+def _make_no_code_for_this_process() -> None:
+    """numba would make every function callable here as soon as it is compiled, which takes longer than all the rest."""
+    JITCodeLibrary._finalize_specific = lambda library: None
+    JITCPUCodegen.set_env = lambda codegen, name, environment: None
+
+
+def compile_into(folder: Path) -> Path:
+    """Write the object file of this machine's kind, and return its path. Sets this process up for compiling."""
     os.environ["NUMBA_OPT"] = "0"  # numba would optimise for this very processor; LLVM does it once all is together
-    compiler = KernelCompiler()
-    for target in TARGETS.values() if is_for_all else [Target.of_this_machine()]:
-        write_file(folder / object_name(target), sealed(compiler.object_for(target)))
+    _make_no_code_for_this_process()
+    target = Target.of_this_machine()
+    path = folder / object_name(target)
+    write_file(path, sealed(KernelCompiler().object_for(target)))
+    return path
 
 
 def compile_if_missing(folder: Path) -> None:
@@ -165,13 +174,10 @@ def compile_if_missing(folder: Path) -> None:
         with suppress(OSError, NotImplementedError):  # no locks in this file system
             held.enter_context(FileLock(folder / "compiler.lock"))
         if intact(folder / object_name(Target.of_this_machine())) is None:
-            compile_into(folder, is_for_all=False)
+            compile_into(folder)
 
 
 if __name__ == "__main__":
     if hasattr(os, "nice"):
         os.nice(19)
-    if sys.argv[2:] == ["all"]:
-        compile_into(Path(sys.argv[1]), is_for_all=True)
-    else:
-        compile_if_missing(Path(sys.argv[1]))
+    compile_if_missing(Path(sys.argv[1]))

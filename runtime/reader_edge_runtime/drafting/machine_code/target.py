@@ -21,7 +21,7 @@ class Target(NamedTuple):
         return TARGETS.get(name, cls(name))
 
 
-# What is compiled into wheels. On Windows, too, LLVM loads objects of the format ELF.
+# The kinds that wheels are made for. On Windows, too, LLVM loads objects of the format ELF.
 TARGETS = {
     target.name: target
     for target in (

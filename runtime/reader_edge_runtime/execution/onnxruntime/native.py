@@ -1,43 +1,59 @@
-"""The optional native kernels: the package reader-edge-native, a library of operators for ONNX Runtime.
+"""The optional native kernels: a library of operators for ONNX Runtime, built from native/ into this folder.
 
-A package's graph defines these operators by plain ones, so nothing needs the library. Bits are the same but in packages
-of precision "keep", where each of the two has its own, the same at every width.
+A package's graph defines these operators by plain ones, so nothing needs the library: it is not there without a C++
+compiler, or for another processor. Bits are the same but in packages of precision "keep", where each of the two has its
+own, the same at every width.
+
+The library has kernels for several instruction sets and takes the best that the processor has, or the one that the
+environment variable READER_EDGE_INSTRUCTIONS names.
 """
 
+import ctypes
 import functools
-from importlib import import_module, util
+import sys
 from pathlib import Path
 
 from reader_edge_runtime.errors import InstallationError
 
 OPERATORS_PROPERTY = "reader_edge.operators"  # of the model: the operators it has definitions of
 
-_PACKAGE = "reader_edge_native"
+_LIBRARY = Path(__file__).with_name("reader_edge_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 
 @functools.cache
 def native_library() -> Path | None:
-    """The library to register, None where it is not installed or has no kernels for this processor.
+    """The library to register with a session; None where it was not built, or has no kernels for this processor.
 
-    Raises InstallationError where it is installed and cannot be loaded, or where READER_EDGE_INSTRUCTIONS names an
+    Raises InstallationError where it is here and cannot be loaded, or where READER_EDGE_INSTRUCTIONS names an
     instruction set that is not here.
     """
-    if util.find_spec(_PACKAGE) is None:
+    if not _LIBRARY.is_file():
         return None
-    try:
-        path: Path | None = import_module(_PACKAGE).library_path()
-    except OSError as error:
-        raise InstallationError(
-            f"reader-edge-native cannot be loaded ({error}): build it again, or run with --no-native."
-        ) from error
-    except ValueError as error:
-        raise InstallationError(str(error)) from error
-    return path
+    refusal = _told("reader_edge_refusal")
+    if refusal is not None:
+        raise InstallationError(refusal)
+    return _LIBRARY if _told("reader_edge_instructions") else None
 
 
 def native_instructions() -> str | None:
     """The instruction set whose kernels native_library() uses, such as "avx512-vnni"; None where there is none."""
-    if native_library() is None:
-        return None
-    ask = getattr(import_module(_PACKAGE), "instructions", None)
-    return "unknown" if ask is None else str(ask())  # reader-edge-native 0.1.0 has one set, and does not say which
+    return None if native_library() is None else _told("reader_edge_instructions")
+
+
+def instructions_here() -> list[str]:
+    """The instruction sets that the library has kernels for and this processor has, the best first."""
+    names = _told("reader_edge_instructions_here") if _LIBRARY.is_file() else None
+    return names.split(",") if names else []
+
+
+def _told(function: str) -> str | None:
+    """What a function of the library says."""
+    try:
+        ask = getattr(ctypes.CDLL(str(_LIBRARY)), function)
+    except (OSError, AttributeError) as error:
+        raise InstallationError(
+            f"The native kernels cannot be loaded ({error}): install reader-edge again, or run with --no-native."
+        ) from error
+    ask.restype = ctypes.c_char_p
+    answer: bytes | None = ask()
+    return None if answer is None else answer.decode(errors="backslashreplace").replace("\n", "\\n")
