@@ -19,8 +19,7 @@ from typing import Any
 import numba
 from filelock import FileLock
 from llvmlite import binding as llvm
-from numba.core import types
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core import codegen, types
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.drafting import kernels
@@ -151,8 +150,9 @@ def _optimize(module: Any, machine: Any) -> None:
 
 def _make_no_code_for_this_process() -> None:
     """numba would make every function callable here as soon as it is compiled, which takes longer than all the rest."""
-    JITCodeLibrary._finalize_specific = lambda library: None
-    JITCPUCodegen.set_env = lambda codegen, name, environment: None
+    internals: Any = codegen
+    internals.JITCodeLibrary._finalize_specific = lambda library: None
+    internals.JITCPUCodegen.set_env = lambda self, name, environment: None
 
 
 def compile_into(folder: Path) -> Path:
