@@ -1,6 +1,6 @@
 """What a model is asked: the prompts of a file, conversations played out to one question a turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -27,10 +27,17 @@ class Question:
         return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
 
 
-def play_out(engine: Engine, prompts: Sequence[FilePrompt], config: GenerationConfig, is_raw: bool) -> list[Question]:
+def play_out(
+    engine: Engine,
+    prompts: Sequence[FilePrompt],
+    config: GenerationConfig,
+    is_raw: bool,
+    is_over: Callable[[], bool] = lambda: False,
+) -> list[Question]:
     """A question for each turn of each prompt; the answers between turns are the model's, decoded plainly.
 
     config: of those answers. is_raw: texts are taken as they are, not as chat messages where the model has a template.
+    is_over: once it says so, turns that would wait for an answer are left out.
     Raises PromptError, which names the line, for what the model cannot be asked.
     """
     questions = []
@@ -40,6 +47,8 @@ def play_out(engine: Engine, prompts: Sequence[FilePrompt], config: GenerationCo
             prompt = build_prompt(engine, turn, None, is_raw) if isinstance(turn, str) else [*said, *turn]
             _check(engine, prompt, config, each.place)
             questions.append(Question(prompt, each.category))
+            if is_over():
+                break
             if number < len(each.turns) and not isinstance(prompt, str):
                 answer = engine.generate(prompt, replace(config, is_drafted=False))
                 said = [*prompt, {"role": "assistant", "content": answer.text}]

@@ -1,6 +1,7 @@
 """`reader-edge verify`: the proof that drafting changes nothing."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,13 @@ from reader_edge.commands import options
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")
+@click.option(
+    "--minutes",
+    type=options.FiniteRange(min=0),
+    default=2.0,
+    show_default=True,
+    help="Time for the proof, spent on what users run first. 0 takes the time for every combination and prompt.",
+)
 @options.head
 @options.draft_model
 @options.engine
@@ -24,6 +32,7 @@ def verify(
     model: str | None,
     prompts: Path | None,
     max_tokens: int,
+    minutes: float,
     head: Path | None,
     draft_model: str | None,
     engine_config: "reader_edge.EngineConfig",
@@ -31,19 +40,25 @@ def verify(
 ) -> None:
     """Prove that drafted decoding gives what plain decoding gives.
 
-    Compares every token for every combination of sources of drafts (datastores too: one is built from answers), beside
-    a source that talks nonsense, and for a drafter that knows the answers and hides them among wrong branches; alone
-    and in a batch. Greedy answers are decoded twice: from the graph's best token ids, as always, and from its logits;
-    there, and in sampled answers, the bits of every logit row a token was chosen from are compared too. Then requests
-    come at random moments beside others, some behind long texts, and some are given up. Exit code 1 when a token
-    differs, or a bit where the package's attention is 'exact'.
+    Compares every token: first with the default sources of drafts, greedy and sampled, alone, in a batch, and in
+    requests that come at random moments, some behind long texts, some given up. Then with every combination of sources
+    (datastores too: one is built from answers), beside a source that talks nonsense, and with a drafter that knows the
+    answers and hides them among wrong branches. Greedy answers are decoded twice: from the graph's best token ids, as
+    always, and from its logits; there, and in sampled answers, the bits of every logit row a token was chosen from are
+    compared too.
+
+    Each way gets a share of --minutes, and a table tells which were compared on how many prompts. Ctrl-C ends the proof
+    early and tells what was covered so far.
+
+    Exit code 1 when a token differs, or a bit where the package's attention is 'exact', or when no draft was verified.
     """
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-    from reader_edge.proof.proof import prove
-    from reader_edge.proof.report import proof_fields, proof_table, proof_verdict
+    from reader_edge.proof.proof import ProofListener, prove
+    from reader_edge.proof.report import estimate_sentence, proof_fields, proof_table, proof_verdict
+    from reader_edge.proof.time_budget import TimeBudget
     from reader_edge.question import play_out
-    from reader_edge.terminal.console import count_progress, print_table
+    from reader_edge.terminal.console import print_table, share_progress
     from reader_edge_runtime import GenerationConfig
 
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
@@ -51,10 +66,18 @@ def verify(
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     if not engine.draft_permission.is_on:
         click.echo("The proof drafts all the same, to show what drafts would change.", err=True)
-    questions = play_out(engine, file_prompts, GenerationConfig(max_tokens=max_tokens), is_raw=True)
     further = further_sources(engine, head, draft_model)
-    with count_progress("Answers compared") as on_progress:
-        report = prove(engine, questions, max_tokens, on_progress, further)
+    budget = TimeBudget(60 * minutes or math.inf)
+    playing_end = budget.end_of(1 / 4)
+    config = GenerationConfig(max_tokens=max_tokens)
+    questions = play_out(engine, file_prompts, config, True, lambda: budget.elapsed_s >= playing_end)
+    if num_left := sum(len(each.turns) for each in file_prompts) - len(questions):
+        click.echo(f"{num_left} later turns of conversations are left out: give more --minutes.", err=True)
+    with share_progress("Comparing") as on_progress:
+        listener = ProofListener(
+            on_progress, lambda seconds: click.echo(estimate_sentence(seconds, budget.seconds), err=True)
+        )
+        report = prove(engine, questions, max_tokens, further, budget, listener)
     if as_json:
         click.echo(json.dumps(proof_fields(engine, report)))
     else:
@@ -63,3 +86,5 @@ def verify(
             click.echo(line)
     if not report.is_promise_kept:
         raise click.exceptions.Exit(1)
+    if report.is_interrupted:
+        raise click.exceptions.Exit(130)

@@ -65,14 +65,21 @@ def num_at_random(num_answers: int) -> int:
 
 
 def decode(
-    decoder: Decoder, arrivals: Sequence[Arrival], reads_logits: bool, on_end: Callable[[], None]
-) -> dict[Request, Witness]:
-    """Let requests come and go, in their order, and watch each answer; on_end is told of each that is over.
+    decoder: Decoder,
+    arrivals: Sequence[Arrival],
+    reads_logits: bool,
+    witnesses: dict[Request, Witness],
+    is_over: Callable[[], bool],
+    min_tokens: tuple[int, int],
+) -> list[Arrival]:
+    """Let requests come and go, in their order, and watch each answer; witnesses gets one for each that came.
 
-    Raises what a request failed of.
+    is_over: asked before each step. Once it says so nobody comes any more, and those who are here are cut, except that
+    the first requests may decode some tokens still; min_tokens: how many requests, and how many tokens. Returns those
+    that were cut, or never came. Raises what a request failed of.
     """
-    witnesses: dict[Request, Witness] = {}
     running: dict[Request, Arrival] = {}
+    cut: list[Arrival] = []
     if reads_logits:
         decoder.on_logits = lambda request, row: witnesses[request].see_row(request, row)
     coming, step = list(reversed(arrivals)), 0
@@ -83,20 +90,26 @@ def decode(
             arrival = coming.pop()
             request = decoder.submit(arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted))
             witnesses[request], running[request] = Witness(arrival.plain), arrival
-        for request in list(_tired(running, step)):
+        tired = list(_tired(running, step))
+        if is_over():
+            first = list(witnesses)[: min_tokens[0]]
+            late = [each for each in running if each not in first or each.num_output_tokens >= min_tokens[1]]
+            cut += [*reversed(coming), *(running[each] for each in late if each not in tired)]
+            coming.clear()
+            tired += [each for each in late if each not in tired]
+        for request in tired:
             decoder.cancel(request)
             witnesses[request].see_tokens(request)
             del running[request]
-            on_end()
-        decoder.step()
+        if running:
+            decoder.step()
         step += 1
         for request in [each for each in running if not each.is_running]:
             if request.error is not None:
                 raise request.error
             witnesses[request].finish(request)
             del running[request]
-            on_end()
-    return witnesses
+    return cut
 
 
 def _cut(plain: PlainAnswer, random: np.random.Generator) -> PlainAnswer:

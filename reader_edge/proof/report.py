@@ -4,14 +4,21 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun, Way
+from reader_edge.proof.result import Counts, Divergence, ProofReport, ProofRun
+from reader_edge.proof.ways import Way
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine
 
 
 def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
     """A proof, ready for JSON."""
+    num_whole, num_part, num_none = coverage(report)
     return {
+        "seconds": round(report.seconds, 1),
+        "is_interrupted": report.is_interrupted,
+        "settings_covered": num_whole,
+        "settings_covered_in_part": num_part,
+        "settings_not_covered": num_none,
         **asdict(report.counts),
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
         "ways": [{"way": way.name, **asdict(part.counts)} for way, part in report.by_way().items()],
@@ -28,27 +35,58 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
 
 def proof_table(report: ProofReport) -> Table:
     """One row a run."""
-    columns = ("drafter", "way", "batch", "nodes", "acceptance length", "tokens", "divergences", "rows bit-equal")
+    columns = ("drafter", "way", "batch", "prompts", "nodes", "acceptance length", "tokens", "divergences")
     title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention)"
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(*columns, "rows bit-equal", title=title, title_justify="left")
     for run in report.runs:
-        table.add_row(
-            run.drafter,
-            run.way.name,
-            str(run.batch_size),
-            str(sum(run.nodes_by_source.values())),
-            f"{run.acceptance_length:.2f}",
-            str(run.counts.tokens_compared),
-            str(run.counts.divergences),
-            f"{run.counts.logit_rows_equal} of {run.counts.logit_rows}" if run.way.reads_logits else "none compared",
-        )
+        setting, counts = run.setting, run.counts
+        prompts = f"{run.num_whole} of {len(report.questions)}"
+        row = [setting.drafter, setting.way.name, str(setting.batch_size), prompts]
+        if run.is_covered:
+            row += [str(sum(run.nodes_by_source.values())), f"{run.acceptance_length:.2f}"]
+            row += [str(counts.tokens_compared), str(counts.divergences)]
+            row += [
+                f"{counts.logit_rows_equal} of {counts.logit_rows}" if setting.way.reads_logits else "none compared"
+            ]
+        else:
+            row.append("not covered")
+        table.add_row(*row)
     return table
+
+
+def coverage(report: ProofReport) -> tuple[int, int, int]:
+    """Runs that were covered with every prompt, in part, and not at all."""
+    num_whole = sum(run.num_whole == len(report.questions) for run in report.runs)
+    num_none = sum(not run.is_covered for run in report.runs)
+    return num_whole, len(report.runs) - num_whole - num_none, num_none
+
+
+def is_whole(report: ProofReport) -> bool:
+    """Whether everything was compared on every prompt."""
+    return coverage(report)[0] == len(report.runs)
+
+
+def estimate_sentence(seconds: float, limit_s: float) -> str:
+    """What a whole proof takes, and what this one does."""
+    if seconds <= limit_s:
+        return f"The whole proof takes about {in_words(seconds)}."
+    return (
+        f"Every combination on every prompt would take about {in_words(seconds)}. This proof takes {in_words(limit_s)} "
+        "and begins with what users run (--minutes)."
+    )
+
+
+def in_words(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.0f} hours"
 
 
 def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     """The result in sentences."""
     counts = report.counts
-    lines = [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
+    lines = [_coverage_sentence(report), f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
     lines += [_way_sentence(way, part.counts) for way, part in report.by_way().items()]
     lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]
     for run, divergence in report.first_divergences():
@@ -56,7 +94,8 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     if counts.divergences:
         lines.append("Drafting changes this model's output here.")
     elif report.logit_rows_bit_equal:
-        lines.append("Drafting changes nothing here: every token, and every bit it was chosen from, is the same.")
+        said = "Drafting changes nothing here" if is_whole(report) else "Drafting changed nothing of what was compared"
+        lines.append(f"{said}: every token, and every bit it was chosen from, is the same.")
     else:
         lines.append(
             "Every token is the same, but not every bit: another prompt may meet a near tie that tips the other way."
@@ -74,14 +113,34 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     return lines
 
 
+def _coverage_sentence(report: ProofReport) -> str:
+    """What the time was enough for, and what not."""
+    num_whole, num_part, num_none = coverage(report)
+    end = "Interrupted after" if report.is_interrupted else "In"
+    covered = (
+        f"{end} {in_words(report.seconds)}: {num_whole} of {len(report.runs)} combinations compared on every prompt"
+    )
+    if is_whole(report):
+        return f"{covered}; all there are."
+    return f"{covered}, {num_part} on some, {num_none} not at all. --minutes 0 compares all."
+
+
 def _run_fields(run: ProofRun) -> dict[str, object]:
-    fields = asdict(run)
-    counts = fields.pop("counts")
-    del fields["answers"]
-    return {**fields, **counts, "way": run.way.name}
+    setting = run.setting
+    return {
+        "drafter": setting.drafter,
+        "way": setting.way.name,
+        "batch_size": setting.batch_size,
+        "prompts_compared": run.num_whole,
+        "acceptance_length": run.acceptance_length,
+        "nodes_by_source": run.nodes_by_source,
+        **asdict(run.counts),
+    }
 
 
 def _way_sentence(way: Way, counts: Counts) -> str:
+    if counts.tokens_compared == 0:
+        return f"- {way.name}: not covered."
     rows = "no logits compared"
     if way.reads_logits:
         rows = (
@@ -106,17 +165,18 @@ def _divergence_fields(engine: Engine, run: ProofRun, divergence: Divergence) ->
         **asdict(divergence),
         "plain_text": _text(engine, divergence.plain_token_id),
         "drafted_text": _text(engine, divergence.drafted_token_id),
-        "drafter": run.drafter,
-        "way": run.way.name,
-        "batch_size": run.batch_size,
+        "drafter": run.setting.drafter,
+        "way": run.setting.way.name,
+        "batch_size": run.setting.batch_size,
     }
 
 
 def _divergence_sentence(engine: Engine, run: ProofRun, divergence: Divergence, prompt: str) -> str:
+    setting = run.setting
     gap = "" if divergence.logit_gap is None else f", logit gap {divergence.logit_gap:.3g}"
     return (
-        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {run.drafter}, {run.way.name}, "
-        f"batch {run.batch_size}, token {divergence.position + 1}: {_token(engine, divergence.drafted_token_id)} "
+        f"Prompt {divergence.prompt + 1} ({prompt.splitlines()[0]:.30}), {setting.drafter}, {setting.way.name}, "
+        f"batch {setting.batch_size}, token {divergence.position + 1}: {_token(engine, divergence.drafted_token_id)} "
         f"instead of {_token(engine, divergence.plain_token_id)}{gap}."
     )
 

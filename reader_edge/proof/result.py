@@ -3,21 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, replace
 
+from reader_edge.proof.ways import Setting, Way
 from reader_edge.question import Question, by_category
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way of asking and of choosing tokens, and so of comparing answers.
-
-    is_sampled: whether answers are, all or some of them. reads_logits: every choice is made from a logit row, whose
-    bits are compared. Otherwise greedy choices are the graph's own best successors, as in production, and tokens alone
-    are compared.
-    """
-
-    name: str
-    is_sampled: bool
-    reads_logits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +45,24 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class ProofRun:
-    """All questions under one drafter, way and batch size. answers: what was compared of each question's, all together.
+    """What was found of one setting. answers: what was compared of each question's, by its index, all together.
 
-    nodes_by_source: verified ones but the pending tokens.
+    num_whole: questions whose answers were compared to their ends. nodes_by_source: verified ones but the pending
+    tokens.
     """
 
-    drafter: str
-    way: Way
-    batch_size: int
+    setting: Setting
     counts: Counts
-    answers: tuple[Counts, ...]
+    answers: dict[int, Counts]
+    num_whole: int
     acceptance_length: float
     nodes_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether anything was compared."""
+        return self.counts.tokens_compared > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,8 @@ class ProofReport:
     """What was compared, with what result, and on what.
 
     refusal: the error, naming the source, that stopped a source which proposed token ids outside the vocabulary; None
-    where nothing stopped it, or another token than the plain one had come before.
+    where nothing stopped it, or another token than the plain one had come before. seconds: that it took.
+    is_interrupted: whether the user ended it.
     """
 
     questions: tuple[Question, ...]
@@ -87,6 +80,8 @@ class ProofReport:
     provider: str
     attention: str
     precision: str
+    seconds: float = 0.0
+    is_interrupted: bool = False
 
     @property
     def counts(self) -> Counts:
@@ -95,13 +90,19 @@ class ProofReport:
 
     def by_category(self) -> dict[str, Counts]:
         """Of the answers to each category's questions; empty where there are no categories."""
-        answers = [Counts.total(of_all_runs) for of_all_runs in zip(*(run.answers for run in self.runs), strict=True)]
+        numbers = range(len(self.questions))
+        answers = [Counts.total(run.answers[i] for run in self.runs if i in run.answers) for i in numbers]
         return {name: Counts.total(several) for name, several in by_category(self.questions, answers).items()}
 
     def by_way(self) -> dict[Way, "ProofReport"]:
         """The part of this report that belongs to each way."""
-        ways = dict.fromkeys(run.way for run in self.runs)
-        return {way: replace(self, runs=tuple(run for run in self.runs if run.way == way)) for way in ways}
+        ways = dict.fromkeys(run.setting.way for run in self.runs)
+        return {way: replace(self, runs=tuple(run for run in self.runs if run.setting.way == way)) for way in ways}
+
+    @property
+    def num_drafted(self) -> int:
+        """Nodes of drafts that were verified, in all runs."""
+        return sum(sum(run.nodes_by_source.values()) for run in self.runs)
 
     @property
     def logit_rows_bit_equal(self) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge.proof.result import Counts, Divergence, ProofRun, Way
+from reader_edge.proof.result import Counts, Divergence, ProofRun
+from reader_edge.proof.ways import Setting
 from reader_edge_runtime import GenerationConfig, GenerationStats
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
@@ -16,13 +17,19 @@ Float32Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class PlainAnswer:
-    """Tokens of a plain answer, and a digest of the logit row each was chosen from. question: its index."""
+    """Tokens of a plain answer, and a digest of the logit row each was chosen from. question: its index.
+
+    chunk: tokens of its prompt that are scored between two steps; 0 for the engine's own. is_whole: whether it came to
+    its end; else it is compared as far as it goes.
+    """
 
     question: int
     prompt: tuple[int, ...]
     config: GenerationConfig
     token_ids: list[int]
     digests: list[bytes]
+    chunk: int = 0
+    is_whole: bool = True
 
 
 class Witness:
@@ -97,18 +104,39 @@ class WatchedTarget:
         return result
 
 
-def run_of(name: str, way: Way, batch_size: int, witnesses: dict[Request, Witness], target: WatchedTarget) -> ProofRun:
-    """What the witnesses and the target of one drafter, way and batch size saw."""
-    stats = GenerationStats.total(request.stats for request in witnesses)
-    watched = witnesses.values()
-    of_questions: dict[int, list[Counts]] = {}
-    for each in watched:
-        of_questions.setdefault(each.question, []).append(each.counts)
-    answers = tuple(Counts.total(of_questions[question]) for question in sorted(of_questions))
-    divergences = tuple(each.divergence for each in watched if each.divergence is not None)
-    top_rows = Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)
-    counts, drafted = Counts.total([*answers, top_rows]), dict(stats.drafted_by_source)
-    return ProofRun(name, way, batch_size, counts, answers, stats.acceptance_length, drafted, divergences)
+class Tally:
+    """What the witnesses of one setting saw, visit by visit."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._answers: dict[int, Counts] = {}
+        self._top_rows = Counts()
+        self._stats = GenerationStats()
+        self._divergences: list[Divergence] = []
+
+    def add(self, witnesses: dict[Request, Witness], target: WatchedTarget) -> None:
+        """One visit's."""
+        self._stats = GenerationStats.total([self._stats, *(request.stats for request in witnesses)])
+        self._top_rows = Counts.total(
+            [self._top_rows, Counts(top_rows=target.num_rows, top_rows_agreeing=target.num_rows_agreeing)]
+        )
+        for each in witnesses.values():
+            self._answers[each.question] = Counts.total([self._answers.get(each.question, Counts()), each.counts])
+            if each.divergence is not None:
+                self._divergences.append(each.divergence)
+
+    def run(self, num_whole: int) -> ProofRun:
+        """See ProofRun."""
+        answers = {question: self._answers[question] for question in sorted(self._answers)}
+        return ProofRun(
+            self.setting,
+            Counts.total([*answers.values(), self._top_rows]),
+            answers,
+            num_whole,
+            self._stats.acceptance_length,
+            dict(self._stats.drafted_by_source),
+            tuple(self._divergences),
+        )
 
 
 def digest(row: Float32Array) -> bytes:

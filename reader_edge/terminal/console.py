@@ -110,6 +110,13 @@ def count_progress(label: str) -> Iterator[OnProgress]:
         yield on_progress
 
 
+@contextmanager
+def share_progress(label: str) -> Iterator[OnProgress]:
+    """A bar for a share of the whole, with the time that is left; never there in a pipe."""
+    with _bars([label], TaskProgressColumn(), RemainingColumn()) as (on_progress,):
+        yield on_progress
+
+
 def load_progress(*labels: str) -> AbstractContextManager[tuple[OnProgress, ...]]:
     """A bar for each of several stages, each shown when it begins."""
     return _bars(labels, TaskProgressColumn())

@@ -73,6 +73,10 @@ class BatchError(ReaderEdgeError):
     """A batch's input is not sound, or its output cannot be gone on with."""
 
 
+class ProofError(ReaderEdgeError):
+    """A proof that shows nothing."""
+
+
 class SessionError(ReaderEdgeError):
     """A session cannot be saved or loaded, or belongs to another package."""
 

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.model_source import further_sources
-from reader_edge.proof import proof
+from reader_edge.proof import ways
+from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
@@ -43,12 +44,12 @@ def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: P
 def test_a_proof_has_runs_of_its_own_for_a_draft_model(
     package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "DRAFTERS", ("none",))
+    monkeypatch.setattr(ways, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     further = further_sources(engine, None, str(drafting))
-    report = proof.prove(engine, [Question("the cat"), Question("tides")], 12, further=further)
+    report = prove(engine, [Question("the cat"), Question("tides")], 12, further=further)
     assert report.counts.divergences == 0
-    runs = [run for run in report.runs if run.drafter == "all sources + draft model"]
+    runs = [run for run in report.runs if run.setting.drafter == "all sources + draft model"]
     assert sum(run.nodes_by_source.get("draft model", 0) for run in runs) > 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from reader_edge import DraftConfig, Engine, EngineConfig, GenerationConfig
 from reader_edge.model_source import further_sources
 from reader_edge.own_answers import answer_all
-from reader_edge.proof import proof
+from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_export.heads.rounded_head import rounded_head
@@ -84,7 +84,7 @@ def _head_source(model: HostileHead) -> HeadSource:
 def test_every_source_together_changes_nothing(
     package: Path, exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "DRAFTERS", ("none",))
+    monkeypatch.setattr(ways, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
     assert SUCCESSORS_NAME in engine.package.manifest.files
     module = untrained()
@@ -97,8 +97,8 @@ def test_every_source_together_changes_nothing(
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
-    together = [run for run in report.runs if run.drafter == "all sources + head + draft model"]
-    assert {run.way for run in together} == {*proof.WAYS, *proof.ARRIVAL_WAYS}
+    together = [run for run in report.runs if run.setting.drafter == "all sources + head + draft model"]
+    assert {run.setting.way for run in together} == {*ways.WAYS, *ways.ARRIVAL_WAYS}
     nodes = set().union(*(run.nodes_by_source for run in together))
     assert nodes >= {"context", "history", "datastore", "logits", "head", "draft model"}
 
@@ -106,8 +106,8 @@ def test_every_source_together_changes_nothing(
 @pytest.mark.parametrize("kind", ["random", "sure", "no numbers", "no tokens", "failing"])
 @pytest.mark.filterwarnings("ignore:ONNX Runtime failed in the head")
 def test_a_hostile_head_changes_nothing_but_speed(package: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "DRAFTERS", ())
-    monkeypatch.setattr(proof, "ARRIVAL_DRAFTERS", ())
+    monkeypatch.setattr(ways, "DRAFTERS", ())
+    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ())
     model = HostileHead(kind)
     report = prove(Engine.load(package, UNMEASURED), QUESTIONS, MAX_TOKENS, further=[_head_source(model)])
     assert model.num_asked > 3

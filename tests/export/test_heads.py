@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from reader_edge import Engine, GenerationConfig
-from reader_edge.proof import proof
+from reader_edge.proof import ways
+from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_export.heads.head_graph import head_graph
 from reader_edge_export.heads.head_module import HeadModule
@@ -174,11 +175,14 @@ def test_a_graph_of_other_sizes_is_refused_when_it_is_loaded(manifest: Manifest)
 def test_a_proof_has_runs_of_its_own_for_a_head(
     package: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "DRAFTERS", ("none",))
+    monkeypatch.setattr(ways, "DRAFTERS", ("none",))
     module = untrained()
     with torch.no_grad():
         module.vocabulary.bias[5] = 10  # always sure of the same token
     head = HeadSource(rounded(module), open_head(rounded(module), manifest), VOCAB_SIZE)
-    report = proof.prove(Engine.load(package), [Question("the cat")], 12, further=[head])
+    report = prove(Engine.load(package), [Question("the cat")], 12, further=[head])
     assert report.counts.divergences == 0
-    assert sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.drafter == "all sources + head") > 0
+    assert (
+        sum(run.nodes_by_source.get("head", 0) for run in report.runs if run.setting.drafter == "all sources + head")
+        > 0
+    )

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from reader_edge.proof import proof
+from reader_edge.proof import ways
 from reader_edge.proof.arrivals import at_random, num_at_random
 from reader_edge.proof.proof import prove
 from reader_edge.proof.result import ProofReport
@@ -27,7 +27,7 @@ ANSWERS = [
 
 @pytest.fixture
 def only_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "DRAFTERS", ())
+    monkeypatch.setattr(ways, "DRAFTERS", ())
 
 
 def _prove(engine: Engine) -> ProofReport:
@@ -89,7 +89,7 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it shows where all requests come at once."""
-    monkeypatch.setattr(proof, "DRAFTERS", ("none", "stress"))
+    monkeypatch.setattr(ways, "DRAFTERS", ("none", "stress"))
     forward = HostTarget.forward
 
     def forgetful_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
@@ -99,7 +99,7 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
 
     monkeypatch.setattr(HostTarget, "forward", forgetful_forward)
     report = _prove(engine)
-    assert {run.way for run in report.runs if run.divergences} == set(proof.ARRIVAL_WAYS)
+    assert {run.setting.way for run in report.runs if run.divergences} == set(ways.ARRIVAL_WAYS)
     assert not report.logit_rows_bit_equal
     assert not report.is_promise_kept
 

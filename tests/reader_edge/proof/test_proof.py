@@ -5,18 +5,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from reader_edge.proof.arrivals import num_at_random
 from reader_edge.proof.hostile_source import HostileSource
-from reader_edge.proof.proof import (
+from reader_edge.proof.proof import ProofListener, prove
+from reader_edge.proof.result import ProofReport
+from reader_edge.proof.ways import (
+    ARRIVAL_BATCH,
     ARRIVAL_DRAFTERS,
     ARRIVAL_WAYS,
     BATCH_SIZES,
     DRAFTERS,
     SOURCE_SETS,
     WAYS,
-    prove,
+    Setting,
 )
-from reader_edge.proof.result import ProofReport
 from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
@@ -30,7 +31,6 @@ from tests.reader_edge.package_copy import PackageCopy
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
 QUESTIONS = list(map(Question, PROMPTS))
 MAX_TOKENS = 16
-ARRIVALS = list(product(ARRIVAL_DRAFTERS, ARRIVAL_WAYS))
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,20 @@ def report(shared_engine: Engine) -> ProofReport:
 
 def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     num_tokens = len(QUESTIONS) * MAX_TOKENS
-    at_once, arriving = report.runs[: -len(ARRIVALS)], report.runs[-len(ARRIVALS) :]
-    assert [(run.way, run.drafter, run.batch_size) for run in at_once] == list(product(WAYS, DRAFTERS, BATCH_SIZES))
-    assert [(run.drafter, run.way) for run in arriving] == ARRIVALS
+    at_once = [run for run in report.runs if not run.setting.way.is_arriving]
+    arriving = [run for run in report.runs if run.setting.way.is_arriving]
+    every = [Setting(*each) for each in product(DRAFTERS, WAYS, BATCH_SIZES)]
+    every += [Setting(*each) for each in product(ARRIVAL_DRAFTERS, ARRIVAL_WAYS, [ARRIVAL_BATCH])]
+    assert {run.setting for run in report.runs} == set(every)
+    assert len(report.runs) == len(every)
+    assert all(run.num_whole == len(QUESTIONS) for run in report.runs)
     assert all(run.counts.tokens_compared == num_tokens for run in at_once)
     assert all(num_tokens <= run.counts.tokens_compared <= 3 * num_tokens for run in arriving)
-    assert all(run.counts.logit_rows == run.counts.tokens_compared * run.way.reads_logits for run in report.runs)
+    assert all(
+        run.counts.logit_rows == run.counts.tokens_compared * run.setting.way.reads_logits for run in report.runs
+    )
     for run in report.runs:
-        if run.way.reads_logits or run.way.is_sampled:
+        if run.setting.way.reads_logits or run.setting.way.is_sampled:
             assert run.counts.top_rows >= run.counts.logit_rows
             assert run.counts.top_rows > 0
         else:
@@ -60,8 +66,8 @@ def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
 
 
 def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
-    runs = {(run.drafter, run.batch_size): run for run in report.runs if run.way in WAYS}
-    arriving = {run.drafter: run for run in report.runs if run.way in ARRIVAL_WAYS}
+    runs = {(run.setting.drafter, run.setting.batch_size): run for run in report.runs if run.setting.way in WAYS}
+    arriving = {run.setting.drafter: run for run in report.runs if run.setting.way in ARRIVAL_WAYS}
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
     assert arriving["stress"].acceptance_length > 1.5
@@ -81,7 +87,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
 
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
-    report = prove(engine, QUESTIONS[:1], 2)
+    report = prove(engine, QUESTIONS[:1], 4)
     assert report.refusal is None
     assert report.counts.divergences == 0
     assert not report.is_promise_kept
@@ -95,12 +101,14 @@ def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
     assert engine.generate(PROMPTS[0]).stats.num_reused_tokens > 0
 
 
-def test_progress_counts_every_answer(engine: Engine) -> None:
+def test_progress_grows_to_its_end_and_one_estimate_is_told(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
-    prove(engine, QUESTIONS, 2, lambda done, total: told.append((done, total)))
-    num_arriving = len(ARRIVALS) * num_at_random(2 * len(QUESTIONS))
-    num_answers = 4 * len(QUESTIONS) + len(QUESTIONS) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES) + num_arriving
-    assert told == [(done, num_answers) for done in range(1, num_answers + 1)]
+    estimates: list[float] = []
+    prove(engine, QUESTIONS[:1], 4, listener=ProofListener(lambda *each: told.append(each), estimates.append))
+    assert told == sorted(told)
+    assert told[-1] == (1000, 1000)
+    assert len(estimates) == 1
+    assert estimates[0] > 0
 
 
 def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +120,10 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
     assert report.counts.divergences > 0
     assert not report.logit_rows_bit_equal
     for run, divergence in report.first_divergences():
-        assert run.drafter == "stress" or run.acceptance_length > 1
+        assert run.setting.drafter == "stress" or run.acceptance_length > 1
         assert divergence.plain_token_id != divergence.drafted_token_id
-        assert (divergence.logit_gap is None) != run.way.reads_logits
-        if divergence.logit_gap is not None and not run.way.is_sampled:
+        assert (divergence.logit_gap is None) != run.setting.way.reads_logits
+        if divergence.logit_gap is not None and not run.setting.way.is_sampled:
             assert divergence.logit_gap > 0
 
 
@@ -195,11 +203,11 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
     _noisy(20, monkeypatch)
     report = prove(engine, QUESTIONS[:2], 6)
     for run in report.runs:
-        if run.way in ARRIVAL_WAYS:
+        if run.setting.way in ARRIVAL_WAYS:
             continue
         firsts = [divergence.position + 1 for divergence in run.divergences]
         assert run.counts.tokens_compared == sum(firsts) + 6 * (2 - len(firsts))
-        assert run.counts.logit_rows == run.counts.tokens_compared * run.way.reads_logits
+        assert run.counts.logit_rows == run.counts.tokens_compared * run.setting.way.reads_logits
     first = {divergence.prompt: divergence.position for _, divergence in report.first_divergences()}
     for run in report.runs:
         assert all(first[each.prompt] <= each.position for each in run.divergences)
@@ -217,8 +225,8 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
 
     monkeypatch.setattr(Decoder, "step", hasty_step)
     report = prove(engine, QUESTIONS[:1], max_tokens=40)
-    at_once = [run for run in report.runs if run.way in WAYS]
-    assert [len(run.divergences) for run in at_once] == [int(run.drafter != "none") for run in at_once]
+    at_once = [run for run in report.runs if run.setting.way in WAYS]
+    assert [len(run.divergences) for run in at_once] == [int(run.setting.drafter != "none") for run in at_once]
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 

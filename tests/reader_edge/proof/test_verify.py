@@ -11,16 +11,19 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
-from reader_edge.proof.proof import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
+from reader_edge.proof.ways import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
+from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
 
+WHOLE = ("--minutes", "0")  # the same work on every machine
+
 
 def test_the_demo_package_passes(runner: CliRunner) -> None:
-    result = runner.invoke(main, ["verify", "-n", "2"])
+    result = runner.invoke(main, ["verify", "-n", "3", *WHOLE])
     assert result.exit_code == 0
-    num_tokens = 2 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
-    told = re.match(r"(\d+) tokens compared, 0 divergences", result.stdout)
+    num_tokens = 3 * len(read_prompts(VERIFY_PROMPTS)) * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    told = re.search(r"^(\d+) tokens compared, 0 divergences", result.stdout, re.MULTILINE)
     assert told is not None
     assert num_tokens < int(told[1]) < 1.5 * num_tokens  # and those of random arrivals
     for way in (*WAYS, *ARRIVAL_WAYS):
@@ -28,12 +31,14 @@ def test_the_demo_package_passes(runner: CliRunner) -> None:
     for drafter in DRAFTERS:
         assert drafter in result.stderr
     assert "was stopped: " in result.stdout
+    assert "; all there are." in result.stdout
+    assert "The whole proof takes about" in result.stderr
 
 
 def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n\n# git\n")
-    fields = json.loads(runner.invoke(main, ["verify", "-n", "4", "--prompts", str(prompts), "--json"]).stdout)
+    fields = json.loads(runner.invoke(main, ["verify", "-n", "4", *WHOLE, "--prompts", str(prompts), "--json"]).stdout)
     num_tokens = 2 * 4 * len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     *at_once, by_ids, by_logits = fields["ways"]
     assert sum(each["tokens_compared"] for each in at_once) == num_tokens
@@ -55,7 +60,7 @@ def test_conversations_are_played_out_and_counted_by_category(
     prompts = tmp_path / "chats.jsonl"
     lines = [{"turns": ["# tar", "More."], "category": "pages"}, {"prompt": "1 2 3", "category": "numbers"}]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    arguments = ["verify", str(chat_package.folder), "-n", "3", "--prompts", str(prompts)]
+    arguments = ["verify", str(chat_package.folder), "-n", "3", *WHOLE, "--prompts", str(prompts)]
     fields = json.loads(runner.invoke(main, [*arguments, "--json"]).stdout)
     num_runs = len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
     pages, numbers = fields["categories"]["pages"], fields["categories"]["numbers"]
@@ -83,7 +88,7 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
     )
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "# tar\\n\\n"}\n')
-    arguments = ["verify", "-n", "12", "--prompts", str(prompts)]
+    arguments = ["verify", "-n", "12", *WHOLE, "--prompts", str(prompts)]
     result = runner.invoke(main, arguments)
     assert result.exit_code == 1
     assert "Prompt 1 (# tar)" in result.stdout
@@ -114,7 +119,7 @@ def test_other_bits_with_the_same_tokens_break_the_promise_of_exact_packages_onl
     monkeypatch.setattr("reader_edge.proof.witness.digest", lambda row: b"%d" % next(numbers))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")
-    result = runner.invoke(main, ["verify", str(package.folder), "-n", "4", "--prompts", str(prompts)])
+    result = runner.invoke(main, ["verify", str(package.folder), "-n", "4", *WHOLE, "--prompts", str(prompts)])
     assert result.exit_code == exit_code
     assert "0 divergences" in result.stdout
     assert sentence in result.stdout
@@ -147,3 +152,68 @@ def test_a_prompt_file_that_is_no_text_is_one_sentence(runner: CliRunner, tmp_pa
 
 def test_a_missing_prompt_file_exits_2(runner: CliRunner) -> None:
     assert runner.invoke(main, ["verify", "--prompts", "missing.txt"]).exit_code == 2
+
+
+def _stop_after(num_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the user press Ctrl-C amid a step."""
+    numbers, step = count(1), Decoder.step
+
+    def interrupted_step(decoder: Decoder) -> object:
+        if next(numbers) == num_steps:
+            raise KeyboardInterrupt
+        return step(decoder)
+
+    monkeypatch.setattr(Decoder, "step", interrupted_step)
+
+
+def test_ctrl_c_tells_what_was_covered_so_far(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    _stop_after(300, monkeypatch)
+    result = runner.invoke(main, ["verify", "-n", "8", *WHOLE])
+    assert result.exit_code == 130
+    assert re.search(r"Interrupted after .* combinations compared on every prompt, .* not at all", result.stdout)
+    assert "Drafting changed nothing of what was compared" in result.stdout
+    assert "not covered" in result.stderr
+
+
+def test_ctrl_c_before_anything_was_compared_proves_nothing(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    _stop_after(20, monkeypatch)
+    result = runner.invoke(main, ["verify", "-n", "8", *WHOLE])
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert "Interrupted." in result.stderr
+
+
+def test_a_proof_without_drafts_is_no_proof(runner: CliRunner, tmp_path: Path) -> None:
+    """The first token of an answer comes from its prompt, and nothing is drafted behind the last."""
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("# tar\n")
+    result = runner.invoke(main, ["verify", "-n", "1", *WHOLE, "--prompts", str(prompts)])
+    assert result.exit_code == 1
+    assert "No draft was verified in" in result.stderr
+    assert "-n" in result.stderr
+
+
+def test_no_time_at_all_compares_one_pair_to_its_end(runner: CliRunner) -> None:
+    fields = json.loads(runner.invoke(main, ["verify", "-n", "12", "--minutes", "1e-9", "--json"]).stdout)
+    first, *others = fields["runs"]
+    assert (first["way"], first["batch_size"], first["prompts_compared"]) == ("greedy by top ids", 1, 1)
+    assert first["tokens_compared"] == 12
+    assert not any(run["tokens_compared"] for run in others)
+    assert fields["settings_not_covered"] == len(others)
+    assert fields["is_promise_kept"] is True
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_a_time_that_is_none_is_wrong_usage(runner: CliRunner, minutes: str) -> None:
+    result = runner.invoke(main, ["verify", "--minutes", minutes])
+    assert result.exit_code == 2
+    assert "--minutes" in result.stderr
+
+
+def test_later_turns_that_the_time_is_not_enough_for_are_named(
+    runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "chats.jsonl"
+    prompts.write_text(json.dumps({"turns": ["# tar", "More.", "And more."]}))
+    arguments = ["verify", str(chat_package.folder), "-n", "4", "--prompts", str(prompts), "--minutes", "1e-9"]
+    assert "2 later turns of conversations are left out" in runner.invoke(main, arguments).stderr

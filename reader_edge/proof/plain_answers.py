@@ -1,0 +1,90 @@
+"""The plain answers that drafted ones are compared with: one request alone, one token a pass, every logit row read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain, cycle, islice
+
+from reader_edge.proof.ways import Way
+from reader_edge.proof.witness import PlainAnswer, digest
+from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.target import Target
+
+ARRIVING_CHUNK = 32  # tokens of a prompt that are scored between two steps
+FEW_TOKENS = 8  # that an answer has at least, however little time there is
+_LONG_EVERY = 2  # questions of which one is asked behind so much text that its prompt takes several chunks
+_LONG_PROMPT = 136  # tokens
+_SAMPLED = SamplingConfig(temperature=0.8, top_p=0.95)
+_SAMPLINGS = (
+    _SAMPLED,
+    SamplingConfig(temperature=1.2, top_k=40, repetition_penalty=1.1),
+    SamplingConfig(temperature=0.5, min_p=0.05),
+)
+
+
+class PlainAnswers:
+    """Each answer is decoded when it is first asked for, and kept. num_tokens: decoded so far, in all."""
+
+    def __init__(
+        self, target: Target, config: EngineConfig, prompts: Sequence[tuple[int, ...]], max_tokens: int
+    ) -> None:
+        self.max_tokens = max_tokens
+        self.num_tokens = 0
+        self._target = target
+        self._config = config
+        self._prompts = prompts
+        self._known: dict[tuple[int, bool, bool], list[PlainAnswer]] = {}
+
+    def of(self, question: int, way: Way, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
+        """The answers to a question that a way compares: one, or for arrivals a greedy and a sampled one.
+
+        Once is_over says so, answers end; not before they have min_tokens, though.
+        """
+        place = question, way.is_sampled, way.is_arriving
+        if place not in self._known:
+            asked = self._arriving(question) if way.is_arriving else self._alone(question, way.is_sampled)
+            self._known[place] = [self.decoded(each, is_over, min_tokens) for each in asked]
+            self.num_tokens += sum(len(each.token_ids) for each in self._known[place])
+        return self._known[place]
+
+    def drop_short(self) -> None:
+        """Forget those that the time cut, so that they are decoded anew when they are asked for."""
+        self._known = {place: few for place, few in self._known.items() if all(each.is_whole for each in few)}
+
+    def decoded(self, asked: PlainAnswer, is_over: Callable[[], bool], min_tokens: int) -> PlainAnswer:
+        """An answer with its tokens. Raises what its request failed of."""
+        config = replace(self._config, max_batch=1, prefill_chunk=asked.chunk or self._config.prefill_chunk)
+        decoder = make_decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), config)
+        digests: list[bytes] = []
+        decoder.on_logits = lambda _, row: digests.append(digest(row))
+        request = decoder.submit(asked.prompt, replace(asked.config, is_drafted=False))
+        while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
+            decoder.step()
+        is_whole = not request.is_running
+        decoder.cancel(request)
+        if request.error is not None:
+            raise request.error
+        token_ids = request.output_token_ids
+        config_of_answer = asked.config if is_whole else replace(asked.config, max_tokens=len(token_ids))
+        return replace(asked, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)
+
+    def _alone(self, question: int, is_sampled: bool) -> list[PlainAnswer]:
+        sampling = replace(_SAMPLED, seed=1 + question) if is_sampled else SamplingConfig()
+        return [self._unanswered(question, self._prompts[question], sampling)]
+
+    def _arriving(self, question: int) -> list[PlainAnswer]:
+        """Greedy and sampled in several ways, some asked behind the texts of others."""
+        prompt = self._prompts[question]
+        length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
+        if question % _LONG_EVERY == 0 and len(prompt) < length:
+            before = cycle(chain(*self._prompts[question:], *self._prompts[:question]))
+            prompt = (*islice(before, length - len(prompt)), *prompt)
+        sampled = replace(_SAMPLINGS[question % len(_SAMPLINGS)], seed=1 + question)
+        return [self._unanswered(question, prompt, each, ARRIVING_CHUNK) for each in (SamplingConfig(), sampled)]
+
+    def _unanswered(
+        self, question: int, prompt: tuple[int, ...], sampling: SamplingConfig, chunk: int = 0
+    ) -> PlainAnswer:
+        config = GenerationConfig(max_tokens=self.max_tokens, sampling=sampling, ignores_eos=True)
+        return PlainAnswer(question, prompt, config, [], [], chunk)
