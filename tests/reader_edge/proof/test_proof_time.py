@@ -17,6 +17,8 @@ from reader_edge_runtime.decoding.decoder import Decoder
 
 QUESTIONS = list(map(Question, ["# tar\n\n", "1. Save the file.\n2.", "Zürich 🙂", "# git\n", "1 2 3"]))
 MAX_TOKENS = 16
+
+
 class Clock:
     """Seconds that pass where a test says so."""
 
