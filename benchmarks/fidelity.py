@@ -60,7 +60,7 @@ def main() -> None:
 
 def token_sequences(source: Source, files: Sequence[Path], num_tokens: int) -> list[list[int]]:
     """Conversations of all files in turn as the model sees them, MAX_LENGTH tokens at most each."""
-    tokenizer = text_tokenizer(source, source.load_tokenizer(vocab_size_of(source.load_model())))
+    tokenizer = text_tokenizer(source.load_tokenizer(vocab_size_of(source.load_model())))
     max_length = min(MAX_LENGTH, source.max_context)
     return TextSet(list(mixed(files))).token_sequences(tokenizer, max_length, num_tokens)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from reader_edge_export.calibration import Calibration, calibrate, max_calibration_tokens
+from reader_edge_export.chat_check import ChatCheck, check_chats
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
@@ -18,6 +19,7 @@ from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
 from reader_edge_export.sensitivity import measure_sensitivity
+from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
@@ -46,7 +48,8 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 class PackageExport:
     """One export of a checked source into an empty folder; calibration: what rounding may learn from.
 
-    other_types: after `run`, how many matrices of each type could not stay as they are, where others do.
+    other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
+    `run`, how the chat template was found to render conversations.
     """
 
     def __init__(
@@ -58,13 +61,15 @@ class PackageExport:
         self._folder = folder
         self._stages = stages
         self.other_types: Mapping[str, int] = {}
+        self.chats = ChatCheck()
 
     def run(self) -> Manifest:
         with self._stages.enter("loading the model"):
             model = self._source.load_model()
             tokenizer = self._source.load_tokenizer(vocab_size_of(model))
-            text = text_tokenizer(self._source, tokenizer)
+            text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
+            self.chats = check_chats(tokenizer, text)
         kept = self._source.kept_weights(model) if self._options.precision == "keep" else NOTHING_KEPT
         self.other_types = kept.num_others
         layers = self._write_graph(model, self._calibrate(model, text, kept), kept)
@@ -78,7 +83,7 @@ class PackageExport:
             manifest = self._manifest(model, tokenizer, layers, kept)
         with self._stages.enter("checking against the source"):
             target = self._checked_target(ModelPackage(self._folder, manifest))
-            manifest = replace(manifest, checks=self._check(target, model, text))
+            manifest = replace(manifest, checks=self._check(target, model, text) | self.chats.figures())
         with self._stages.enter("asking for likely successors"):
             path = self._write_successors(target, text, model.num_parameters())
             manifest = replace(manifest, files={**manifest.files, path.name: file_entry(path)})
@@ -130,6 +135,7 @@ class PackageExport:
             kv_dtype=self._options.kv_dtype,
             eos_token_ids=eos_token_ids,
             bos_token_id=bos_token_id,
+            special_tokens=special_tokens_of(tokenizer),
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: _version(name) for name in _VERSIONS},

@@ -65,6 +65,8 @@ def export_model(
         found.weight_types,
         manifest.kept_types,
         export.other_types,
+        export.chats.different,
+        export.chats.mended,
     )
 
 

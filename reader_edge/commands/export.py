@@ -52,7 +52,7 @@ def export(
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
     from reader_edge.model_source import find_source
-    from reader_edge.terminal.checks import check_pairs, kept_pairs
+    from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
@@ -78,6 +78,7 @@ def export(
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),
         *check_pairs(report.checks),
+        *chat_pairs(report.different_chats, report.mended_chats),
         *stage_pairs(report.stage_seconds),
     ]
     print_table(pairs_table("Exported", pairs))

@@ -1,12 +1,14 @@
 """What an export kept, and the figures of its checks, in words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 _WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "mean_kl_nats": ("KL divergence, mean", lambda value: f"{value:.2g} nats a token"),
     "p99_kl_nats": ("KL divergence, 99th percentile", lambda value: f"{value:.2g} nats"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.1f} % of the tokens"),
     "held_out_tokens": ("measured on", lambda value: f"{value:.0f} held-out tokens"),
+    "chats_compared": ("conversations compared", lambda value: f"{value:.0f}, with transformers' own rendering"),
+    "chats_different": ("rendered differently", lambda value: f"{value:.0f} conversations"),
     "source_weight_bits": ("measured against", lambda value: f"the source's own {value:.0f}-bit weights, in fp32"),
 }
 
@@ -30,3 +32,9 @@ def kept_pairs(kept_types: Mapping[str, int], other_types: Mapping[str, int] | N
 
 def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in types.items())
+
+
+def chat_pairs(different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values for a table: conversations that are not rendered as transformers does."""
+    told = {"differently from transformers": different, "refused by transformers, not here": mended}
+    return [(words, "; ".join(names)) for words, names in told.items() if names]

@@ -38,11 +38,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
             7_900_000,
             options.precision,
             options.attention,
-            {"mean_kl_nats": 0.0123, "top1_agreement": 0.987, "source_weight_bits": 4, "another_check": 5},
+            {
+                "mean_kl_nats": 0.0123,
+                "top1_agreement": 0.987,
+                "source_weight_bits": 4,
+                "another_check": 5,
+                "chats_compared": 35,
+            },
             {"tracing": 2},
             warning="it strays" if options.precision == "int4" else None,
             kept_types={"Q4_K": 70, "Q6_K": 15} if options.precision == "keep" else {},
             other_types={"IQ4_NL": 2} if options.precision == "keep" else {},
+            different_chats=("tools", "names"),
         )
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -68,6 +75,8 @@ def test_figures_of_the_checks_are_told_in_words(
     figures = {name.strip(): value.strip() for name, value in rows.items()}
     assert figures["KL divergence, mean"] == "0.012 nats a token"
     assert figures["top-1 agreement"] == "98.7 % of the tokens"
+    assert figures["conversations compared"] == "35, with transformers' own rendering"
+    assert figures["differently from transformers"] == "tools; names"
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.chat_templates import chat_template_of, write_chat_templates
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
-from reader_edge_runtime.text.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
+from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -36,21 +35,15 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write tokenizer.json and, where the tokenizer has one, chat_template.jinja."""
+    """Write tokenizer.json and the chat templates that the tokenizer has."""
     tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_NAME))
-    template = _chat_template(tokenizer)
-    if template:
-        (folder / CHAT_TEMPLATE_NAME).write_text(template, encoding="utf-8")
+    write_chat_templates(tokenizer, folder)
 
 
-def text_tokenizer(source: Source, tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+def text_tokenizer(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     """The tokenizer as a package's prompts go through it, before there is a package: its chat template included."""
-    eos_token_ids, bos_token_id = source.special_token_ids(tokenizer)
     fast = FastTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    ids = {"bos_token": bos_token_id, "eos_token": next(iter(eos_token_ids), None)}
-    special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
-    template = _chat_template(tokenizer)
-    return Tokenizer(fast, ChatTemplate(template, special) if template else None)
+    return Tokenizer(fast, chat_template_of(tokenizer))
 
 
 def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
@@ -65,23 +58,6 @@ def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
     if problem is not None:
         remedy = "ask it with --raw, or correct the template and export again"
         warnings.warn(f"The model's chat template takes no messages ({problem.rstrip('.')}): {remedy}.", stacklevel=2)
-
-
-def _chat_template(tokenizer: PreTrainedTokenizerFast) -> str | None:
-    """Raises TokenizerError for a template that no package can have."""
-    template = tokenizer.chat_template
-    template = template.get("default") if isinstance(template, dict) else template
-    if not template:
-        return None
-    try:
-        num_bytes = len(template.encode())
-    except (AttributeError, UnicodeEncodeError):
-        raise TokenizerError(f"The model's chat template is {template!r:.80}, which is no text: remove it.") from None
-    if num_bytes > MAX_TEMPLATE_BYTES:
-        raise TokenizerError(
-            f"The model's chat template has {num_bytes} bytes, of which {MAX_TEMPLATE_BYTES} can be: remove it."
-        )
-    return str(template)
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:

@@ -39,6 +39,7 @@ COMMIT_NAME = "commit.onnx"  # only in packages for devices; see reader_edge_exp
 SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.drafting.sources.successor_table
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two
 FORMAT_VERSION = 1
 MASKED = -1e30
 
@@ -82,7 +83,9 @@ class Manifest:
     precision: one of PRECISIONS; with "keep" weights are as in a GGUF file, and kept_types counts the matrices of each
     of its types, else {}. hidden_size: E, what the logit head reads of a row; None where the graph does not report it.
     attention: one of ATTENTIONS. kv_dtype: numpy name of the KV cache's type.
-    eos_token_ids: tokens that end an answer. bos_token_id: for chat templates; None without.
+    eos_token_ids: tokens that end an answer. bos_token_id: begins a text; None without.
+    special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token"; None in
+    packages of before, whose templates are given those of bos_token_id and the first of eos_token_ids.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.
     files: file name -> FileEntry, for every file but the manifest.
@@ -109,6 +112,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     kept_types: Mapping[str, int] = field(default_factory=dict)
     hidden_size: int | None = None
+    special_tokens: Mapping[str, str] | None = None
 
     @property
     def kv_row_size(self) -> int:
@@ -180,6 +184,13 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT and value.isprintable()
 
 
+def _is_special(values: object) -> bool:
+    """Texts by name; unlike others they may hold what cannot be shown, as a line break."""
+    return isinstance(values, dict) and all(
+        _is_text(name) and isinstance(text, str) and len(text) <= _MAX_TEXT for name, text in values.items()
+    )
+
+
 def _is_figure(value: object) -> bool:
     """A finite number that a float holds."""
     return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 1 << 53)
@@ -207,6 +218,7 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "files": _mapping(lambda entry: isinstance(entry, dict)),
     "kept_types": _mapping(_size(1 << 16)),
     "hidden_size": lambda value: value is None or _size(1 << 20)(value),
+    "special_tokens": lambda value: value is None or _is_special(value),
 }
 
 

@@ -24,29 +24,38 @@ class ChatTemplate:
     in parts, arguments and ids of calls, tools that it does not know of. Thread-safe.
 
     special_tokens: texts that the template may name, such as "bos_token". process: what renders it; one of its own by
-    default.
+    default. for_tools: the template for conversations with tools, where a model has one of its own for them.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], process: TemplateProcess | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        process: TemplateProcess | None = None,
+        for_tools: "ChatTemplate | None" = None,
+    ) -> None:
         self.source = source
+        self._for_tools = for_tools
         self._template = RawTemplate(source, special_tokens, process or TemplateProcess())
         self._traits = TemplateTraits(self._template.render)
 
     @classmethod
-    def open(cls, path: Path, special_tokens: Mapping[str, str]) -> "ChatTemplate":
+    def open(
+        cls, path: Path, special_tokens: Mapping[str, str], for_tools: "ChatTemplate | None" = None
+    ) -> "ChatTemplate":
         """Read a template. Raises TokenizerError."""
         num_bytes = path.stat().st_size
         if num_bytes > MAX_TEMPLATE_BYTES:
             raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a template may have: export again.")
         try:
-            return cls(path.read_text(encoding="utf-8"), special_tokens)
+            return cls(path.read_text(encoding="utf-8"), special_tokens, for_tools=for_tools)
         except UnicodeDecodeError as error:
             raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
 
     @property
     def call_form(self) -> CallForm:
         """How the model writes calls of tools."""
-        return CallForm.of_template(self.source)
+        return CallForm.of_template((self._for_tools or self).source)
 
     @property
     def thinking_form(self) -> ThinkingForm | None:
@@ -56,6 +65,8 @@ class ChatTemplate:
     def render(self, conversation: Conversation) -> str:
         """A conversation's text, up to where the assistant's answer begins or goes on. Raises PromptError."""
         check_conversation(conversation)
+        if conversation.tools and self._for_tools is not None:
+            return self._for_tools.render(conversation)
         try:
             reply = self._template.reply(self._suited(conversation))
         except (TypeError, ValueError, RecursionError) as error:

@@ -17,12 +17,13 @@ _ID_LENGTH = 9
 def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     """The same messages in forms that the template takes; those that it takes already are left alone."""
     return [
-        _with_suited_ids(_with_suited_calls(_with_suited_content(_with_reasoning(each), traits), traits), traits)
+        _with_suited_ids(_with_suited_calls(_with_suited_content(with_reasoning_names(each), traits), traits), traits)
         for each in messages
     ]
 
 
-def _with_reasoning(message: Message) -> Message:
+def with_reasoning_names(message: Message) -> Message:
+    """A message whose reasoning has all the names that templates read it by, as transformers 5 hands it on."""
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME
+from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
@@ -66,11 +66,7 @@ class Tokenizer:
         manifest = package.manifest
         path = package.path(TOKENIZER_NAME)
         fast = _read(path, "export the model again")
-        template = None
-        if CHAT_TEMPLATE_NAME in manifest.files:
-            ids = {"bos_token": manifest.bos_token_id, "eos_token": next(iter(manifest.eos_token_ids), None)}
-            special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
-            template = ChatTemplate.open(package.path(CHAT_TEMPLATE_NAME), special)
+        template = _chat_template(package, fast)
         tokenizer = cls(fast, template, manifest.max_context)
         if tokenizer.vocab_size > manifest.vocab_size:
             raise TokenizerError(
@@ -137,11 +133,15 @@ class Tokenizer:
 
     def encode_chat(self, conversation: Conversation) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
-        if self._chat_template is None:
-            raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
-        text = self._chat_template.render(conversation)
+        text = self.render_chat(conversation)
         self._check_length(text)
         return self.encode(text, adds_special_tokens=False)
+
+    def render_chat(self, conversation: Conversation) -> str:
+        """The text of a conversation, whose token ids `encode_chat` gives. Raises PromptError."""
+        if self._chat_template is None:
+            raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
+        return self._chat_template.render(conversation)
 
     def _check_length(self, text: str) -> None:
         """Refuse a prompt that cannot fit: the library would take minutes and gigabytes to find that out."""
@@ -187,6 +187,19 @@ class Tokenizer:
         """`token_bytes` of all ids below num_tokens."""
         with _library_errors("The tokenizer cannot decode its tokens"):
             return self._token_bytes.every(num_tokens)
+
+
+def _chat_template(package: ModelPackage, fast: FastTokenizer) -> ChatTemplate | None:
+    manifest = package.manifest
+    if CHAT_TEMPLATE_NAME not in manifest.files:
+        return None
+    special = manifest.special_tokens
+    if special is None:
+        ids = {"bos_token": manifest.bos_token_id, "eos_token": next(iter(manifest.eos_token_ids), None)}
+        special = {name: fast.id_to_token(i) or "" for name, i in ids.items() if i is not None}
+    has_two = TOOL_TEMPLATE_NAME in manifest.files
+    for_tools = ChatTemplate.open(package.path(TOOL_TEMPLATE_NAME), special) if has_two else None
+    return ChatTemplate.open(package.path(CHAT_TEMPLATE_NAME), special, for_tools)
 
 
 def _read(path: Path, remedy: str) -> FastTokenizer:
