@@ -9,7 +9,7 @@ import pytest
 
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
@@ -121,7 +121,7 @@ def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
 
 def test_an_empty_list_changes_nothing_and_is_no_number() -> None:
     """As Ollama's converter writes mrope_section; gguf's own writer leaves empty lists out."""
-    metadata = {"llama.rope.mrope_section": [], "llama.attention.head_count_kv": []}
+    metadata: dict[str, Value] = {"llama.rope.mrope_section": [], "llama.attention.head_count_kv": []}
     values = Metadata(GgufFile(Path("file"), Path.cwd().stat(), metadata, {}), "llama")
     with pytest.raises(GgufError, match=r"head_count_kv as \[\], which cannot be"):
         values.size("attention.head_count_kv")
