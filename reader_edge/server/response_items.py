@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterator
 
 from reader_edge.server.question import Json
-from reader_edge.server.tool_calls import CallReader, Said
+from reader_edge.server.tool_calls import CallReader, Said, new_call_id
 
 Event = tuple[str, Json]
 
@@ -71,7 +71,7 @@ def _message() -> Json:
 
 
 def _call(name: str) -> Json:
-    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": f"call_{secrets.token_hex(12)}"}
+    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": new_call_id()}
     return ids | {"type": "function_call", "name": name, "arguments": "", "status": "in_progress"}
 
 

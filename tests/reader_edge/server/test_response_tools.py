@@ -27,7 +27,7 @@ CALLED = ASKED | {"tool_choice": {"type": "function", "name": "weather"}}
 def test_a_function_by_name_is_called_and_told_with_its_tools(served: Served) -> None:
     response = with_client(served, lambda client: client.responses.create(**CALLED))
     (call,) = response.output
-    assert (call.type, call.name, call.status, call.call_id[:5]) == ("function_call", "weather", "completed", "call_")
+    assert (call.type, call.name, call.status, len(call.call_id)) == ("function_call", "weather", "completed", 9)
     assert json.loads(call.arguments) in ({"days": 1}, {"days": 2})
     assert response.status == "completed"
     assert [tool.name for tool in response.tools] == ["weather", "time"]
