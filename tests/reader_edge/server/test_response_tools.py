@@ -88,7 +88,7 @@ def test_calls_and_what_functions_said_are_a_conversation(served: Served, chat_e
 def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
     calls = [f'<tool_call>\n{{"name": "time", "arguments": {{"at": {n}}}}}\n</tool_call>' for n in (1, 2)]
     text = f"First.{calls[0]}{calls[1]} Then this."
-    use = ToolUse(({},), ("time",))
+    use = ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",))
     items = ResponseItems(CallReader(use, CallForm()))
     told: list[Any] = [event for at, sign in enumerate(text) for event in items.push(sign, at == len(text) - 1)]
     told += items.end("incomplete")
