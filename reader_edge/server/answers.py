@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.metrics import Metrics
@@ -59,20 +59,27 @@ class Answers:
         return [GenerationResult.of_chunks(each) for each in chunks]
 
     def usage(self) -> Json:
-        """Tokens counted, once all have ended. A prompt counts once, however many choices it has."""
-        first = [stats for number, stats in self._stats.items() if number % self._question.num_choices == 0]
-        total = GenerationStats.total(self._stats.values())
+        """Tokens counted so far. A prompt counts once, however many choices it has."""
+        running = {number: stream.stats for number, stream in enumerate(self._streams) if stream.stats is not None}
+        every = running | self._stats
+        first = [stats for number, stats in every.items() if number % self._question.num_choices == 0]
+        total = GenerationStats.total(every.values())
+        num_tokens = 0 if self._question.is_answer_hidden else total.num_tokens
         num_prompt_tokens = sum(stats.num_prompt_tokens for stats in first)
         return {
             "prompt_tokens": num_prompt_tokens,
-            "completion_tokens": total.num_tokens,
-            "total_tokens": num_prompt_tokens + total.num_tokens,
+            "completion_tokens": num_tokens,
+            "total_tokens": num_prompt_tokens + num_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in first)},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": total.num_accepted_tokens,
                 "rejected_prediction_tokens": total.num_drafted_tokens - total.num_accepted_tokens,
             },
         }
+
+    def prompt_token_ids(self, number: int) -> Sequence[int]:
+        """The prompt of a choice that has begun."""
+        return self._streams[number].prompt_token_ids
 
     def _count_given_up(self) -> None:
         """Count what was decoded of answers that nobody waits for any more."""

@@ -1,6 +1,5 @@
 """The server as an ASGI application."""
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -11,10 +10,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from reader_edge.server.api_error import ApiError, error_response, no_model
-from reader_edge.server.body_budget import BodyBudget
+from reader_edge.server.api_error import error_response
+from reader_edge.server.discovery import discovery_routes
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
+from reader_edge.server.json_body import BodyBudget
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.page import Page
@@ -27,20 +27,6 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
     metrics = Metrics(engine)
     endpoints = make_endpoints(engine, settings, metrics)
     document = openapi_document(settings, engine.engine.package.manifest)
-    model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
-
-    async def list_models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [model]})
-
-    async def tell_model(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name == settings.model_name:
-            return JSONResponse(model)
-        return no_model(name, settings.model_name).response()
-
-    async def refuse_embeddings(request: Request) -> Response:
-        sentence = "The model here answers in text and makes no embeddings: ask one that is made for them."
-        return ApiError(400, sentence, code="unsupported_endpoint").response()
 
     async def tell_openapi(request: Request) -> Response:
         return JSONResponse(document)
@@ -60,9 +46,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
 
     routes = [
         *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
-        Route("/v1/embeddings", refuse_embeddings, methods=["POST"]),
-        Route("/v1/models", list_models),
-        Route("/v1/models/{name:path}", tell_model),
+        *discovery_routes(settings, engine.engine.package.manifest),
         Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),
         Route("/", Page(engine.engine.tokenizer.has_chat_template).tell),

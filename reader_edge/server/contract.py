@@ -29,6 +29,11 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
+def only(value: bool) -> Meta:
+    """Of a flag that may say nothing else."""
+    return Meta(extra={"is_unsupported": True, "only": value}, extra_json_schema={"const": value})
+
+
 class _Strict(msgspec.StructMeta):
     """What all classes of the contract are like; msgspec would have each of them say it."""
 
@@ -88,6 +93,8 @@ def _known(value: object, info: inspect.Type, place: str) -> object:
         known = {} if kind.tag_field is None else {kind.tag_field: value.get(kind.tag_field) or kind.tag}
         for name, each in value.items():
             if name in types and each is not None:
+                if _is_refused_flag(types[name], each):
+                    raise _unsupported(_joined(place, name))
                 known[name] = _known(each, types[name], _joined(place, name))
             elif each is not None and name != kind.tag_field:
                 unknown = _joined(place, name)
@@ -145,14 +152,22 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
         elif isinstance(value, dict):
             value, place = value.get(name), _joined(place, name)
             types.append(_field_type(kind, types[-1], name))
-    for each in types:
-        if isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported"):
-            sentence = f"'{place}' is not supported here: leave it out."
-            return ApiError(400, sentence, place, "unsupported_parameter")
+    if any(isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported") for each in types):
+        return _unsupported(place)
     if not place:
         return ApiError(400, "The body must be a JSON object.", code="invalid_json")
     is_missing = value is None
     return wrong_value(place, value, words_of(types[-1]), place, None if is_missing else "invalid_value")
+
+
+def _unsupported(place: str) -> ApiError:
+    return ApiError(400, f"'{place}' is not supported here: leave it out.", place, "unsupported_parameter")
+
+
+def _is_refused_flag(info: inspect.Type, value: object) -> bool:
+    """Whether a flag says what it may not."""
+    extra = (info.extra or {}) if isinstance(info, inspect.Metadata) else {}
+    return isinstance(value, bool) and "only" in extra and value is not extra["only"]
 
 
 def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> inspect.Type:

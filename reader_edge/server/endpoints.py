@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge.server.chat_completions import ChatEndpoint
-from reader_edge.server.completions import CompletionsEndpoint
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.metrics import Metrics
-from reader_edge.server.responses import ResponsesEndpoint
+from reader_edge.server.openai.chat_completions import ChatEndpoint
+from reader_edge.server.openai.completions import CompletionsEndpoint
+from reader_edge.server.openai.responses import ResponsesEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 

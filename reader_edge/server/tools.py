@@ -38,11 +38,15 @@ class Tool(JsonObject, tag_field="type", tag="function"):
     """A function, as chats declare it."""
 
     function: Function
+    strict: bool | None = None  # where some clients have it
     cache_control: Annotated[Any, IGNORED] = None
 
     @property
     def declared(self) -> Json:
-        return self.function.declared
+        declared = self.function.declared
+        if self.strict is not None and self.function.strict is None:
+            declared["function"]["strict"] = self.strict
+        return declared
 
 
 class FlatTool(Function, tag_field="type", tag="function"):

@@ -33,6 +33,12 @@ class AnswerStream:
         """What the answer took so far, which goes on changing until its last chunk; None before it was asked for."""
         return None if self._answer is None else self._answer.request.stats
 
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt as the model reads it; empty before it was asked for."""
+        request = None if self._answer is None else self._answer.request
+        return [] if request is None else request.token_ids[: request.num_prompt_tokens]
+
     def __aiter__(self) -> "AnswerStream":
         return self
 

@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from reader_edge.server import connection, listening
-from reader_edge.server.connection import Connection
+from reader_edge.server import listening
+from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, GenerationConfig
 from reader_edge_runtime.decoding.request import Request
@@ -90,7 +90,7 @@ def test_a_request_names_its_priority(served: Served) -> None:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Of a server whose clients get a second for a request."""
-    monkeypatch.setattr(connection, "_REQUEST_S", 1.0)
+    monkeypatch.setattr(listening, "_REQUEST_S", 1.0)
     server = uvicorn.Server(uvicorn.Config(Starlette(), http=Connection, log_level="error", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as place:
         thread = Thread(target=server.run, args=([place],))

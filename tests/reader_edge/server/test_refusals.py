@@ -63,7 +63,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"stream": "yes"}, "true or false"),
         ({"stream": True, "temperature": -1}, "'temperature' is -1"),
         ({"stream": True, "prompt": ""}, "prompt is empty"),
-        ({"echo": True}, "'echo' is not supported"),
+        ({"echo": 1}, "'echo' is 1, but must be true or false."),
         ({"suffix": "end"}, "'suffix' is not supported"),
         ({"frequency_penalty": 2.5}, "'frequency_penalty' is 2.5, but must be a number from -2 to 2."),
         ({"made_up": 1}, "no field 'made_up'"),

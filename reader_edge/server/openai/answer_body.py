@@ -2,13 +2,16 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.contract import IGNORED, JsonObject, within
-from reader_edge.server.messages import Content, text_of
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only, within
+from reader_edge.server.openai.messages import Content, text_of
+from reader_edge.server.question import Question, check_model, with_next_seed
+from reader_edge.server.settings import ServerSettings
 from reader_edge.server.structured_outputs import (
     AnswerForm,
     ChoiceForm,
@@ -17,8 +20,10 @@ from reader_edge.server.structured_outputs import (
     forms_of_outputs,
     grammar_of,
 )
+from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationConfig, SamplingConfig
+from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
 _MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
@@ -116,6 +121,28 @@ class AnswerBody(JsonObject):
         """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""
         return False, 0
 
+    def question(self, settings: ServerSettings, call_form: CallForm) -> Question:
+        """What is asked of the engine. call_form: in which the model writes calls. Raises ApiError and ConfigError."""
+        check_model(self.model, settings)
+        use = self.tool_use()
+        prompts, num_choices = self.prompts(use), self.num_choices
+        if num_choices * len(prompts) > settings.max_choices:
+            asked = f"'n' and prompts ask for {num_choices * len(prompts)} answers together"
+            raise ApiError(400, f"{asked}: 1 to {settings.max_choices} are given here.", "n")
+        max_tokens, headers = settings.allowed_tokens(*self.asked_tokens())
+        form = self.form()
+        config = replace(self.config(max_tokens), grammar=tool_grammar(use, call_form, form.grammar))
+        return Question(
+            prompts=[prompt for prompt in prompts for _ in range(num_choices)],
+            configs=[with_next_seed(config, number) for number in range(num_choices)] * len(prompts),
+            num_choices=num_choices,
+            use=use,
+            form=form,
+            is_streamed=self.stream,
+            priority=self.priority,
+            headers=headers,
+        )
+
     def guided_forms(self) -> list[AnswerForm]:
         """The forms that vLLM's fields ask for. Raises ApiError and ConfigError."""
         forms = forms_of_outputs(self.structured_outputs, "structured_outputs") if self.structured_outputs else []
@@ -148,6 +175,7 @@ class AnswerBody(JsonObject):
             ignores_eos=self.ignore_eos,
             wants_logprobs=wants_logprobs,
             num_top_logprobs=num_top_logprobs,
+            splits_thinking=True,
         )
 
     def _biases(self) -> dict[int, float]:
@@ -164,7 +192,27 @@ class ChoicesBody(AnswerBody):
     best_of: Annotated[int, Meta(ge=1, le=_MAX_CHOICES)] | None = None
     max_tokens: MaxTokens | None = None
     stream_options: StreamOptions = StreamOptions()
+
+    early_stopping: Annotated[bool, only(False)] = False
+    include_stop_str_in_output: Annotated[bool, only(False)] = False
+    length_penalty: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
+    min_tokens: Annotated[Literal[0], UNSUPPORTED] = 0
+    return_token_ids: Annotated[bool, only(False)] = False
+    skip_special_tokens: Annotated[bool, only(True)] = True
+    spaces_between_special_tokens: Annotated[bool, only(True)] = True
+    typical_p: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
+    use_beam_search: Annotated[bool, only(False)] = False
+
+    # Told for other systems' sake, and without effect on an answer.
+    cache_prompt: Annotated[Any, IGNORED] = None
+    cache_salt: Annotated[Any, IGNORED] = None
+    chat_id: Annotated[Any, IGNORED] = None
+    request_id: Annotated[Any, IGNORED] = None
+    return_progress: Annotated[Any, IGNORED] = None
+    session_id: Annotated[Any, IGNORED] = None
     store: Annotated[Any, IGNORED] = None
+    timings_per_token: Annotated[Any, IGNORED] = None
+    usage: Annotated[Any, IGNORED] = None
 
     @property
     def num_choices(self) -> int:

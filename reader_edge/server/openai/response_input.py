@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import Meta
 
 from reader_edge.server.contract import IGNORED, JsonObject
-from reader_edge.server.messages import call_message
+from reader_edge.server.openai.messages import call_message
 from reader_edge_runtime import Message
 
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 from starlette.responses import Response
 
-from reader_edge.server.answer_body import AnswerBody, MaxTokens
 from reader_edge.server.answers import Answers
-from reader_edge.server.api_error import ApiError
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.event_stream import EventStream
+from reader_edge.server.openai.answer_body import AnswerBody, MaxTokens
+from reader_edge.server.openai.messages import TemplateArgs, template_args
+from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
+from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.question import Json, Question
-from reader_edge.server.response_input import InputItems, to_messages_of_input
-from reader_edge.server.response_items import ResponseItems
 from reader_edge.server.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
 from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
 from reader_edge_runtime import Conversation, GenerationResult, Message
@@ -62,16 +62,18 @@ class ResponseBody(AnswerBody):
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
+    chat_template_kwargs: TemplateArgs | None = None
+    enable_thinking: bool | None = None
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
     include: Annotated[tuple[Literal["reasoning.encrypted_content"], ...], UNSUPPORTED] = ()
 
-    background: Annotated[bool, UNSUPPORTED] = False
+    background: Annotated[bool, only(False)] = False
     conversation: Annotated[None, UNSUPPORTED] = None
-    max_tool_calls: Annotated[Any, IGNORED] = None
+    max_tool_calls: Annotated[None, UNSUPPORTED] = None
     n: Annotated[Literal[1], UNSUPPORTED] = 1
     previous_response_id: Annotated[None, UNSUPPORTED] = None
     prompt: Annotated[None, UNSUPPORTED] = None
-    store: bool = False
+    store: Annotated[bool, only(False)] = False
     top_logprobs: Annotated[Literal[0], UNSUPPORTED] = 0
     truncation: Annotated[Literal["disabled"], UNSUPPORTED] = "disabled"
 
@@ -79,11 +81,9 @@ class ResponseBody(AnswerBody):
         return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
-        for name in ("background", "store"):
-            if getattr(self, name):
-                raise ApiError(400, f"'{name}' is not supported here: leave it out.", name, "unsupported_parameter")
         first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        return [Conversation(first + to_messages_of_input(self.input), use.tools)]
+        args = template_args(self.chat_template_kwargs, self.reasoning.effort, self.enable_thinking)
+        return [Conversation(first + to_messages_of_input(self.input), use.tools, args)]
 
     def form(self) -> AnswerForm:
         return only_form([form_of_format(self.text.format, "text.format"), *self.guided_forms()])
@@ -98,14 +98,14 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
     body_type = ResponseBody
 
     def _question(self, body: ResponseBody) -> Question:
-        return Question.of(body, self._settings, self._call_form)
+        return body.question(self._settings, self._tokenizer.call_form)
 
     def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
         return EventStream(first, events, question.headers, is_named=True)
 
     def _whole(self, body: ResponseBody, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
         items, reason = ResponseItems(self._reader(question)), results[0].finish_reason
-        for _ in (*items.push(results[0].text, is_last=True), *items.end(_status(reason))):
+        for _ in (*items.push(results[0]), *items.end(_status(reason))):
             pass
         return self._response(question) | _end(items.output, reason, answers)
 
@@ -123,7 +123,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
                     yield event(kind, {"response": head})
-            for told in items.push(chunk.text, chunk.finish_reason is not None):
+            for told in items.push(chunk):
                 yield event(*told)
             reason = chunk.finish_reason or ""
         for told in items.end(_status(reason)):

@@ -1,7 +1,7 @@
 """The messages of a chat, those of tools and calls included."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -58,6 +58,7 @@ class ChatMessage(JsonObject):
     audio: Annotated[None, UNSUPPORTED] = None
     function_call: Annotated[None, UNSUPPORTED] = None
     id: Annotated[Any, IGNORED] = None
+    opts: Annotated[Any, IGNORED] = None
     annotations: Annotated[Any, IGNORED] = None
     cache_control: Annotated[Any, IGNORED] = None
     parsed: Annotated[Any, IGNORED] = None
@@ -68,6 +69,20 @@ class ChatMessage(JsonObject):
 
 
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, description="a list of messages, at least one")]
+
+
+TemplateArgs = Annotated[dict[str, Any], Meta(description="an object of the chat template's variables")]
+
+
+def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinking: bool | None) -> dict[str, Any]:
+    """What the chat template is told besides the messages; one that does not ask for it is the same without.
+
+    effort: OpenAI's word for how much to think, of which "none" asks not to think at all.
+    """
+    args: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if is_thinking is not None or effort == "none":
+        args["enable_thinking"] = is_thinking if is_thinking is not None else False
+    return args | dict(given or {})
 
 
 def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
@@ -82,6 +97,8 @@ def _message(said: ChatMessage, place: str) -> Message:
     if said.content is None and not said.tool_calls:
         raise wrong_value(f"{place}.content", None, "a text, or a list of parts of type 'text'", f"{place}.content")
     message["content"] = None if said.content is None else text_of(said.content)
+    if said.name is not None:
+        message["name"] = said.name  # some templates tell it
     thought = said.reasoning_content or said.reasoning
     if thought:
         message["reasoning_content"] = thought
@@ -94,8 +111,6 @@ def _message(said: ChatMessage, place: str) -> Message:
             place = f"{place}.tool_call_id"
             raise wrong_value(place, None, "the id of the call it answers", place)
         message["tool_call_id"] = said.tool_call_id
-        if said.name is not None:
-            message["name"] = said.name  # some templates tell it
     return message
 
 

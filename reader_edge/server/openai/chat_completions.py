@@ -5,15 +5,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.answer_body import ChoicesBody, MaxTokens
+from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
+from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import UNSUPPORTED
-from reader_edge.server.endpoint import ChoicesEndpoint
-from reader_edge.server.logprob_fields import chat_logprobs
-from reader_edge.server.messages import Messages, to_messages
-from reader_edge.server.question import Json
+from reader_edge.server.openai.answer_body import ChoicesBody, MaxTokens
+from reader_edge.server.openai.choices import ChoicesEndpoint
+from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
+from reader_edge.server.openai.token_fields import chat_logprobs
+from reader_edge.server.question import Json, Question
 from reader_edge.server.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
-from reader_edge.server.tool_calls import CallReader, Said
+from reader_edge.server.tool_calls import Said
 from reader_edge.server.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
@@ -31,6 +33,12 @@ class ChatBody(ChoicesBody):
     parallel_tool_calls: bool = True
     response_format: ResponseFormat = AnyText()
     max_completion_tokens: MaxTokens | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: TemplateArgs | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool = True
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
 
@@ -45,7 +53,11 @@ class ChatBody(ChoicesBody):
         return ToolUse.of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
-        return [Conversation(to_messages(self.messages), use.tools)]
+        args = template_args(self.chat_template_kwargs, self.reasoning_effort, self.enable_thinking)
+        continues = self.continue_final_message or self.messages[-1].prefix
+        if self.add_generation_prompt is not None and not (continues and not self.add_generation_prompt):
+            args["add_generation_prompt"] = self.add_generation_prompt
+        return [Conversation(to_messages(self.messages), use.tools, args, continues)]
 
     def form(self) -> AnswerForm:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
@@ -62,33 +74,39 @@ class ChatBody(ChoicesBody):
 
 
 class ChatWording:
-    """A message out."""
+    """Words one message."""
 
-    id_prefix = "chatcmpl-"
-    whole_object = "chat.completion"
-    piece_object = "chat.completion.chunk"
+    def __init__(self, reader: AnswerReader, tokenizer: Tokenizer, tells_thoughts: bool) -> None:
+        self._reader = reader
+        self._tokenizer = tokenizer
+        self._tells_thoughts = tells_thoughts
 
-    def choice(self, index: int, result: GenerationResult, tokenizer: Tokenizer, calls: CallReader | None) -> Json:
-        said = [Said(result.text)] if calls is None else calls.push(result.text, is_last=True)
-        text = "".join(each.text for each in said if each.call < 0)
+    @property
+    def has_calls(self) -> bool:
+        return self._reader.num_calls > 0
+
+    def choice(self, result: GenerationResult) -> Json:
+        said = self._reader.push(result)
+        text, thought = text_in(said), text_in(said, THOUGHT)
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
-        if calls is not None and calls.num_calls:
+        if thought and self._tells_thoughts:
+            message["reasoning_content"] = thought
+        if self.has_calls:
             message |= {"content": text or None, "tool_calls": [_without_index(call) for call in _calls(said)]}
-        return {"index": index, "message": message, "logprobs": chat_logprobs(result, tokenizer)}
+        return {"message": message, "logprobs": chat_logprobs(result, self._tokenizer)}
 
-    def piece(
-        self, index: int, chunk: GenerationChunk, is_first: bool, tokenizer: Tokenizer, calls: CallReader | None
-    ) -> Json:
-        is_last = chunk.finish_reason is not None
-        said = [Said(chunk.text)] if calls is None else calls.push(chunk.text, is_last)
-        text = "".join(each.text for each in said if each.call < 0)
+    def piece(self, chunk: GenerationChunk, is_first: bool) -> Json:
+        said = self._reader.push(chunk)
+        text, thought = text_in(said), text_in(said, THOUGHT)
         delta: Json = {"role": "assistant"} if is_first else {}
+        if thought and self._tells_thoughts:
+            delta["reasoning_content"] = thought
         if is_first or text:
             delta["content"] = text
         parts = _calls(said)
         if parts:
             delta["tool_calls"] = parts
-        return {"index": index, "delta": delta, "logprobs": chat_logprobs(chunk, tokenizer)}
+        return {"delta": delta, "logprobs": chat_logprobs(chunk, self._tokenizer)}
 
 
 def _calls(said: list[Said]) -> list[Json]:
@@ -110,4 +128,9 @@ class ChatEndpoint(ChoicesEndpoint[ChatBody]):
     """A route's handler."""
 
     body_type = ChatBody
-    wording = ChatWording()
+    id_prefix = "chatcmpl-"
+    whole_object = "chat.completion"
+    piece_object = "chat.completion.chunk"
+
+    def _wording(self, body: ChatBody, question: Question, answers: Answers, number: int) -> ChatWording:
+        return ChatWording(self._reader(question), self._tokenizer, body.include_reasoning)

@@ -1,0 +1,29 @@
+"""What an answer is made of, found while it comes: thoughts, text, and calls of tools."""
+
+from reader_edge.server.tool_calls import CallReader, Said
+from reader_edge_runtime import GenerationChunk, GenerationResult
+
+THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
+
+
+class AnswerReader:
+    """Reads one answer. calls: what finds calls in its text, where there may be any."""
+
+    def __init__(self, calls: CallReader | None = None) -> None:
+        self._calls = calls
+
+    @property
+    def num_calls(self) -> int:
+        """Of tools, found so far."""
+        return 0 if self._calls is None else self._calls.num_calls
+
+    def push(self, answered: GenerationChunk | GenerationResult) -> list[Said]:
+        """What a further piece says, or the whole answer."""
+        text = answered.text
+        said = [Said(text)] if self._calls is None else self._calls.push(text, answered.finish_reason is not None)
+        return [each for each in (Said(answered.reasoning, THOUGHT), *said) if each.text or each.name is not None]
+
+
+def text_in(said: list[Said], call: int = -1) -> str:
+    """The text of the answer, or what was thought, among pieces."""
+    return "".join(each.text for each in said if each.call == call)

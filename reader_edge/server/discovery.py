@@ -1,0 +1,76 @@
+"""What clients ask to find out which models there are, and how to load one: OpenAI's and LM Studio's words for it."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from reader_edge.server.api_error import ApiError, no_model
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime.package.manifest import Manifest
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+# Asked by clients of other servers, which load models when told to, or tell of their slots and tokens.
+_LOADING = (
+    *("/v1/models/load", "/v1/models/unload", "/models/load", "/models/unload"),
+    *("/api/v1/models/load", "/api/v1/models/unload", "/api/v1/models/download"),
+)
+
+
+def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route]:
+    """Routes that tell of the one model there is, and answer in one sentence what else is asked of models."""
+    name = settings.model_name
+    model = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "reader-edge"}
+    model |= {"max_model_len": manifest.max_context}
+    for_studio = {
+        **{"id": name, "object": "model", "type": "llm", "publisher": "reader-edge", "arch": manifest.architecture},
+        **{"compatibility_type": "onnx", "state": "loaded", "max_context_length": manifest.max_context},
+    }
+
+    for_studio_1 = {
+        **{"type": "llm", "publisher": "reader-edge", "key": name, "display_name": name, "format": None},
+        **{"architecture": manifest.architecture, "quantization": None, "params_string": None},
+        "max_context_length": manifest.max_context,
+        "loaded_instances": [{"id": name, "config": {"context_length": manifest.max_context}}],
+    }
+
+    async def tell_studio_1(request: Request) -> Response:
+        return JSONResponse({"models": [for_studio_1]})
+
+    def telling(told: dict[str, object]) -> Handler:
+        """Of the list of models, and of a model by name."""
+
+        async def tell(request: Request) -> Response:
+            asked = request.path_params.get("name")
+            if asked is None:
+                return JSONResponse({"object": "list", "data": [told]})
+            return JSONResponse(told) if asked == name else no_model(asked, name).response()
+
+        return tell
+
+    def refusing(sentence: str, status: int = 400) -> Handler:
+        async def refuse(request: Request) -> Response:
+            return ApiError(status, sentence, code="unsupported_endpoint").response()
+
+        return refuse
+
+    loaded = refusing(f"{name!r} is loaded as long as the server runs, and no other model can be: ask it right away.")
+    return [
+        *(Route(path, loaded, methods=["POST"]) for path in _LOADING),
+        Route("/v1/embeddings", refusing(_EMBEDDINGS), methods=["POST"]),
+        *(Route(path, refusing(_INSIDE, 404), methods=["GET", "POST"]) for path in ("/props", "/slots")),
+        *(Route(path, refusing(_TOKENS, 404), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
+        Route("/v1/models", telling(model)),
+        Route("/v1/models/{name:path}", telling(model)),
+        Route("/api/v1/models", tell_studio_1),
+        Route("/api/v0/models", telling(for_studio)),
+        Route("/api/v0/models/{name:path}", telling(for_studio)),
+    ]
+
+
+_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
+_INSIDE = "The server tells nothing of its slots: '/v1/models' names the model and its context, '/metrics' its figures."
+_TOKENS = "The server does not tokenize by itself: 'usage' of an answer counts tokens, and prompts may be token ids."

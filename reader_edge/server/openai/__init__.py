@@ -1,0 +1,1 @@
+"""OpenAI's HTTP interface: its bodies, and how its answers are worded."""

@@ -1,0 +1,112 @@
+"""`/v1/completions`: texts or token ids in, how they go on out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Literal, cast
+
+from msgspec import Meta
+
+from reader_edge.server.answers import Answers
+from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.contract import UNSUPPORTED
+from reader_edge.server.openai.answer_body import ChoicesBody
+from reader_edge.server.openai.choices import ChoicesEndpoint
+from reader_edge.server.openai.token_fields import CompletionLogprobs, joined
+from reader_edge.server.question import Json, Question
+from reader_edge.server.settings import MAX_CHOICES
+from reader_edge.server.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
+from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_MAX_TOKENS = 16  # what OpenAI gives who asks for no number
+_MAX_LOGPROBS = 5
+_PROMPTS = "a text, a list of token ids, or a list of such"
+
+
+class CompletionBody(ChoicesBody):
+    """What `/v1/completions` takes."""
+
+    prompt: Annotated[str | Annotated[list[int | str | list[int]], Meta(min_length=1)], Meta(description=_PROMPTS)]
+    response_format: ResponseFormat = AnyText()
+    logprobs: Annotated[int, Meta(ge=0, le=_MAX_LOGPROBS)] | None = None
+
+    echo: bool = False
+    suffix: Annotated[Literal[""], UNSUPPORTED] = ""
+
+    def prompts(self, use: ToolUse) -> Sequence[Encodable]:
+        if isinstance(self.prompt, str) or _is_token_ids(self.prompt):
+            return [cast(Encodable, self.prompt)]
+        if len(self.prompt) > MAX_CHOICES:  # told before all of them are looked at
+            sentence = f"'prompt' asks for {len(self.prompt)} answers together: 1 to {MAX_CHOICES} are given here."
+            raise ApiError(400, sentence, "prompt")
+        if not all(isinstance(each, str) or _is_token_ids(each) for each in self.prompt):
+            raise wrong_value("prompt", self.prompt, _PROMPTS, "prompt")
+        return cast(Sequence[Encodable], self.prompt)
+
+    def form(self) -> AnswerForm:
+        return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
+
+    def asked_tokens(self) -> tuple[str, int | None]:
+        if self.echo and self.max_tokens == 0:
+            return "max_tokens", 1  # which is not told
+        return "max_tokens", _MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def asked_logprobs(self) -> tuple[bool, int]:
+        return self.logprobs is not None, self.logprobs or 0
+
+    def config(self, max_tokens: int) -> GenerationConfig:
+        wants_prompt_logprobs = self.echo and self.logprobs is not None
+        return replace(ChoicesBody.config(self, max_tokens), wants_prompt_logprobs=wants_prompt_logprobs)
+
+
+class CompletionWording:
+    """Words how one text goes on, behind the prompt's own text where that is to be told too."""
+
+    has_calls = False
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: str | None, prompt_token_ids: Sequence[int], is_hidden: bool
+    ) -> None:
+        """prompt: the text to tell; None for none. is_hidden: whether it is all that is told."""
+        self._logprobs = CompletionLogprobs(tokenizer)
+        self._prompt = prompt
+        self._prompt_token_ids = prompt_token_ids
+        self._is_hidden = is_hidden
+
+    def choice(self, result: GenerationResult) -> Json:
+        return self._fields(result)
+
+    def piece(self, chunk: GenerationChunk, is_first: bool) -> Json:
+        return self._fields(chunk)
+
+    def _fields(self, answered: GenerationResult | GenerationChunk) -> Json:
+        text, of_prompt = "", None
+        if self._prompt is not None:
+            text, self._prompt = self._prompt, None
+            if answered.prompt_logprobs:
+                of_prompt = self._logprobs.of_prompt(self._prompt_token_ids, answered.prompt_logprobs)
+        if self._is_hidden:
+            return {"text": text, "logprobs": of_prompt}
+        return {"text": text + answered.text, "logprobs": joined(of_prompt, self._logprobs.of_answer(answered))}
+
+
+def _is_token_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
+
+
+class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
+    """A route's handler."""
+
+    body_type = CompletionBody
+    id_prefix = "cmpl-"
+    whole_object = piece_object = "text_completion"
+
+    def _question(self, body: CompletionBody) -> Question:
+        return replace(super()._question(body), is_answer_hidden=body.max_tokens == 0)
+
+    def _wording(self, body: CompletionBody, question: Question, answers: Answers, number: int) -> CompletionWording:
+        token_ids, prompt = answers.prompt_token_ids(number), question.prompts[number]
+        text = prompt if isinstance(prompt, str) else self._tokenizer.decode(token_ids)
+        return CompletionWording(self._tokenizer, text if body.echo else None, token_ids, question.is_answer_hidden)

@@ -1,0 +1,98 @@
+"""What a response says, item after item: thoughts, texts and calls; and the events that tell it piece by piece."""
+
+import secrets
+from collections.abc import Iterator
+
+from reader_edge.server.answer_reader import THOUGHT, AnswerReader
+from reader_edge.server.question import Json
+from reader_edge.server.tool_calls import Said
+from reader_edge_runtime import GenerationChunk, GenerationResult
+
+Event = tuple[str, Json]
+
+_TEXT = -1
+_KINDS = {_TEXT: "output_text", THOUGHT: "reasoning_text"}
+
+
+class ResponseItems:
+    """Reads one answer. output: its items so far. Events are their kinds, with their fields."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self.output: list[Json] = []
+        self._reader = reader
+        self._number: int | None = None  # of the call that is being said, as `Said` has it
+        self._texts: list[str] = []
+
+    def push(self, answered: GenerationChunk | GenerationResult) -> Iterator[Event]:
+        """A further piece of the answer, or the whole of it."""
+        for said in self._reader.push(answered):
+            if said.call != self._number:
+                yield from self._end("completed")
+                yield from self._begin(said)
+            if said.text:
+                self._texts.append(said.text)
+                yield f"{self._kind}.delta", self._place | {"delta": said.text} | self._logprobs
+
+    def end(self, status: str) -> Iterator[Event]:
+        """All is said. status: of the last item. An answer that says nothing is a text of no characters."""
+        if not self.output:
+            yield from self._begin(Said(""))
+        yield from self._end(status)
+
+    @property
+    def _kind(self) -> str:
+        """Of the events that tell the item's text."""
+        return _KINDS.get(self._number or 0, "function_call_arguments")
+
+    @property
+    def _logprobs(self) -> Json:
+        return {"logprobs": []} if self._kind == "output_text" else {}
+
+    @property
+    def _place(self) -> Json:
+        item = self.output[-1]
+        place: Json = {"output_index": len(self.output) - 1, "item_id": item["id"]}
+        return place | ({} if item["type"] == "function_call" else {"content_index": 0})
+
+    def _begin(self, said: Said) -> Iterator[Event]:
+        self._number, self._texts = said.call, []
+        made = {_TEXT: _message, THOUGHT: _reasoning}
+        self.output.append(made[said.call]() if said.call in made else _call(said.name or ""))
+        yield "output_item.added", {"output_index": len(self.output) - 1, "item": dict(self.output[-1])}
+        if said.call in made:
+            yield "content_part.added", self._place | {"part": self._part("")}
+
+    def _end(self, status: str) -> Iterator[Event]:
+        if self._number is None:
+            return
+        item, text = self.output[-1], "".join(self._texts)
+        if self._number in _KINDS:
+            part = self._part(text)
+            item |= {"content": [part]}
+            yield f"{self._kind}.done", self._place | {"text": text} | self._logprobs
+            yield "content_part.done", self._place | {"part": part}
+        else:
+            item |= {"arguments": text}
+            yield f"{self._kind}.done", self._place | {"name": item["name"], "arguments": text}
+        item |= {"status": status}
+        yield "output_item.done", {"output_index": len(self.output) - 1, "item": item}
+        self._number = None
+
+    def _part(self, text: str) -> Json:
+        more: Json = {"annotations": [], "logprobs": []} if self._kind == "output_text" else {}
+        return {"type": self._kind, "text": text, **more}
+
+
+def _message() -> Json:
+    name = f"msg_{secrets.token_hex(24)}"
+    return {"id": name, "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+
+
+def _reasoning() -> Json:
+    name = f"rs_{secrets.token_hex(24)}"
+    return {"id": name, "type": "reasoning", "summary": [], "status": "in_progress", "content": []}
+
+
+def _call(name: str) -> Json:
+    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": f"call_{secrets.token_hex(12)}"}
+    return ids | {"type": "function_call", "name": name, "arguments": "", "status": "in_progress"}
