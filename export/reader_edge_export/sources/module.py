@@ -13,21 +13,25 @@ from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.json_file import read_json
 from reader_edge_export.sources.quantized.folder import QuantizedFolder
 from reader_edge_export.sources.quantized.formats import Quantization, plain_config
+from reader_edge_export.sources.stored_tensors import stored_tensors
+from reader_edge_export.sources.weight_places import check_places, has_own_head
 from reader_edge_runtime.errors import ExportError
 
 
 def load_folder(folder: Path) -> PreTrainedModel:
     """The model in a folder of Hugging Face format, in fp32 with plain attention.
 
-    Raises ExportError where its weights do not fit its config, or are not finite.
+    Raises ExportError where its weights do not fit its config or are left over, and where they are not finite.
     """
-    form = class_form(read_json(folder / "config.json"))
+    config = built_config(class_form(read_json(folder / "config.json")))
+    if config.tie_word_embeddings and has_own_head(stored_tensors(folder)):
+        config.tie_word_embeddings = False
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            config=built_config(form),
+            config=config,
             dtype=torch.float32,
             attn_implementation="eager",
             use_safetensors=True,
@@ -41,11 +45,8 @@ def load_folder(folder: Path) -> PreTrainedModel:
         if progress_was_shown:
             transformers_logging.enable_progress_bar()
     model, loading = loaded
-    missing = sorted(loading["missing_keys"]) + sorted(str(key[0]) for key in loading["mismatched_keys"])
-    if missing:
-        raise ExportError(
-            f"The weights in '{folder}' lack {missing[0]} and {len(missing) - 1} others: fetch the model again."
-        )
+    mismatched = [str(key[0]) for key in loading["mismatched_keys"]]
+    check_places(folder, [*loading["missing_keys"], *mismatched], loading["unexpected_keys"])
     _check_weights(model, folder)
     checked: PreTrainedModel = model.eval()
     return checked

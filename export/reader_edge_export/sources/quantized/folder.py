@@ -15,12 +15,10 @@ from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.gptq import Gptq
 from reader_edge_export.sources.quantized.packing import FLOATS, Packing
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_export.sources.weight_places import COMPUTED
 from reader_edge_runtime.errors import ExportError
 
 Parts = dict[str, StoredTensor]
-
-# Tables that models compute for themselves, and that older files hold.
-_COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 
 
 class QuantizedFolder:
@@ -106,7 +104,7 @@ class QuantizedFolder:
     def _check_left_over(self, name: str, tensor: StoredTensor) -> None:
         """GPTQ's first tools wrote a bias of noughts for every matrix, which changes nothing."""
         is_bias = name.endswith(".bias") and f"{name.removesuffix('bias')}weight" in self._packed
-        if name.endswith(_COMPUTED) or (is_bias and not tensor.read().any()):
+        if name.endswith(COMPUTED) or (is_bias and not tensor.read().any()):
             return
         raise self._left_over(name)
 

@@ -1,0 +1,77 @@
+"""Tensors of a folder that its model has no place for are never left out without a word."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.module import chain_logits, load_folder
+from reader_edge_runtime.errors import ExportError
+from tests.tiny_models import build_tiny_model
+
+IDS = list(range(3, 20))
+
+
+def _add(folder: Path, **tensors: torch.Tensor) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def _change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_norm.weight", "score.weight"]
+)
+def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, source: Path) -> None:
+    _add(source, **{name: torch.ones(64)})
+    with pytest.raises(ExportError, match=rf"holds {name}, for which .* has no place"):
+        load_folder(source)
+
+
+def test_layers_that_the_config_does_not_count_are_refused(source: Path) -> None:
+    _change_config(source, num_hidden_layers=1, layer_types=None)
+    with pytest.raises(ExportError, match=r"holds model\.layers\.1\..* and 8 others, for which"):
+        load_folder(source)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+        ("gpt2", "transformer.h.0.attn.bias"),
+        ("gpt2", "transformer.h.0.attn.masked_bias"),
+    ],
+)
+def test_tables_that_models_compute_themselves_are_passed_over(model_type: str, name: str, tmp_path: Path) -> None:
+    source = build_tiny_model(model_type, tmp_path / "source")
+    before = chain_logits(load_folder(source), IDS)
+    _add(source, **{name: torch.ones(8)})
+    assert torch.equal(chain_logits(load_folder(source), IDS), before)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma", "gpt2"])
+def test_a_head_of_its_own_is_used_even_where_the_config_ties_it(
+    model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = build_tiny_model(model_type, tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    embedding = next(weight for name, weight in weights.items() if name.endswith(("embed_tokens.weight", "wte.weight")))
+    tied = chain_logits(find_source(source, None).load_model(), IDS)
+    _add(source, **{"lm_head.weight": embedding.clone()})
+    assert torch.equal(chain_logits(find_source(source, None).load_model(), IDS), tied)
+    _add(source, **{"lm_head.weight": 2 * embedding})
+    logits = chain_logits(find_source(source, None).load_model(), IDS)
+    torch.testing.assert_close(logits, 2 * tied)
+
+
+def test_a_head_that_is_not_there_is_missed_where_the_config_does_not_tie_it(source: Path) -> None:
+    _change_config(source, tie_word_embeddings=False)
+    with pytest.raises(ExportError, match=r"lack lm_head\.weight: fetch"):
+        load_folder(source)
