@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from starlette.applications import Starlette
@@ -13,8 +14,8 @@ from starlette.testclient import TestClient
 
 from reader_edge.cli import main
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
-from reader_edge_runtime.drafting.drafter import DraftWish
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.batch.batch_files import request
 from tests.reader_edge.package_copy import PackageCopy
@@ -195,7 +196,11 @@ def test_bench_record(invoke: Invoke, plain: Plain, prompts: Path, tmp_path: Pat
     assert len(turn["top_ids"]) >= 12  # what the target said is recorded all the same
 
 
-def test_bench_replay_says_that_it_drafts(invoke: Invoke, tmp_path: Path, demo_folder: Path) -> None:
+def test_bench_replay_says_that_it_drafts(
+    invoke: Invoke, tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = VerifyCost(1, (64,), (1, 2, 8), np.array([[1e-3, 1.1e-3, 1.3e-3]]))
+    monkeypatch.setattr("reader_edge.bench.model_replay.load_or_measure", lambda *_: cost)
     recording = tmp_path / "pages.jsonl"
     recording.write_text(json.dumps({"task": "page", "turns": [{"input": "# tar", "output": "tar cf a b\n" * 30}]}))
     result = invoke("bench", "replay", recording, "--model", demo_folder, "--stretches", "1", "-n", "16")
@@ -204,20 +209,17 @@ def test_bench_replay_says_that_it_drafts(invoke: Invoke, tmp_path: Path, demo_f
 
 
 def test_verify_says_that_it_drafts(invoke: Invoke, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafted: list[int] = []
-    draft = RetrievalDrafter.draft
+    """With trial decoders, which no engine takes (tests/runtime/decoding/test_draft_permission.py)."""
 
-    def watch(self: RetrievalDrafter, wishes: Sequence[DraftWish]) -> Any:
-        trees = draft(self, wishes)
-        drafted.extend(len(tree) for tree in trees if not isinstance(tree, Exception))
-        return trees
+    def prove(engine: Engine, *_: object, **__: object) -> None:
+        assert not engine.draft_permission.is_on
+        raise ConfigError("Far enough.")
 
-    monkeypatch.setattr(RetrievalDrafter, "draft", watch)
+    monkeypatch.setattr("reader_edge.proof.proof.prove", prove)
     result = invoke("verify", "--prompts", prompts, "-n", "4")
-    assert result.exit_code == 0, result.output
+    assert result.stderr.endswith("Error: Far enough.\n")
     assert SAID in result.stderr
     assert "The proof drafts all the same" in result.stderr
-    assert max(drafted) > 1
 
 
 def test_no_draft_loads_nothing_and_says_what_it_leaves_out(
