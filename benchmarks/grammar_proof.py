@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     engine = Engine.load(options.package)
+    if not engine.draft_permission.is_on:
+        sys.exit(f"Nothing is drafted here, so nothing would be proved: {engine.draft_permission.reason}.")
     if isinstance(engine.decoder.drafter, RetrievalDrafter):
         engine.decoder.drafter.wait()
     schemas: Iterable[Any] = map(random_schema, range(options.seed, options.seed + options.schemas))

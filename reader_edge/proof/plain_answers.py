@@ -19,7 +19,7 @@ _SAMPLED = SamplingConfig(temperature=0.8, top_p=0.95)
 _SAMPLINGS = (
     _SAMPLED,
     SamplingConfig(temperature=1.2, top_k=40, repetition_penalty=1.1),
-    SamplingConfig(temperature=0.5, min_p=0.05),
+    SamplingConfig(temperature=0.5, min_p=0.05, frequency_penalty=0.3, presence_penalty=-0.2),
 )
 
 
