@@ -42,7 +42,8 @@ def _type_of(hint: Any) -> types.Type:
     """Arrays are annotated with their number of dimensions, named tuples are tuples of such; all else is a word."""
     if get_origin(hint) is Annotated:
         array, num_dimensions = get_args(hint)
-        dtype = get_args(get_args(array)[1])[0]
+        element = get_args(array)[-1]  # of NDArray: the scalar type itself from numpy 2.5 on, before in a dtype
+        (dtype,) = get_args(element) or (element,)
         return types.Array(numba.from_dtype(dtype), num_dimensions, "C")
     if get_origin(hint) is tuple:
         return types.Tuple([_type_of(member) for member in get_args(hint)])
