@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +27,9 @@ hypothesis.settings.load_profile("no deadline")
 # A shell's background job starts with Ctrl-C ignored, and the processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What `reader-edge pull smollm2:135m` fetched, looked for in the user's own cache.
-_REAL_MODEL = StoredModel("smollm2:135m").source()
+# What `reader-edge pull smollm2:135m` fetched, looked for once, in the user's own cache: processes that are started
+# from here, pytest's workers among them, see the cache of the tests, and are told by the environment.
+_REAL_MODEL = os.environ.setdefault("READER_EDGE_TESTS_MODEL", str(StoredModel("smollm2:135m").source() or ""))
 
 # The user's own cache stays out of the tests, in this process and in those that tests start. Compiled kernels alone are
 # kept for the next run: compiling them takes half a minute, and their name tells their version.
@@ -55,8 +57,8 @@ _SLOW_PLACES = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    every = "Try kernels of every instruction set that the processor has, not of the best and the plainest alone."
-    parser.addoption("--every-instruction-set", action="store_true", help=every)
+    every = "Try what is sampled otherwise: every combination of parameters, and every instruction set there is here."
+    parser.addoption("--every-combination", action="store_true", help=every)
     parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of file.")
 
 
@@ -66,8 +68,12 @@ def fuzz_seconds(pytestconfig: pytest.Config) -> float:
     return seconds
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `pytest -m fast` and `pytest -m real_model` run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not sampled, and mark what `pytest -m fast` and `pytest -m real_model` run."""
+    if not config.getoption("--every-combination"):
+        sample = _sample(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in sample])
+        items[:] = [item for item in items if item in sample]
     imports = {module: _imports(module) for module in {_module(item) for item in items}}
     for item in items:
         if "real_model" in getattr(item, "fixturenames", ()):
@@ -79,6 +85,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what holds no fast test before it imports torch."""
     return True if config.option.markexpr == "fast" and _is_in_slow_place(collection_path) else None
+
+
+def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
+    """All but those of tests that are `sampled(n)`: of these every n-th, on a diagonal, so that each value is met."""
+    sample = set()
+    ranks: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)  # test, parameter -> value -> its rank
+    for item in items:
+        marker, diagonal = item.get_closest_marker("sampled"), 0
+        if marker is not None:
+            assert isinstance(item, pytest.Function)
+            for place, value in enumerate(item.callspec._idlist):
+                known = ranks[item.nodeid.partition("[")[0], place]
+                diagonal += known.setdefault(value, len(known))
+        if marker is None or diagonal % marker.args[0] == 0:
+            sample.add(item)
+    return sample
 
 
 def _is_in_slow_place(path: Path) -> bool:
@@ -99,9 +121,9 @@ def _imports(module: ModuleType) -> set[str]:
 @pytest.fixture(scope="session")
 def real_model() -> Path:
     """SmolLM2-135M-Instruct, as a GGUF file or a folder in Hugging Face format."""
-    if _REAL_MODEL is None:
+    if not _REAL_MODEL:
         pytest.skip("`reader-edge pull smollm2:135m` fetches it")
-    return _REAL_MODEL
+    return Path(_REAL_MODEL)
 
 
 @pytest.fixture(scope="session")

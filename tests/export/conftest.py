@@ -51,7 +51,12 @@ def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPat
     def export(model_type: str, precision: str, attention: str, kv: str | None = None) -> Path:
         out = root / f"{model_type}-{precision}-{attention}-{kv}"
         if not out.exists():
-            export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
+            with pytest.MonkeyPatch.context() as patch:  # fewer texts are enough for packages that tests look into
+                for name, num_tokens in (("max_calibration_tokens", 200), ("max_quality_tokens", 100)):
+                    patch.setattr(
+                        f"reader_edge_export.package_export.{name}", lambda num_parameters, num=num_tokens: num
+                    )
+                export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
         return out
 
     return export

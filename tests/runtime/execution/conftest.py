@@ -14,7 +14,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of kernels runs with the best set and the plainest that are here, or with every one if asked to."""
     if "instructions" in metafunc.fixturenames:
         here = instructions_here()
-        is_whole = metafunc.config.getoption("--every-instruction-set")
+        is_whole = metafunc.config.getoption("--every-combination")
         sets = here if is_whole else dict.fromkeys([*here[:1], *here[-1:]])
         metafunc.parametrize("instructions", sets or ["none"], indirect=True, scope="module")
 
