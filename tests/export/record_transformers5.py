@@ -15,8 +15,10 @@ import torch
 
 from tests.tiny_models import TINY_CONFIGS
 
-_FILE = Path(__file__).parents[1] / "data" / "transformers5.json"
+_DATA = Path(__file__).parents[1] / "data"
+_FILE, _DEFAULTS_FILE = _DATA / "transformers5.json", _DATA / "transformers5_defaults.json"
 RECORDED: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))  # by name: config, logits
+DEFAULTS: dict[str, dict[str, Any]] = json.loads(_DEFAULTS_FILE.read_text(encoding="utf-8"))  # by model type
 TOKEN_IDS = [3 + 37 * i * i % 310 for i in range(48)]
 NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 
@@ -113,8 +115,15 @@ def main() -> None:
             "dtype": "float32",
         }
         recorded[name] = {"config": written, "logits": last_logits(logits)}
+    _write(_FILE, recorded)
+    written = {name: json.loads(AutoConfig.for_model(name).to_json_string(use_diff=False)) for name in TINY_CONFIGS}
+    _write(_DEFAULTS_FILE, written)
+
+
+def _write(path: Path, recorded: dict[str, Any]) -> None:
+    """One line for each name."""
     lines = [f"{json.dumps(name)}: {json.dumps(recorded[name], sort_keys=True)}" for name in recorded]
-    _FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from reader_edge_export.architectures import SUPPORTED, max_context_of
+from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.config_keys import READ, check_keys
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import TINY_CONFIGS
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -161,6 +163,17 @@ def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:
     long = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     with pytest.raises(ExportError, match="--max-context 64"):
         max_context_of(config("phi3", rope_parameters={**long, "original_max_position_embeddings": 64}), None)
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: str) -> None:
+    theirs = built_config(class_form(DEFAULTS[model_type]))
+    ours = built_config({"model_type": model_type})
+    for key in sorted(READ[model_type] | {"tie_word_embeddings"}):
+        value = getattr(theirs, key, None)
+        if key == "head_dim" and value == theirs.hidden_size // theirs.num_attention_heads:
+            continue  # what an absent one comes to
+        assert value == getattr(ours, key, None), key
 
 
 def test_every_supported_architecture_says_what_it_reads() -> None:
