@@ -66,6 +66,7 @@ FAMILIES = {
 _TAGS = ("<tool_call>", "</tool_call>")
 # Vocabularies as above, and chat templates that ask for calls in other forms.
 MORE_FAMILIES = {
+    "hermes": Family(True, ("<|im_end|>", *_TAGS), (), "<tool_call>"),  # its tags are special ones
     "qwen-coder": Family(True, ("<|im_end|>",), _TAGS, "<tool_call> <function= <parameter="),
     "glm": Family(True, ("<|user|>",), (*_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), "<arg_key>"),
     "deepseek": Family(True, ("<\uff5cUser\uff5c>", *DEEPSEEK_TOKENS), (), f"{DEEPSEEK_TOKENS[1]} ```json"),
