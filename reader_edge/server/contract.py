@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar, dataclass_transform, get_args
 
 import msgspec
 from msgspec import Meta, inspect
 
 from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -23,7 +25,7 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 IGNORED = Meta(extra={"is_ignored": True})
 UNSUPPORTED = Meta(extra={"is_unsupported": True})
 
-_ARRAYS = (inspect.ListType, inspect.VarTupleType)
+_MAX_SHOWN = 40  # items of a list in a refusal, of which fewer fit
 _MAX_NAME = 100  # characters of a name in a refusal
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
@@ -56,14 +58,19 @@ def within(config: type, name: str) -> Meta:
 
 
 def decode(values: object, kind: type[Kind]) -> Kind:
-    """An object of this class from values that JSON was read into. Raises ApiError with one sentence."""
-    info = _type_info(kind)
+    """An object of this class from values that JSON was read into, which lose their nulls.
+
+    Raises ApiError with one sentence.
+    """
+    info, tidy = _type_info(kind)
     with without_gc():
-        known = _known(values, info, "")
         try:
-            return msgspec.convert(known, kind)
+            tidy(values)
+            return msgspec.convert(values, kind)
+        except FieldError as error:
+            raise _unsupported(error.place) if not error.is_unknown else _unknown(error.place) from None
         except msgspec.ValidationError as error:
-            raise _refusal(str(error), known, info) from None
+            raise _refusal(str(error), values, info) from None
         except UnicodeEncodeError:
             raise ApiError(400, "The body holds half a character where a name is expected: correct it.") from None
 
@@ -81,29 +88,10 @@ def without_gc() -> Iterator[None]:
 
 
 @cache
-def _type_info(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
-
-
-def _known(value: object, info: inspect.Type, place: str) -> object:
-    """A value without fields that are null. Raises ApiError for a field that its class does not have."""
-    kind = _meant(value, info)
-    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
-        types = {field.encode_name: field.type for field in kind.fields}
-        known = {} if kind.tag_field is None else {kind.tag_field: value.get(kind.tag_field) or kind.tag}
-        for name, each in value.items():
-            if name in types and each is not None:
-                if _is_refused_flag(types[name], each):
-                    raise _unsupported(_joined(place, name))
-                known[name] = _known(each, types[name], _joined(place, name))
-            elif each is not None and name != kind.tag_field:
-                unknown = _joined(place, name)
-                sentence = f"There is no field {unknown[:_MAX_NAME]!r}: leave it out."
-                raise ApiError(400, sentence, unknown[:_MAX_NAME], "unknown_parameter")
-        return known
-    if isinstance(kind, _ARRAYS) and isinstance(value, list) and _has_objects(kind.item_type):
-        return [_known(each, kind.item_type, f"{place}[{number}]") for number, each in enumerate(value)]
-    return value
+def _type_info(kind: type[msgspec.Struct]) -> tuple[inspect.StructType, ObjectTidy]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return info, ObjectTidy([info])
 
 
 def _meant(value: object, info: inspect.Type) -> inspect.Type | None:
@@ -111,28 +99,15 @@ def _meant(value: object, info: inspect.Type) -> inspect.Type | None:
 
     An object without a tag is one of the first class. None where no type fits.
     """
-    types = _alternatives(info)
+    types = alternatives(info)
     if isinstance(value, list):
-        return next((each for each in types if isinstance(each, _ARRAYS)), None)
+        return next((each for each in types if isinstance(each, ARRAYS)), None)
     if not isinstance(value, dict):
         return None
     objects = [each for each in types if isinstance(each, inspect.StructType)]
     tags = [value.get(each.tag_field) if each.tag_field else None for each in objects]
     fitting = [each for each, tag in zip(objects, tags, strict=True) if tag is None or tag == each.tag]
     return next(iter(fitting), None) or next((each for each in types if isinstance(each, inspect.DictType)), None)
-
-
-def _alternatives(info: inspect.Type) -> list[inspect.Type]:
-    """The types of a union; one type otherwise."""
-    if isinstance(info, inspect.Metadata):
-        return _alternatives(info.type)
-    if isinstance(info, inspect.UnionType):
-        return [each for part in info.types for each in _alternatives(part)]
-    return [info]
-
-
-def _has_objects(info: inspect.Type) -> bool:
-    return any(isinstance(each, inspect.StructType) for each in _alternatives(info))
 
 
 def _joined(place: str, name: str) -> str:
@@ -146,7 +121,7 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
     place, types = "", [info]
     for name, index in _STEP.findall(path + (f".{missing[1]}" if missing else "")):
         kind = _meant(value, types[-1])
-        if isinstance(kind, _ARRAYS) and isinstance(value, list):
+        if isinstance(kind, ARRAYS) and isinstance(value, list):
             value, place = value[int(index)], f"{place}[{index}]"
             types.append(kind.item_type)
         elif isinstance(value, dict):
@@ -157,17 +132,20 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
     if not place:
         return ApiError(400, "The body must be a JSON object.", code="invalid_json")
     is_missing = value is None
+    if isinstance(value, list):
+        value = value[:_MAX_SHOWN]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), _MAX_SHOWN))
     return wrong_value(place, value, words_of(types[-1]), place, None if is_missing else "invalid_value")
+
+
+def _unknown(place: str) -> ApiError:
+    place = place[:_MAX_NAME]
+    return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter")
 
 
 def _unsupported(place: str) -> ApiError:
     return ApiError(400, f"'{place}' is not supported here: leave it out.", place, "unsupported_parameter")
-
-
-def _is_refused_flag(info: inspect.Type, value: object) -> bool:
-    """Whether a flag says what it may not."""
-    extra = (info.extra or {}) if isinstance(info, inspect.Metadata) else {}
-    return isinstance(value, bool) and "only" in extra and value is not extra["only"]
 
 
 def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> inspect.Type:
@@ -176,7 +154,7 @@ def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> ins
         for field in kind.fields:
             if field.encode_name == name:
                 return field.type
-    tags = [each.tag for each in _alternatives(info) if isinstance(each, inspect.StructType) and each.tag is not None]
+    tags = [each.tag for each in alternatives(info) if isinstance(each, inspect.StructType) and each.tag is not None]
     return inspect.LiteralType(tuple(tags))
 
 

@@ -18,7 +18,12 @@ class TextPart(JsonObject, tag_field="type", tag="text"):
     cache_control: Annotated[Any, IGNORED] = None
 
 
-Content = Annotated[str | list[TextPart], Meta(description="a text, or a list of parts of type 'text'")]
+MAX_ITEMS = 10_000  # of a conversation, and parts of a message: in whose reading others wait
+_MaxParts = Meta(max_length=MAX_ITEMS)
+Content = Annotated[
+    str | Annotated[list[TextPart], _MaxParts],
+    Meta(description=f"a text, or a list of parts of type 'text', at most {MAX_ITEMS}"),
+]
 
 
 class CalledFunction(JsonObject):
@@ -68,7 +73,10 @@ class ChatMessage(JsonObject):
     thinking_blocks: Annotated[Any, IGNORED] = None
 
 
-Messages = Annotated[list[ChatMessage], Meta(min_length=1, description="a list of messages, at least one")]
+Messages = Annotated[
+    list[ChatMessage],
+    Meta(min_length=1, max_length=MAX_ITEMS, description=f"a list of messages, at least one and at most {MAX_ITEMS}"),
+]
 
 
 TemplateArgs = Annotated[dict[str, Any], Meta(description="an object of the chat template's variables")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import Meta
 
 from reader_edge.server.contract import IGNORED, JsonObject
-from reader_edge.server.openai.messages import call_message
+from reader_edge.server.openai.messages import MAX_ITEMS, call_message
 from reader_edge_runtime import Message
 
 
@@ -29,7 +29,7 @@ class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
 
 
 _PARTS = Meta(description="a text, or a list of parts of type 'input_text'")
-Content = Annotated[str | list[InputText | OutputText], _PARTS]
+Content = Annotated[str | Annotated[list[InputText | OutputText], Meta(max_length=MAX_ITEMS)], _PARTS]
 
 
 class _Item(JsonObject):
@@ -68,9 +68,13 @@ class Reasoning(_Item, tag_field="type", tag="reasoning"):
     encrypted_content: Annotated[Any, IGNORED] = None
 
 
-_ITEMS = "a text or a list of messages, calls of functions and their outputs, at least one"
+InputItem = InputMessage | FunctionCall | FunctionCallOutput | Reasoning
+_ITEMS = f"a text or a list of messages, calls of functions and their outputs, at least one and at most {MAX_ITEMS}"
 InputItems = Annotated[
-    str | Annotated[list[InputMessage | FunctionCall | FunctionCallOutput | Reasoning], Meta(min_length=1)],
+    str
+    | Annotated[
+        list[InputMessage | FunctionCall | FunctionCallOutput | Reasoning], Meta(min_length=1, max_length=MAX_ITEMS)
+    ],
     Meta(description=_ITEMS),
 ]
 

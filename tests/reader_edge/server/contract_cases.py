@@ -14,6 +14,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/responses": {"model": "demo", "input": "Hi"},
 }
 _UNKNOWN = "made_up"
+_HALF = "\ud800"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,30 @@ def all_cases() -> list[Case]:
         for path, endpoint in ENDPOINTS.items()
         for place, value in _mistakes(inspect.type_info(endpoint.body_type))
     ]
+
+
+def half_characters() -> list[Case]:
+    """For each field, however deep, that takes a text or anything: half a character, alone and as a name."""
+    cases = []
+    for path, endpoint in ENDPOINTS.items():
+        for place, value in _replaced(inspect.type_info(endpoint.body_type)):
+            cases.append(Case(path, place, BODIES[path] | {_first(place): value}))
+    return cases
+
+
+def _replaced(kind: Any) -> Iterator[tuple[str, Any]]:
+    for field in kind.fields:
+        for each in _alternatives(field.type):
+            if isinstance(each, inspect.StrType | inspect.AnyType | inspect.LiteralType):
+                yield field.encode_name, _HALF
+            elif isinstance(each, inspect.DictType):
+                yield field.encode_name, {_HALF: {_HALF: [_HALF]}}
+            elif isinstance(each, inspect.ListType | inspect.VarTupleType) and not list(_objects(each)):
+                yield field.encode_name, [_HALF]
+        for inner, start in _objects(field.type):
+            for place, value in _replaced(inner):
+                replaced = _least(inner) | {_first(place): value}
+                yield f"{field.encode_name}{start}.{place}", [replaced] if start else replaced
 
 
 def _mistakes(kind: Any) -> Iterator[tuple[str, Any]]:

@@ -1,5 +1,6 @@
 """The OpenAPI document tells what the server takes, no more and no less: both come from the same classes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge.server.settings import LIMIT_HEADER
 from tests.reader_edge.server.conftest import Served
-from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases
+from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases, half_characters
 from tests.reader_edge.server.field_table import field_table
 from tests.reader_edge.server.test_refusals import assert_refused
 
@@ -40,6 +41,15 @@ def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
     assert response.json()["error"]["param"] == case.place
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(case.body, schemas[case.path])
+
+
+@pytest.mark.parametrize("case", half_characters(), ids=str)
+def test_half_a_character_anywhere_is_answered_or_refused(served: Served, case: Case) -> None:
+    name = "max_output_tokens" if case.path == "/v1/responses" else "max_tokens"
+    body = json.dumps({name: 1, **case.body})
+    response = served.request("POST", case.path, content=body, headers={"Content-Type": "application/json"})
+    if response.status_code != 200:
+        assert_refused(response, 404 if case.place == "model" else 400)
 
 
 def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) -> None:

@@ -83,6 +83,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
     [
         ({"messages": []}, "at least one"),
         ({"messages": "Hi"}, "a list of messages"),
+        ({"messages": [USER] * 10_001}, "at least one and at most 10000."),
         ({"messages": ["Hi"]}, "messages[0]"),
         ({"messages": [USER, {"role": "tools", "content": "x"}]}, "messages[1].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),

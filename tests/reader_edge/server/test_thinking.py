@@ -53,9 +53,7 @@ def served(thinking_engine: Engine) -> Iterator[Served]:
 
 
 def reader() -> AnswerReader:
-    return AnswerReader(
-        CallReader(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
-    )
+    return AnswerReader(CallReader(ToolUse(({},), ("time",)), CallForm()))
 
 
 def chunks() -> list[GenerationChunk]:

@@ -19,20 +19,13 @@ Schema = dict[str, Any]
 
 
 def lenient_patterns(grammar: Grammar) -> list[str]:
-    """The patterns of texts and keys in a grammar's lenient schemas, at every depth."""
-    return _found(grammar, lambda schema: [schema.get("pattern"), *_mapping(schema.get("patternProperties"))])
-
-
-def key_patterns(grammar: Grammar) -> list[str]:
-    """Those of keys alone."""
-    return _found(grammar, lambda schema: list(_mapping(schema.get("patternProperties"))))
-
-
-def _found(grammar: Grammar, patterns: Callable[[Schema], list[Any]]) -> list[str]:
+    """The patterns in a grammar's lenient schemas, at every depth."""
     found: dict[str, None] = {}
 
     def note(schema: Schema) -> Schema:
-        found.update({pattern: None for pattern in patterns(schema) if isinstance(pattern, str)})
+        for pattern in (schema.get("pattern"), *_mapping(schema.get("patternProperties"))):
+            if isinstance(pattern, str):
+                found[pattern] = None
         return schema
 
     _changed(grammar, note)
