@@ -17,6 +17,7 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str], special_tokens: Mapping[int, str]) -> None:
         """special_tokens: those that the text leaves out, what they would be in it, by id."""
+        stops = [stop for stop in stops if not _MARKS.search(stop)]  # others are in no text
         named = {name for name in special_tokens.values() if any(name in stop for stop in stops)}
         mark_of = {name: chr(_FIRST_MARK + number) for number, name in enumerate(sorted(named, key=len, reverse=True))}
         self.marks = {token_id: mark_of.get(name, _UNNAMED) for token_id, name in special_tokens.items() if named}

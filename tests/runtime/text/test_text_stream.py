@@ -117,3 +117,9 @@ def test_a_stop_spelled_like_a_special_token_is_found_in_plain_text_too() -> Non
     tokenizer = TOKENIZERS["byte level"]
     token_ids = [token_id for character in "ab<|1|>c" for token_id in tokenizer.encode(character)]
     assert streamed(tokenizer, token_ids, ["<|1|>"]) == ("ab", 7)
+
+
+def test_half_of_a_surrogate_pair_is_no_stop() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    token_ids = tokenizer.encode("ab<|1|>c", adds_special_tokens=False)
+    assert streamed(tokenizer, token_ids, ["\ud800", "c<|1|>"]) == ("abc", None)
