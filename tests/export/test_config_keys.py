@@ -1,16 +1,17 @@
 """Every key of config.json is accounted for: translated, known, inert, or refused by its name."""
 
+import contextlib
 import inspect
 from typing import Any
 
 import pytest
 from transformers import CONFIG_MAPPING
 
-from reader_edge_export.architectures import SUPPORTED, max_context_of
+from reader_edge_export.architectures import SUPPORTED, check_architecture, max_context_of
 from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.config_keys import READ, check_keys
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import TINY_CONFIGS
 
@@ -140,6 +141,63 @@ def test_a_value_that_cannot_be_is_refused_by_its_key(model_type: str, changes: 
 )
 def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str, Any]) -> None:
     class_form(config(model_type, **changes))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "published"),
+    [  # keys beside the usual ones, as makers of models have them
+        ("llama", {"is_llama_config": True, "rope_interleaved": False, "transformers.js_config": {"dtype": "q4"}}),
+        (
+            "llama",
+            {"max_sequence_length": 2048, "pretraining_tp": 1, "_name_or_path": "x", "unsloth_version": "2025.1"},
+        ),
+        ("llama", {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 21, "pad_token": "</s>"}),
+        ("qwen2", {"use_mrope": False, "use_sliding_window": False, "layer_types": None, "max_window_layers": 28}),
+        ("smollm3", {"use_sliding_window": False, "layer_types": None, "max_window_layers": 28, "pretraining_tp": 2}),
+        ("phi3", {"interpolate_factor": 1, "lm_head_bias": False, "full_attn_mod": 1, "attention_bias": False}),
+        (
+            "gpt2",
+            {"n_ctx": 128, "_num_labels": 1, "output_past": True, "task_specific_params": {"text-generation": {}}},
+        ),
+        ("gemma2", {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
+        ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
+    ],
+)
+def test_keys_that_makers_publish_are_known(model_type: str, published: dict[str, Any]) -> None:
+    class_form(config(model_type, **published))
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_values_of_any_kind_are_read_or_refused_in_one_sentence(model_type: str) -> None:
+    values = [
+        None,
+        True,
+        0,
+        -1,
+        1.5,
+        float("nan"),
+        10**40,
+        "",
+        "x",
+        [],
+        [1],
+        ["x"],
+        {},
+        {"x": 1},
+        {"full_attention": 1},
+    ]
+    ropes: list[Any] = [{"rope_type": value, "type": other} for value in values for other in values]
+    ropes += [{"rope_type": "yarn", "factor": 2.0, "beta_fast": value} for value in values]
+    ropes += [{"rope_type": "longrope", "short_factor": value, "long_factor": [1.0] * 8} for value in values]
+    ropes += [{"full_attention": value, "sliding_attention": other} for value in values for other in values]
+    changes: list[tuple[str, Any]] = [(key, value) for key in sorted(READ[model_type]) for value in values]
+    changes += [(key, rope) for key in ("rope_parameters", "rope_scaling") for rope in ropes]
+    for key, value in changes:
+        read = config(model_type, **{key: value})
+        with contextlib.suppress(ReaderEdgeError):
+            check_architecture(read)
+            class_form(read)
+            max_context_of(read, None)
 
 
 def test_a_base_inside_the_scaling_is_read() -> None:

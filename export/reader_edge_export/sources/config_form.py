@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config_keys import READ, check_keys
-from reader_edge_export.sources.rope_form import rope_form
+from reader_edge_export.sources.rope_form import RopeForm, rope_form
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _ROPE_KEYS = ("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
@@ -47,6 +47,7 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     rope = rope_form(config)
+    _check_factors(config, rope)
     given = {
         "rope_theta": rope.theta,
         "rope_local_base_freq": rope.local_theta,
@@ -54,6 +55,18 @@ def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
         "original_max_position_embeddings": rope.original_max_position_embeddings,
     }
     return {"rope_scaling": rope.scaling} | {key: value for key, value in given.items() if value is not None}
+
+
+def _check_factors(config: Mapping[str, Any], rope: RopeForm) -> None:
+    """LongRoPE has a factor for each pair of values that rotate."""
+    width = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    num_pairs = (int(width * (rope.partial_rotary_factor or 1)) + 1) // 2
+    for name in ("short_factor", "long_factor"):
+        factors = (rope.scaling or {}).get(name)
+        if factors is not None and width and len(factors) != num_pairs:
+            raise ExportError(
+                f"config.json gives {len(factors)} values of {name}, of which there are {num_pairs}: correct it."
+            )
 
 
 def _without_aliases(form: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,8 @@ _HARMLESS = frozenset(
     | {"name_or_path", "model_name", "_commit_hash", "license", "tokenizer_class", "language", "custom_pipelines"}
     | {"unsloth_version", "unsloth_fixed", "_unsloth_fix", "sentence_transformers", "transformers.js_config"}
     | {"id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "prefix"}
+    | {"is_llama_config", "_num_labels", "output_past", "author", "created_date", "trust_remote_code", "bos_token"}
+    | {"eos_token", "pad_token", "unk_token", "max_sequence_length", "seq_length", "model_max_length"}
     # training
     | {"initializer_range", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"}
     | {"classifier_dropout", "embedding_dropout", "dropout", "gradient_checkpointing", "pretraining_tp"}
@@ -135,7 +137,8 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("rope_interleaved", "rotary_interleaved", "use_logn_attn", "attn_output_gate"), (False,)),
     **dict.fromkeys(("causal", "is_causal", "use_rope", "scale_attn_weights"), (True,)),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
-    **dict.fromkeys(("partial_rotary_factor", "rotary_pct"), (1,)),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
+    **dict.fromkeys(("lm_head_bias", "qkv_bias", "output_router_logits"), (False,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
     "pruned_heads": ({},),
     "position_embedding_type": ("rope",),
@@ -174,6 +177,6 @@ def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
     if key == "use_sliding_window" and "sliding_window" in READ[str(config["model_type"])]:
         # The architecture has its window whatever this key says: both must say the same.
         return "sliding_window" in config and value is bool(config["sliding_window"])
-    if key == "sliding_window":
+    if key in ("sliding_window", "max_window_layers"):
         return config.get("use_sliding_window") is False
     return any(type(value) in (type(inert), float) and value == inert for inert in _INERT.get(key, ()))

@@ -85,7 +85,7 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     check_architecture(config)
     config = with_settings(config, folder, stored_tensors(folder))
     class_form(plain_config(config))
-    weight_type = _WEIGHT_TYPES.get(str(config.get("dtype", config.get("torch_dtype"))))
+    weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     types = () if weight_type is None else (weight_type,)
     quantization = quantization_of(config)
     if quantization is not None:

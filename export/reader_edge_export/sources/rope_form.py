@@ -170,11 +170,11 @@ def _rope_type(config: Mapping[str, Any], name: str, parameters: Mapping[str, An
         rope_type == "yarn" and config.get("model_type") == "phi3" and "short_factor" in parameters
     ):
         return "longrope"  # early names of it
-    if rope_type not in _PARAMETERS:
+    if not isinstance(rope_type, str) or rope_type not in _PARAMETERS:
         raise UnsupportedArchitectureError(
             f"The RoPE scaling {rope_type!r:.80} cannot be exported; known are: {', '.join(_PARAMETERS)}."
         )
-    return str(rope_type)
+    return rope_type
 
 
 def _with_attention_factor(config: Mapping[str, Any], parameters: dict[str, Any]) -> dict[str, Any]:
