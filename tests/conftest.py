@@ -48,7 +48,9 @@ _SLOW_PLACES = [
         *("reader_edge/batch", "reader_edge/catalogue/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
         *(
             "runtime/serving",
+            "runtime/decoding/test_grammar_process.py",
             "runtime/test_engine.py",
+            "runtime/test_streams.py",
             "runtime/text/test_chat_template.py",
             "reader_edge/test_drafting_off.py",
         ),

@@ -44,7 +44,8 @@ def test_a_trained_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for index in range(60):
         words = rng.choice(["def", "return", "import", "class", "None", "self"], 800)
         (sources / f"module_{index}.py").write_text(" ".join(words))
-    monkeypatch.setattr("benchmarks.trained_models._STEPS", 2)
+    for name, number in (("_STEPS", 2), ("_ROWS", 1), ("NUM_TOKENS", 32)):
+        monkeypatch.setattr(f"benchmarks.trained_models.{name}", number)
     models = TrainedModels(tmp_path / "cache", Texts(sources))
     model, folder = models.load("llama")
     written = (folder / "model.safetensors").stat().st_mtime_ns
