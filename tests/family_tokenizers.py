@@ -19,6 +19,11 @@ _ROOT = Path(__file__).parent.parent
 _DEMO = _ROOT / "models" / "demo" / "package" / "tokenizer.json"
 _TURNS = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
+DEEPSEEK_TOKENS = tuple(
+    f"<\uff5ctool\u2581{name}\uff5c>"
+    for name in ("sep", "call\u2581begin", "call\u2581end", "calls\u2581begin", "calls\u2581end")
+)
+
 
 class Family(NamedTuple):
     """special: control tokens. plain: added tokens that are text. marks: what its chat template writes."""
@@ -58,12 +63,24 @@ FAMILIES = {
         "<|channel|>analysis to=functions. <|constrain|>",
     ),
 }
+_TAGS = ("<tool_call>", "</tool_call>")
+# Vocabularies as above, and chat templates that ask for calls in other forms.
+MORE_FAMILIES = {
+    "hermes": Family(True, ("<|im_end|>", *_TAGS), (), "<tool_call>"),  # its tags are special ones
+    "qwen-coder": Family(True, ("<|im_end|>",), _TAGS, "<tool_call> <function= <parameter="),
+    "glm": Family(True, ("<|user|>",), (*_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), "<arg_key>"),
+    "deepseek": Family(True, ("<\uff5cUser\uff5c>", *DEEPSEEK_TOKENS), (), f"{DEEPSEEK_TOKENS[1]} ```json"),
+    "granite": Family(True, ("<|tool_call|>", "<|start_of_role|>"), (), "<|tool_call|>"),
+    "phi": Family(True, ("<|tool_call|>", "<|/tool_call|>"), (), "<|tool_call|> <|/tool_call|>"),
+    "lfm2": Family(True, ("<|tool_call_start|>", "<|tool_call_end|>"), (), "<|tool_call_start|>"),
+    "nemotron": Family(True, ("<s>",), (), "<TOOLCALL>"),
+}
 
 
 @cache
 def family_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of one of FAMILIES, with a chat template."""
-    family = FAMILIES[name]
+    """The tokenizer of one of the families, with a chat template."""
+    family = (FAMILIES | MORE_FAMILIES)[name]
     fast = _byte_level(family) if family.is_byte_level else _pieces(family)
     fast.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in family.special])
     fast.add_tokens([AddedToken(text, special=False, normalized=False) for text in family.plain])

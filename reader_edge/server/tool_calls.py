@@ -3,16 +3,23 @@
 import json
 import re
 import secrets
+import string
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reader_edge.server.json_body import finite
 from reader_edge.server.tools import ToolUse
-from reader_edge_runtime.text.call_form import CALL_BEGIN, CALL_END, CallForm
+from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.call_notation import is_open, read_calls
 
-_BEGIN, _END = CALL_BEGIN.strip(), CALL_END.strip()
 _HALVES = re.compile("[\ud800-\udfff]")
-_PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of calls without tags, where they are texts
+_PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
+_ID_CHARACTERS = string.ascii_letters + string.digits
+_ID_LENGTH = 9  # which Mistral's templates insist on
+
+
+def new_call_id() -> str:
+    """An id that the template of every model takes."""
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
 
 
 class Said(NamedTuple):
@@ -29,15 +36,15 @@ class Said(NamedTuple):
     def fields(self) -> dict[str, Any]:
         """A call's part in OpenAI's words."""
         function = {"arguments": self.text} if self.name is None else {"name": self.name, "arguments": self.text}
-        head = {} if self.name is None else {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+        head = {} if self.name is None else {"id": new_call_id(), "type": "function"}
         return {"index": self.call, **head, "function": function}
 
 
 class CallReader:
     """Reads one answer. num_calls: found so far.
 
-    A call that a grammar holds comes in pieces, as they are said. Others come whole, once they are known to be calls of
-    declared tools: objects, or lists of them, between tags anywhere, or without tags as the whole answer. Whatever
+    A call with JSON arguments that a grammar holds comes in pieces, as they are said. Others come whole, once they are
+    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Whatever
     else looks like a call, or was cut before its end, is a text.
     """
 
@@ -45,12 +52,21 @@ class CallReader:
         self.num_calls = 0
         self._use = use
         self._form = form
+        functions = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
+        self._schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         self._held = ""
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were amid a string
-        held = () if form.begin else ("{",)
-        self._untagged = held if use.is_strict else ("{", "[", *_PREFIXES)
-        self._read = self._followed if use.is_required else self._unknown
+        self._tags = form.tags
+        if use.is_strict:  # others are not held by the grammar
+            self._tags = tuple(pair for pair in form.tags if form.tag and form.tag.startswith(pair[0]))
+        self._tag, self._end = "", ""  # of the call that is read
+        self._closing = form.closing.removeprefix("]") or form.tags[0][1]  # which may stand behind a call
+        held = () if form.tag else ("{",)
+        unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(form.tags))
+        self._untagged = held if use.is_strict else ("{", "[{", *unknown)
+        is_in_pieces = use.is_required and form.notation in (Notation.OBJECT, Notation.NAMED)
+        self._read = self._followed if is_in_pieces else self._unknown
 
     def push(self, text: str, is_last: bool) -> list[Said]:
         """What a further piece of text says; is_last: and its end."""
@@ -65,10 +81,10 @@ class CallReader:
     def _unknown(self, is_last: bool) -> Iterator[Said]:
         """Before anything was said: is the whole answer a call without tags? No strict one but of a grammar."""
         start = self._held.lstrip()
-        may_be_prefix = any(prefix.startswith(start) for prefix in (*_PREFIXES, _BEGIN))
+        beginnings = (*self._untagged, *(tag for tag, _ in self._tags))
         if start.startswith(self._untagged):
             self._read = self._bare
-        elif is_last or not may_be_prefix:
+        elif is_last or not any(text.startswith(start) for text in beginnings):
             self._read = self._text
         yield from ()
 
@@ -82,12 +98,19 @@ class CallReader:
 
     def _text(self, is_last: bool) -> Iterator[Said]:
         """Up to the next tag, or to what may become one."""
-        begin = self._held.find(_BEGIN)
-        if begin >= 0:
+        if self._is_behind_call:
+            self._held = self._held.lstrip()
+            if self._closing and self._closing.startswith(self._held) and not is_last:
+                return
+            self._held = self._held.removeprefix(self._closing)
+        found = [(self._held.find(tag), -len(tag), tag, end) for tag, end in self._tags if tag in self._held]
+        if found:
+            begin, _, self._tag, self._end = min(found)
             yield self._words(begin)
             self._read = self._tagged
         else:
-            yield self._words(len(self._held) - (0 if is_last else _overlap(self._held, _BEGIN)))
+            begun = max((_overlap(self._held, tag) for tag, _ in self._tags), default=0)
+            yield self._words(len(self._held) - (0 if is_last else begun))
 
     def _words(self, num_characters: int) -> Said:
         """So many characters; spaces behind a call are none of the text."""
@@ -99,41 +122,39 @@ class CallReader:
 
     def _tagged(self, is_last: bool) -> Iterator[Said]:
         """From a tag to the end of its call."""
-        inner = self._held.removeprefix(_BEGIN)
-        end = inner.find(_END, self._num_searched)
+        inner = self._held.removeprefix(self._tag)
+        mark = self._end or self._tag  # without an end the next call's beginning is one
+        end = inner.find(mark, self._num_searched)
         while end >= 0:
             calls = self._calls(inner[:end])
-            if calls or not _is_open(inner[:end]):
-                yield from calls or [Said(_BEGIN + inner[: end + len(_END)])]
+            if calls or not is_open(inner[:end]):
+                end += len(self._end)
+                yield from calls or [Said(self._tag + inner[:end])]
                 self._is_behind_call = bool(calls)
-                self._held, self._read, self._num_searched = inner[end + len(_END) :], self._text, 0
+                self._held, self._read, self._num_searched = inner[end:], self._text, 0
                 return
             self._num_searched = end + 1
-            end = inner.find(_END, self._num_searched)
+            end = inner.find(mark, self._num_searched)
         if is_last:
-            yield from self._calls(inner) or [Said(self._held)]
+            # Without its end nothing tells of some calls whether all of their arguments were said.
+            is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or "</function>" in inner
+            yield from (self._calls(inner) if is_whole else []) or [Said(self._held)]
             self._held = ""
 
     def _calls(self, text: str) -> list[Said]:
-        """What a text of JSON calls; nothing unless it is that and no more."""
-        try:
-            value = json.loads(text, parse_float=finite, parse_constant=finite)
-        except (ValueError, RecursionError):
-            return []
-        found = []
-        for each in value if isinstance(value, list) else [value]:
-            arguments = each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
-            if not isinstance(arguments, dict) or each.get("name") not in self._use.names:
-                return []
-            found.append((each["name"], _json_text(arguments)))
+        """What the text between tags calls; nothing unless it is that and no more."""
+        found = read_calls(text, self._form, self._schemas)
         if len(found) + self.num_calls > 1 and not self._use.is_parallel:
             return []
         first, self.num_calls = self.num_calls, self.num_calls + len(found)
-        return [Said(text, first + number, name) for number, (name, text) in enumerate(found)]
+        return [Said(_json_text(arguments), first + number, name) for number, (name, arguments) in enumerate(found)]
 
     def _followed(self, is_last: bool) -> Iterator[Said]:
         """The head of a call that a grammar holds."""
-        head = re.match(rf'\s*{re.escape(self._form.begin)}{{"name": "([^"]*)", "{self._form.arguments}": ', self._held)
+        form = self._form
+        around = "|".join(re.escape(text) for text in (form.opening, form.joint) if text)
+        inner = '([^"]*)'.join(re.escape(part) for part in call_head(form, "\0").split("\0"))
+        head = re.match(rf"\s*(?:{around})?\s*{inner}", self._held)
         if head is not None:
             yield Said("", self.num_calls, head[1])
             self._held = self._held[head.end() :]
@@ -161,10 +182,22 @@ class CallReader:
 
     def _rest(self, is_last: bool) -> Iterator[Said]:
         """From a call's arguments to the end of the call."""
-        end = "}" + self._form.end
+        end = call_tail(self._form)
         if self._held.startswith(end):
             self._held, self._read = self._held[len(end) :], self._followed
         yield from ()
+
+
+def call_head(form: CallForm, name: str) -> str:
+    """What stands before a call's arguments where a grammar holds it."""
+    if form.notation is Notation.OBJECT:
+        return f'{form.begin}{{"{form.name}": "{name}", "{form.arguments}": '
+    return form.begin + name + form.between
+
+
+def call_tail(form: CallForm) -> str:
+    """What stands behind them."""
+    return "}" + form.end if form.notation is Notation.OBJECT else form.end
 
 
 def _json_text(value: object) -> str:
@@ -176,14 +209,3 @@ def _json_text(value: object) -> str:
 def _overlap(text: str, tag: str) -> int:
     """How many characters at the end of a text may be the beginning of a tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
-
-
-def _is_open(text: str) -> bool:
-    """Whether JSON breaks off amid a string."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
-        pass
-    return False

@@ -2,15 +2,24 @@
 
 import json
 import re
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.structured_outputs import check_depth
+from reader_edge.server.tool_calls import call_head, call_tail
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import Grammar
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.call_form import CallForm, Notation
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
+_SHARED_TOKENS = ("<|channel|>",)  # which begin other parts of an answer, too
+_PARAMETERS = {  # before a key, between key and value, behind a value
+    Notation.XML: ("<parameter=", ">\n", "\n</parameter>\n"),
+    Notation.KEYS: ("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+}
+_OF_TEXTS = ("const", "enum", "format", "maxLength", "minLength", "pattern")  # what a schema can ask of a text
 
 Json = dict[str, Any]
 
@@ -22,36 +31,83 @@ def tool_grammar(use: ToolUse, form: CallForm, answer: Grammar | None) -> Gramma
     """
     if not use.tools or not (use.is_required or use.is_strict or answer):
         return answer
+    if form.notation in (Notation.PYTHON, Notation.BRACES):
+        raise ApiError(
+            400,
+            "This model writes calls in a notation that no grammar holds here: leave 'strict', 'response_format' and "
+            "the like out, and 'tool_choice' at 'auto' or 'none'.",
+            "tools",
+        )
     calls = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
     rules = [_start(use, form, answer), f"call: {' | '.join(f'call{number}' for number in range(len(calls)))}"]
     for number, function in enumerate(calls):
-        head = f'{{"name": "{function["name"]}", "{form.arguments}": '
-        rules.append(f"call{number}: {json.dumps(head)} arguments{number} " + json.dumps("}" + form.end))
-        rules.append(f"arguments{number}: %json {json.dumps(_arguments_schema(function))}")
+        head = _spelled(call_head(form, function["name"]).removeprefix(form.begin), form)
+        rules.append(f"call{number}: {head} arguments{number} {_spelled(call_tail(form), form)}")
+        rules += _arguments(f"arguments{number}", function, form)
     asked = ", ".join(repr(function["name"]) for function in calls)
     return Grammar("lark", "\n".join(rules), f"grammar of the parameters of {asked}")
 
 
 def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
     """The rule of the whole answer. Without tags before calls, one call is all of it."""
-    begin, is_parallel = json.dumps(form.begin), use.is_parallel and bool(form.begin)
-    calls = f"{begin} call" + (f" ({json.dumps(chr(10) + form.begin)} call)*" if is_parallel else "")
-    calls = calls if form.begin else "call"
+    lead, is_parallel = form.opening + form.begin, use.is_parallel and bool(form.tag) and form.joint is not None
+    more = f"({_spelled((form.joint or '') + form.begin, form)} call)*" if is_parallel else ""
+    calls = f"{_spelled(lead, form)} call {more} {_spelled(form.closing, form)}"
     if use.is_required:
         return f"start: {calls}"
     if answer is not None:
         if answer.kind != "json_schema":
             raise ApiError(400, "Beside 'tools' an answer can be any text or JSON: leave the other form out.", "tools")
         return f"start: {calls} | answer\nanswer: %json {_compact(answer.text)}"
-    if not form.begin:
+    if not form.tag:
         return "start: call | TEXT\nTEXT: /([^{\\[\\s](?s:.*))?/"
-    tag = re.escape(form.begin.strip())
+    rest = f"call {more} {_spelled(form.closing, form)}" if form.opening else "call"
+    repeats = "*" if is_parallel and not form.opening else "?"
+    special = next((token_id for text, token_id in form.special_tokens if lead.startswith(text)), None)
+    if special is not None:
+        return _behind_token(f"{_spelled(lead, form)} {rest}", repeats, special, form)
+    tag = _escaped(next(tag for tag, _ in form.tags if form.tag.startswith(tag)))
     rules = (
-        f"start: TEXT | (HEAD call){'+' if is_parallel else ''} TEXT?",
-        f"HEAD: /(?s:.*){tag}\\n/ & ~/(?s:.*){tag}(?s:.+){tag}(?s:.*)/",
+        f"start: TEXT | (HEAD {rest}){'+' if repeats == '*' else ''} TEXT?",
+        f"HEAD: /(?s:.*){_escaped(lead)}/ & ~/(?s:.*){tag}(?s:.+){tag}(?s:.*)/",
         f"TEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/",
     )
     return "\n".join(rules)
+
+
+def _behind_token(calls: str, repeats: str, tag_id: int, form: CallForm) -> str:
+    """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError."""
+    tag = next(text for text, token_id in form.special_tokens if token_id == tag_id)
+    if tag in _SHARED_TOKENS:
+        raise ApiError(
+            400,
+            "This model writes thoughts, answers and calls behind one and the same token, so that calls cannot be "
+            "'strict' where an answer may be a text: leave 'strict' out, or set 'tool_choice' to 'required'.",
+            "tools",
+        )
+    others = _ranges(token_id for _, token_id in form.special_tokens if token_id != tag_id)
+    rules = [f"start: free ({calls} free){repeats}", "free: TEXT" + (f" (<[{others}]> TEXT)*" if others else "")]
+    return "\n".join([*rules, f"TEXT: /(?s:.*)/ & ~/(?s:.*){_escaped(tag)}(?s:.*)/"])
+
+
+def _spelled(text: str, form: CallForm) -> str:
+    """A text as a grammar's terms: special tokens by their ids, for they are no text."""
+    ids = {token: token_id for token, token_id in form.special_tokens if token in text}
+    longest = sorted(ids, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, longest))})", text) if longest else [text]
+    return " ".join(f"<[{ids[part]}]>" if part in ids else json.dumps(part) for part in parts if part)
+
+
+def _ranges(token_ids: Iterable[int]) -> str:
+    """Ids as llguidance lists them: 1-3,7."""
+    runs = groupby(enumerate(sorted(token_ids)), lambda pair: pair[1] - pair[0])
+    members = [[token_id for _, token_id in run] for _, run in runs]
+    return ",".join(f"{run[0]}-{run[-1]}" for run in members)
+
+
+def _escaped(text: str) -> str:
+    """A text in a regular expression between slashes."""
+    return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
 
 
 def _compact(text: str) -> str:
@@ -66,9 +122,43 @@ def _compact(text: str) -> str:
     return json.dumps(schema | {"x-guidance": options | {"whitespace_flexible": False}})
 
 
-def _arguments_schema(function: Json) -> Json:
-    """Raises ApiError."""
+def _arguments(rule: str, function: Json, form: CallForm) -> list[str]:
+    """The rules of a function's arguments. Raises ApiError."""
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
-    options = _SPACES | {"whitespace_flexible": False, "lenient": function.get("strict") is not True}
-    return {**schema, "x-guidance": options}
+    is_strict = function.get("strict") is True
+    if form.notation in (Notation.OBJECT, Notation.NAMED):
+        return [f"{rule}: %json {_followed(schema, is_strict)}"]
+    before, between, behind = _PARAMETERS[form.notation]
+    properties, required = schema.get("properties"), schema.get("required")
+    names, rules = [], []
+    for number, (key, value) in enumerate(properties.items() if isinstance(properties, dict) else ()):
+        name = f"{rule}p{number}"
+        is_required = isinstance(required, list) and key in required
+        names.append(name if is_required else f"{name}?")
+        rules.append(f"{name}: {_spelled(before + key + between, form)} {name}v")
+        rules.append(_value(f"{name}v", value, schema, behind, is_strict))
+    return [f"{rule}: {' '.join(names) or json.dumps('')}", *rules]
+
+
+def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> str:
+    """A value that is written as it is where it is a text, as JSON otherwise, with what stands behind it."""
+    described = schema if isinstance(schema, dict) else {}
+    if described.get("type") != "string":
+        definitions: Json = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        return f"{rule}: %json {_followed(definitions | described, is_strict)} {json.dumps(behind)}"
+    listed = [described["const"]] if "const" in described else described.get("enum")
+    if isinstance(listed, list) and listed:
+        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in listed if isinstance(text, str))
+        return f"{rule}: ({texts}) {json.dumps(behind)}"
+    asked = [name for name in _OF_TEXTS if name in described]
+    if asked and is_strict:
+        raise ApiError(
+            400, f"This model writes texts without quotes, where '{asked[0]}' cannot be held: leave it out.", "tools"
+        )
+    return f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
+
+
+def _followed(schema: Json, is_strict: bool) -> str:
+    options = _SPACES | {"whitespace_flexible": False, "lenient": not is_strict}
+    return json.dumps({**schema, "x-guidance": options})

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
+from reader_edge_runtime.text.call_form import Notation
 from reader_edge_runtime.text.call_guide import CallGuide
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -27,6 +28,6 @@ def guessed_answer(
         text = config.prediction[: max_context * _CHARACTERS_A_TOKEN]
         predicted = tokenizer.encode(text, adds_special_tokens=False)[:max_context]
         texts.append([*token_ids[-_TAIL:], *predicted])
-    if isinstance(prompt, Conversation) and prompt.tools:
+    if isinstance(prompt, Conversation) and prompt.tools and tokenizer.call_form.notation is Notation.OBJECT:
         return Guesses(texts, CallGuide(prompt, token_ids, tokenizer))
     return Guesses(texts)

@@ -9,8 +9,10 @@ import pytest
 
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
+from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.memory import free_bytes
-from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
 
 VOCABULARY = small_vocabulary()
@@ -53,6 +55,12 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"general.type": "adapter"}, "'adapter'"),
         ({"tokenizer.ggml.tokens": MANY, "tokenizer.ggml.token_type": None}, "400 tokens, but embeddings of 259"),
         ({"split.count": 3}, "one of 3 parts"),
+        ({"llama.vocab_size": 7}, "vocab_size as 7, but embeddings of 259"),
+        ({"llama.attention.head_count_kv": [1, 2]}, r"head_count_kv as \[1, 2\]"),
+        ({"llama.pooling_type": 3}, "'llama.pooling_type' to 3"),
+        ({"llama.rope.mrope_section": [1, 1]}, "'llama.rope.mrope_section' to"),
+        ({"tokenizer.ggml.add_sep_token": True}, "'tokenizer.ggml.add_sep_token' to True"),
+        ({"tokenizer.ggml.precompiled_charsmap": "x"}, "'tokenizer.ggml.precompiled_charsmap' to 'x'"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -80,6 +88,72 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
 def test_what_cannot_be_exported_is_refused(values: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=words):
         find_source(write_small(tmp_path / "file", VOCABULARY, values), None)
+
+
+ALIKE = {  # keys that mean the same, and a value of both
+    ("attention.key_length", "attention.head_dim"): 4,
+    ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"): 1e-5,
+    ("rope.scaling.factor", "rope.scale_linear"): 2.0,
+    ("rope.scaling.yarn_ext_factor", "rope.scaling.extrapolation_factor"): 1.0,
+    ("rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast"): 64.0,
+    ("rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow"): 2.0,
+}
+
+
+@pytest.mark.parametrize("keys", ALIKE)
+def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
+    keys: tuple[str, str], tmp_path: Path
+) -> None:
+    known, other = (f"llama.{key}" for key in keys)
+    value = ALIKE[keys]
+    yarn = {"llama.rope.scaling.type": "yarn"} if "yarn" in known else {}
+    base = {**yarn, known: None}
+    with_known = find_source(write_small(tmp_path / "known", VOCABULARY, {**yarn, known: value}), None)
+    with_other = find_source(write_small(tmp_path / "other", VOCABULARY, {**base, other: value}), None)
+    with_both = find_source(write_small(tmp_path / "both", VOCABULARY, {**yarn, known: value, other: value}), None)
+    assert with_known.config == with_other.config == with_both.config
+    path = write_small(tmp_path / "contradiction", VOCABULARY, {**yarn, known: value, other: 2 * value})
+    with pytest.raises(
+        GgufError, match=f"gives {known} as .*, but {other} as .*, which mean the same: convert it anew"
+    ):
+        find_source(path, None)
+
+
+def test_an_empty_list_changes_nothing_and_is_no_number() -> None:
+    """As Ollama's converter writes mrope_section; gguf's own writer leaves empty lists out."""
+    metadata: dict[str, Value] = {"llama.rope.mrope_section": [], "llama.attention.head_count_kv": []}
+    values = Metadata(GgufFile(Path("file"), Path.cwd().stat(), metadata, {}), "llama")
+    with pytest.raises(GgufError, match=r"head_count_kv as \[\], which cannot be"):
+        values.size("attention.head_count_kv")
+    values.check_all_asked((), {"rope.mrope_section": []})
+    with pytest.raises(GgufError, match="mrope_section' to"):
+        values.check_all_asked((), {"rope.mrope_section": 0})
+
+
+def test_values_that_change_nothing_are_taken(tmp_path: Path) -> None:
+    inert = {"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "pooling_type": 0, "expert_shared_count": 0}
+    values = {f"llama.{key}": value for key, value in inert.items()}
+    same = {"llama.vocab_size": VOCAB_SIZE, "llama.attention.head_count_kv": [1], "general.parameter_count": 3}
+    plain = find_source(write_small(tmp_path / "plain", VOCABULARY), None)
+    assert find_source(write_small(tmp_path / "file", VOCABULARY, values | same), None).config == plain.config
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "words"),
+    [
+        ("gemma3", {"gemma3.vision.block_count": 27}, "a model of images too, in one file, as Ollama keeps them"),
+        ("gemma3", {"gemma3.mm.tokens_per_image": 256}, "a model of images too"),
+        ("clip", {"clip.has_vision_encoder": True}, r"turns images into tokens \(mmproj\).*give the file beside it"),
+        ("llama", {"general.type": "mmproj"}, "holds no model but 'mmproj'"),
+        ("llama", {"general.type": "imatrix"}, "holds no model but 'imatrix'"),
+    ],
+)
+def test_files_of_images_are_one_sentence(
+    architecture: str, values: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    path = write_gguf(tmp_path / "file", architecture, {**VOCABULARY, **values}, {})
+    with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
+        find_source(path, None)
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:

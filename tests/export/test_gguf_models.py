@@ -157,3 +157,26 @@ def test_rounded_weights_have_the_values_that_the_library_gives_them(kind: str, 
     source = find_source(path, None)
     assert source.weight_types == (kind, "F32")
     check(path, model)
+
+
+_NO_FACTORS = {f"rope_factors_{kind}.weight": np.zeros(0, np.float32) for kind in ("long", "short")}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "tensors"),
+    [
+        (
+            "llama",
+            {"llama.attention.head_dim": 16, "llama.vocab_size": VOCAB_SIZE, "tokenizer.ggml.eos_token_ids": [1]},
+            {},
+        ),
+        ("gemma3_text", {"gemma3.rope.freq_base_swa": None, "gemma3.rope.local.freq_base": 5000.0}, {}),
+        ("phi3", {"general.name": "phi3", "phi3.rope.scaling.original_context_length": 128}, _NO_FACTORS),
+        ("granite", {"granite.attention.layer_norm_epsilon": 1e-6}, {}),
+    ],
+)
+def test_files_as_ollama_create_writes_them_are_the_same_models(
+    model_type: str, values: dict[str, Any], tensors: dict[str, Any], tmp_path: Path
+) -> None:
+    model = build_source(model_type, tmp_path / "source")
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values, tensors=tensors), model)

@@ -175,6 +175,30 @@ def test_byte_level_texts_begin_as_the_kind_does_unless_the_file_says(pre: str, 
     assert (first == "<end>") != adds_bos
 
 
+def test_all_ends_that_ollama_takes_over_are_known(tmp_path: Path) -> None:
+    values = small_vocabulary() | {"tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.eos_token_ids": [3, 5, 4]}
+    flags = {f"tokenizer.ggml.add_{name}_token": False for name in ("unknown", "padding", "seperator")}
+    assert read(tmp_path / "file", values | flags).end_ids[:3] == (3, 5, 4)
+    with pytest.raises(TokenizerError, match=r"eos_token_ids as \[3, 999\] of"):
+        read(tmp_path / "other", values | {"tokenizer.ggml.eos_token_ids": [3, 999]})
+
+
+def test_fillers_that_ollama_counts_from_nought_are_no_tokens(tmp_path: Path) -> None:
+    values = small_vocabulary()
+    tokens, kinds = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
+    fillers = [f"[PAD{number}]" for number in range(3)]
+    padded = values | {
+        "tokenizer.ggml.tokens": [*tokens, *fillers],
+        "tokenizer.ggml.token_type": [*kinds, *[int(TokenKind.USER_DEFINED)] * 3],
+    }
+    plain, filled = (build_tokenizer(read(tmp_path / name, each)) for name, each in (("a", values), ("b", padded)))
+    text = "one [PAD0] and [PAD2]"
+    assert filled.encode(text).ids == plain.encode(text).ids
+    assert filled.get_vocab_size() == plain.get_vocab_size()
+    alone = padded | {"tokenizer.ggml.tokens": [*tokens, "[PAD7]", "zzz", "[PAD2]"]}
+    assert build_tokenizer(read(tmp_path / "c", alone)).get_vocab_size() == plain.get_vocab_size() + 3
+
+
 def test_every_token_that_ends_an_answer_is_known(tmp_path: Path) -> None:
     added = dict.fromkeys(["<|im_end|>", "<end_of_turn>", "<|user|>", "<eot>"], TokenKind.CONTROL)
     values = sentence_piece(PIECES, {**added, "<|end|>": TokenKind.USER_DEFINED})

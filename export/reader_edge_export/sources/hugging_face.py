@@ -21,6 +21,7 @@ from reader_edge_runtime.package.manifest import sha256_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+_OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -49,16 +50,15 @@ class HuggingFaceSource(Source):
         return model
 
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
-        from reader_edge_export.sources.tokenizer import load_tokenizer
+        from reader_edge_export.sources.folder_tokenizer import load_tokenizer
 
         return load_tokenizer(self.folder, vocab_size)
 
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
         """Of generation_config.json, else config, else tokenizer."""
-        path = self.folder / "generation_config.json"
-        generation = read_json(path) if path.is_file() else {}
-        eos = _first_ids("eos_token_id", generation, self.config) or _ids(tokenizer.eos_token_id)
-        bos = _first_ids("bos_token_id", generation, self.config) or _ids(tokenizer.bos_token_id)
+        generation = _generation_config(self.folder)
+        eos = _first_ids("eos_token_id", generation, self.config) or _ids("eos_token_id", tokenizer.eos_token_id)
+        bos = _first_ids("bos_token_id", generation, self.config) or _ids("bos_token_id", tokenizer.bos_token_id)
         return eos, bos[0] if bos else None
 
 
@@ -72,11 +72,10 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
         raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a GGUF file.")
     check_entries(folder)
     source = _checked(str(name), folder, max_context)
-    if not (folder / "tokenizer.json").is_file():
-        raise TokenizerError(
-            f"'{folder}' holds no tokenizer.json: save the model's fast tokenizer there "
-            "(AutoTokenizer.from_pretrained(...).save_pretrained(...))."
-        )
+    _check_tokenizer(folder)
+    for name in ("eos_token_id", "bos_token_id"):
+        _first_ids(name, _generation_config(folder))
+        _first_ids(name, source.config)
     return source
 
 
@@ -93,11 +92,29 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder, quantization)
 
 
+def _generation_config(folder: Path) -> dict[str, Any]:
+    path = folder / "generation_config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _check_tokenizer(folder: Path) -> None:
+    if (folder / "tokenizer.json").is_file():
+        return
+    others = [name for name in _OTHER_TOKENIZERS if (folder / name).is_file()]
+    held = f", only {' and '.join(others)}" if others else ""
+    raise TokenizerError(
+        f"'{folder}' holds no tokenizer.json{held}: save the model's fast tokenizer there "
+        "(AutoTokenizer.from_pretrained(...).save_pretrained(...))."
+    )
+
+
 def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
-    return next((ids for config in configs if (ids := _ids(config.get(name)))), ())
+    return next((ids for config in configs if (ids := _ids(name, config.get(name)))), ())
 
 
-def _ids(value: object) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,)
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()
+def _ids(name: str, value: object) -> tuple[int, ...]:
+    """Token ids given as one, as a list, or not at all."""
+    ids = () if value is None else tuple(value) if isinstance(value, list) else (value,)
+    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+        raise ExportError(f"The model's config gives {name} as {value!r:.80}, which are no token ids: correct it.")
+    return ids

@@ -4,34 +4,13 @@ import warnings
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.chat_templates import chat_template_of, write_chat_templates
-from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
-
-
-def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
-    """The fast tokenizer in a folder of Hugging Face format.
-
-    Raises TokenizerError where it cannot be read or knows more tokens than the model.
-    """
-    has_config = (folder / "tokenizer_config.json").is_file()
-    try:
-        if has_config:
-            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, trust_remote_code=False)
-        else:
-            # Without its config a class guessed from the model type would add special tokens of its own.
-            tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises bare Exception for a broken file
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TokenizerError(f"The tokenizer in '{folder}' cannot be read: {reason}") from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise TokenizerError(f"The tokenizer in '{folder}' has no fast form: save it as tokenizer.json.")
-    _check_vocabulary(tokenizer, vocab_size, folder)
-    return tokenizer
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -58,14 +37,3 @@ def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
     if problem is not None:
         remedy = "ask it with --raw, or correct the template and export again"
         warnings.warn(f"The model's chat template takes no messages ({problem.rstrip('.')}): {remedy}.", stacklevel=2)
-
-
-def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    if largest < 0:
-        raise TokenizerError(f"The tokenizer in '{folder}' knows no token: save it again.")
-    if largest >= vocab_size:
-        raise TokenizerError(
-            f"The tokenizer in '{folder}' has token id {largest}, but the model's vocabulary ends at "
-            f"{vocab_size - 1}: give the tokenizer that belongs to this model."
-        )

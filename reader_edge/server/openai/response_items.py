@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader
 from reader_edge.server.question import Json
-from reader_edge.server.tool_calls import Said
+from reader_edge.server.tool_calls import Said, new_call_id
 from reader_edge_runtime import GenerationChunk, GenerationResult
 
 Event = tuple[str, Json]
@@ -94,5 +94,5 @@ def _reasoning() -> Json:
 
 
 def _call(name: str) -> Json:
-    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": f"call_{secrets.token_hex(12)}"}
+    ids: Json = {"id": f"fc_{secrets.token_hex(24)}", "call_id": new_call_id()}
     return ids | {"type": "function_call", "name": name, "arguments": "", "status": "in_progress"}

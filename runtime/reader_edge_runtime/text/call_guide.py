@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.call_reader import MAX_CALLS, Call, CallReader
@@ -18,12 +19,12 @@ class CallGuide:
     """A `Guide` of one answer to a conversation that declares tools."""
 
     def __init__(self, conversation: Conversation, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-        form = tokenizer.call_form
+        form = _guessed(tokenizer.call_form)
         schema = CallSchema(conversation.tools, form)
         self._reader = CallReader(schema, form)
         self._earlier = _earlier_calls(conversation.messages, schema, form)
         self._tokenizer = tokenizer
-        self._decoder = StreamDecoder(tokenizer, prompt_token_ids)
+        self._decoder = StreamDecoder(tokenizer, prompt_token_ids, tokenizer.special_in(form.texts))
         self._num_read = 0
         self._last = ""  # the answer's last characters
 
@@ -54,13 +55,18 @@ class CallGuide:
         return self._tokenizer.encode(text, adds_special_tokens=False)
 
 
+def _guessed(form: CallForm) -> CallForm:
+    """What stands before the first call belongs to it."""
+    return replace(form, begin=form.opening + form.begin, end=form.end or form.closing, opening="")
+
+
 def _earlier_calls(messages: Sequence[Message], schema: CallSchema, form: CallForm) -> list[Call]:
     """Of declared tools in messages of the assistant; the last of many."""
     said = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    reader = CallReader(schema, CallForm("", "", form.arguments))
+    reader = CallReader(schema, CallForm("", "", form.arguments, form.name))
     for function in said[-MAX_CALLS:]:
         arguments = function["arguments"]
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         if len(text) <= _MAX_ARGUMENTS:
-            reader.read(json.dumps({"name": function["name"], form.arguments: None})[: -len("null}")] + text + "}")
+            reader.read(json.dumps({form.name: function["name"], form.arguments: None})[: -len("null}")] + text + "}")
     return reader.calls

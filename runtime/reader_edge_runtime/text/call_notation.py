@@ -19,11 +19,9 @@ _NAMED = re.compile(  # what stands before names is DeepSeek's, Kimi's and gpt-o
     re.DOTALL,
 )
 _FUNCTION = re.compile(
-    r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)(?:</(?:function|invoke)>|\Z)', re.DOTALL
+    r'<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>(?P<body>.*?)</(?:function|invoke)>', re.DOTALL
 )
-_PARAMETER = re.compile(
-    r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>\n?(?P<value>.*?)\n?(?=</parameter>|<parameter[= ]|\Z)', re.DOTALL
-)
+_PARAMETER = re.compile(r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>\n?(?P<value>.*?)\n?</parameter>', re.DOTALL)
 _KEY = re.compile(r"<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
 _BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?P<arguments>\{.*\})\s*", re.DOTALL)
 _TEXT_IN_BRACES = re.compile(r"""(<\|"\|>.*?<\|"\|>|<escape>.*?<escape>|"(?:\\.|[^"\\])*")""", re.DOTALL)
@@ -40,7 +38,7 @@ def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, A
         if form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{")):
             calls = _objects(body)
         else:
-            calls = _READERS[form.notation](body, schemas)
+            calls = _READERS[form.notation](body.strip().removeprefix(form.begin), schemas)
     except (ValueError, SyntaxError, RecursionError, MemoryError, LookupError, TypeError):
         return []
     return calls if all(name in schemas for name, _ in calls) else []
@@ -93,15 +91,17 @@ def _of_object(value: Any) -> tuple[str, Arguments]:
 
 
 def _named(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    found = _NAMED.fullmatch(body.strip())
+    found = _NAMED.fullmatch(body)
     return [] if found is None else [(found["name"], _object(_loads(found["arguments"])))]
 
 
 def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
-    text = body if body.lstrip().startswith("<") else f"<function={body}"
+    text = body if body.lstrip().startswith("<") else f"<function={body}</function>"
     calls = []
     for function in _FUNCTION.finditer(text):
         types = _properties(schemas[function["name"]])
+        if _PARAMETER.sub("", function["body"]).strip():
+            return []
         found = _PARAMETER.finditer(function["body"])
         calls.append((function["name"], {each["key"]: _typed(each["value"], types.get(each["key"])) for each in found}))
     return calls if not _FUNCTION.sub("", text).strip() else []
@@ -129,7 +129,7 @@ def _python(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     for call in tree.elts:
         if not isinstance(call, ast.Call) or call.args:
             return []
-        calls.append((ast.unparse(call.func), {str(each.arg): _literal(each.value) for each in call.keywords}))
+        calls.append((ast.unparse(call.func), {_text(each.arg): _literal(each.value) for each in call.keywords}))
     return calls
 
 

@@ -40,8 +40,8 @@ class CallSchema:
             for function in functions
             if _is_text(name := function.get("name"))
         }
-        self._arguments = form.arguments
-        self._root = {"name": {"enum": list(self._parameters)}, form.arguments: _NOTHING}
+        self._name, self._arguments = form.name, form.arguments
+        self._root = {form.name: {"enum": list(self._parameters)}, form.arguments: _NOTHING}
 
     @property
     def names(self) -> list[str]:
@@ -50,7 +50,7 @@ class CallSchema:
 
     def tool(self, cursor: JsonCursor) -> str:
         """The declared tool that is called; "" for none so far."""
-        name = cursor.scalars.get(("name",), "")[1:-1]
+        name = cursor.scalars.get((self._name,), "")[1:-1]
         return name if name in self._parameters else ""
 
     def arguments(self, cursor: JsonCursor) -> dict[str, str]:

@@ -13,7 +13,8 @@ _PARTS = [{"type": "text", "text": _TEXT}]
 _KEY = "probe_key"
 _ARGUMENTS = '{"probe_key": 7}'
 _SHORT_ID, _LONG_ID = "probe1234", "call_probe567890abcdef12"
-_TOOL = {"type": "function", "function": {"name": "probe", "description": _TEXT, "parameters": {"type": "object"}}}
+_PARAMETERS = {"type": "object", "properties": {"probe": {"type": "string", "description": _TEXT}}, "required": []}
+_TOOL = {"type": "function", "function": {"name": "probe", "description": _TEXT, "parameters": _PARAMETERS}}
 
 
 class TemplateTraits:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from reader_edge.batch.batch import open_batch
 from reader_edge.cli import main
 from reader_edge.model_source import load_engine
-from reader_edge_runtime import EngineConfig
+from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.errors import BatchError
 from tests.reader_edge.batch.batch_files import Files, request
 
@@ -77,3 +77,18 @@ def test_a_cluster_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert result.stderr.startswith(f"Error: The Ray cluster at '{address}' cannot be used (")
         assert result.stderr.count("\n") == 1
+
+
+def test_what_nodes_tell_of_drafting_is_told_here(cluster: Any) -> None:
+    from reader_edge.batch.ray_answerer import RayAnswerer
+
+    def load_where_widths_differ() -> Engine:
+        from reader_edge_runtime import assembly
+        from reader_edge_runtime.measuring.width_probe import WidthReport
+
+        vars(assembly)["settle_width"] = lambda target: (target, WidthReport(16, 4, 1e-5))
+        return load_engine(None, EngineConfig(threads=1))
+
+    answerer = RayAnswerer(cluster.address, load_where_widths_differ, "demo", 100)
+    (notice,) = answerer.notices  # of both nodes
+    assert "drafting is off" in notice

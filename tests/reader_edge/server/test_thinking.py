@@ -53,7 +53,9 @@ def served(thinking_engine: Engine) -> Iterator[Served]:
 
 
 def reader() -> AnswerReader:
-    return AnswerReader(CallReader(ToolUse(({},), ("time",)), CallForm()))
+    return AnswerReader(
+        CallReader(ToolUse(({"type": "function", "function": {"name": "time"}},), ("time",)), CallForm())
+    )
 
 
 def chunks() -> list[GenerationChunk]:

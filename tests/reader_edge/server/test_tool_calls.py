@@ -1,6 +1,7 @@
 """Calls of tools in an answer's text: the same however the text comes in pieces, and only what was declared."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from reader_edge.server.tool_calls import CallReader, Said
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm
 
-AUTO = ToolUse(({},), ("look_up", "stop"))
-HELD = ToolUse(({},), ("look_up", "stop"), is_required=True)
+NAMES = ("look_up", "stop")
+TOOLS = tuple({"type": "function", "function": {"name": name}} for name in NAMES)
+AUTO, HELD = ToolUse(TOOLS, NAMES), ToolUse(TOOLS, NAMES, is_required=True)
 FIRST = '{"name": "look_up", "arguments": {"word": "a \\"b\\" }</tool_call>{ \\\\", "in": {"x": [1]}}}'
 SECOND = '{"name": "stop", "arguments": {}}'
 FIRST_ARGUMENTS = {"word": 'a "b" }</tool_call>{ \\', "in": {"x": [1]}}
@@ -87,7 +89,7 @@ def test_held_arguments_come_before_the_call_has_ended() -> None:
     said = reader.push('<tool_call>\n{"name": "look_up", "arguments": {"word": "lo', is_last=False)
     assert said == [Said("", 0, "look_up"), Said('{"word": "lo', 0)]
     assert said[0].fields["function"] == {"name": "look_up", "arguments": ""}
-    assert said[0].fields["id"].startswith("call_")
+    assert re.fullmatch("[a-zA-Z0-9]{9}", said[0].fields["id"])  # as Mistral's templates insist on
     assert reader.push("ng", is_last=False)[0].fields == {"index": 0, "function": {"arguments": "ng"}}
 
 
@@ -129,7 +131,7 @@ def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.Monk
         lengths.append(len(text))
         return loads(text, **how)
 
-    monkeypatch.setattr("reader_edge.server.tool_calls.json.loads", count)
+    monkeypatch.setattr("reader_edge_runtime.text.call_notation.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
     said, calls = read(text, 6)
     assert (said, calls) == (text, [])

@@ -71,6 +71,15 @@ def test_schemas_in_rules_are_lenient_where_they_say_so(engine: Engine) -> None:
         engine.generate("# tar", GenerationConfig(max_tokens=5, grammar=strict))
 
 
+def test_patterns_that_name_one_key_are_left_out_of_lenient_schemas_alone(engine: Engine) -> None:
+    keys = {"^[a-z]+$": {"type": "integer"}, "^[a-c]+$": {"type": "number"}}
+    schema = {"type": "object", "patternProperties": keys, "properties": {"A": {"enum": [1, 2]}}, "required": ["A"]}
+    config = GenerationConfig(max_tokens=5, grammar=Grammar("json_schema", json.dumps(schema | LENIENT)))
+    assert engine.generate("# tar", config).text.startswith('{"A":')
+    with pytest.raises(ConfigError, match="not disjoint"):
+        engine.generate("# tar", GenerationConfig(grammar=Grammar("json_schema", json.dumps(schema))))
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", '{"x-guidance": 5}', "[" * 9000, "%json {", "%json"])
 def test_what_is_no_schema_stays_as_it_is(text: str) -> None:
     for kind in ("json_schema", "lark", "regex"):

@@ -14,7 +14,16 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
 
-_IGNORED = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")  # say nothing about the mathematics
+_IGNORED = ("tensor_data_layout", "rope.scaling.finetuned")  # say nothing about the mathematics
+_INERT = {  # values of keys that change nothing where they are written
+    "attention.clamp_kqv": 0,
+    "attention.max_alibi_bias": 0,
+    "expert_shared_count": 0,
+    "leading_dense_block_count": 0,
+    "pooling_type": 0,
+    "rope.mrope_section": [],
+}
+_IMAGE_KEYS = ("vision.", "mm.")
 _MAX_LAYERS = 1 << 10
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 # Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
@@ -36,7 +45,7 @@ def config_of(file: GgufFile) -> Config:
     values = Metadata(file, architecture)
     model_type, build = _MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
-    values.check_all_asked(_IGNORED)
+    values.check_all_asked(_IGNORED, _INERT)
     return config
 
 
@@ -49,6 +58,15 @@ def _check_is_model(file: GgufFile) -> None:
     kind = Metadata(file, "general").text("type", "model")
     if kind != "model":
         raise file.error(f"holds no model but {kind!r:.80}", "give the file of the model")
+    architecture = architecture_of(file)
+    if architecture == "clip":
+        raise file.error("holds what turns images into tokens (mmproj), no model of texts", "give the file beside it")
+    images = tuple(f"{architecture}.{key}" for key in _IMAGE_KEYS)
+    if any(key.startswith(images) for key in file.metadata):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' holds a model of images too, in one file, as Ollama keeps them: give the file of the text "
+            "model alone, as llama.cpp has it beside its mmproj."
+        )
     num_parts = Metadata(file, "split").size("count", 1, least=0)
     if num_parts > 1:
         raise file.error(f"is one of {num_parts} parts", "join them with 'llama-gguf-split --merge'")
@@ -70,8 +88,11 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     num_kv_heads = values.size("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it anew")
+    vocab_size = values.size("vocab_size", embedding.shape[0])
+    if vocab_size != embedding.shape[0]:
+        raise file.error(f"gives vocab_size as {vocab_size}, but embeddings of {embedding.shape[0]}", "convert it anew")
     return {
-        "vocab_size": embedding.shape[0],
+        "vocab_size": vocab_size,
         "hidden_size": values.size("embedding_length"),
         "intermediate_size": values.size("feed_forward_length"),
         "num_hidden_layers": num_layers,

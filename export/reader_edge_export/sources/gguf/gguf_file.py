@@ -177,7 +177,9 @@ class _Header:
         if type(alignment) is not int or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
             raise self._error(f"its alignment is {alignment!r:.80}")
         start = -(-self._offset // alignment) * alignment
-        tensors = {name: self._tensor(name, *info, start, alignment) for name, info in infos.items()}
+        # Ollama's converter writes tables of no factors for models that need none.
+        full = {name: info for name, info in infos.items() if info[0] != (0,)}
+        tensors = {name: self._tensor(name, *info, start, alignment) for name, info in full.items()}
         self._check_apart(tensors)
         return metadata, tensors
 
@@ -209,7 +211,7 @@ class _Header:
         if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
             raise self._error(f"{name!r:.80} has {num_dimensions} dimensions")
         shape = tuple(reversed([self._number("Q") for _ in range(num_dimensions)]))
-        if not all(0 < size < 1 << 40 for size in shape):
+        if shape != (0,) and not all(0 < size < 1 << 40 for size in shape):
             raise self._error(f"{name!r:.80} has the shape {shape}")
         return shape
 

@@ -2,12 +2,27 @@
 
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_runtime.errors import GgufError
 
+# Other names of a key, as Ollama's converter (`convert/` there) gives them beside it or in its place. The second of an
+# epsilon is that of a layer norm, which an architecture of RMS norms does not have.
+_TWINS = {
+    "attention.key_length": ("attention.head_dim",),
+    "attention.value_length": ("attention.head_dim",),
+    "attention.layer_norm_rms_epsilon": ("attention.layer_norm_epsilon",),
+    "rope.freq_base_swa": ("rope.local.freq_base",),
+    "rope.scaling.factor": ("rope.scale_linear",),
+    "rope.scaling.yarn_ext_factor": ("rope.scaling.extrapolation_factor",),
+    "rope.scaling.yarn_beta_fast": ("rope.scaling.beta_fast",),
+    "rope.scaling.yarn_beta_slow": ("rope.scaling.beta_slow",),
+}
+# Given for each layer by some converters.
+_BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
 _MAX_SIZE = 1 << 28
 _MAX_TEXT_BYTES = 1 << 20  # those of tokens are bounded elsewhere; also what a chat template may have
 
@@ -15,7 +30,8 @@ _MAX_TEXT_BYTES = 1 << 20  # those of tokens are bounded elsewhere; also what a 
 class Metadata:
     """The values below a prefix, e.g. "llama", asked for by the rest of their keys.
 
-    A value that is missing becomes the default; without a default, or of another kind, it is a GgufError.
+    A value that is missing becomes the default; without a default, or of another kind, it is a GgufError, and so is one
+    that a twin contradicts, a key that means the same.
     """
 
     def __init__(self, file: GgufFile, prefix: str) -> None:
@@ -24,7 +40,7 @@ class Metadata:
         self._asked: set[str] = set()
 
     def has(self, key: str) -> bool:
-        return self._prefix + key in self._file.metadata
+        return any(self._prefix + name in self._file.metadata for name in (key, *_TWINS.get(key, ())))
 
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._value(key, default, _is_text))
@@ -56,9 +72,13 @@ class Metadata:
     def flags(self, key: str) -> list[bool]:
         return list(self._value(key, None, lambda value: _holds(value, bool)))
 
-    def check_all_asked(self, ignored: tuple[str, ...]) -> None:
-        """Raise GgufError for a value that nobody asked for, besides the ignored: it may change what is computed."""
+    def check_all_asked(self, ignored: Collection[str], inert: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Raise GgufError for a value that nobody asked for, besides the ignored: it may change what is computed.
+
+        inert: values that change nothing, of keys that nobody asks for.
+        """
         known = self._asked | {self._prefix + key for key in ignored}
+        known |= {self._prefix + key for key, value in inert.items() if self._is_inert(self._prefix + key, value)}
         unknown = [key for key in self._file.metadata if key.startswith(self._prefix) and key not in known]
         if unknown:
             value = reprlib.repr(self._file.metadata[unknown[0]])
@@ -69,14 +89,32 @@ class Metadata:
 
     def _value(self, key: str, default: Any, is_usable: Callable[[Any], bool]) -> Any:
         name = self._prefix + key
-        self._asked.add(name)
-        value = self._file.metadata.get(name, default)
+        value = self._agreed(key, default)
         if value is None:
             raise GgufError(f"'{self._file.path}' gives no {name}: convert the model anew.")
+        if key in _BY_LAYER and isinstance(value, list) and value and value.count(value[0]) == len(value):
+            value = value[0]
         if not is_usable(value):
             shown = reprlib.repr(value)  # not the whole of it, which may be many megabytes
             raise GgufError(f"'{self._file.path}' gives {name} as {shown}, which cannot be: convert it anew.")
         return value
+
+    def _agreed(self, key: str, default: Any) -> Any:
+        """The value of a key, or of a twin of it, which must be the same."""
+        names = [self._prefix + each for each in (key, *_TWINS.get(key, ()))]
+        self._asked.update(names)
+        given = [(name, self._file.metadata[name]) for name in names if name in self._file.metadata]
+        for name, value in given[1:]:
+            if value != given[0][1]:
+                first, second = (f"{each} as {reprlib.repr(value)}" for each, value in (given[0], (name, value)))
+                raise GgufError(
+                    f"'{self._file.path}' gives {first}, but {second}, which mean the same: convert it anew."
+                )
+        return given[0][1] if given else default
+
+    def _is_inert(self, name: str, value: object) -> bool:
+        given = self._file.metadata.get(name)
+        return given == value and isinstance(given, list) == isinstance(value, list)
 
 
 def _is_text(value: object) -> bool:

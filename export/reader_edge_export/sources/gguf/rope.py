@@ -29,7 +29,7 @@ def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
 
 def scaling_of(file: GgufFile, values: Metadata) -> dict[str, Any] | None:
     """transformers' `rope_scaling`, but for frequency factors. Raises UnsupportedArchitectureError for other kinds."""
-    factor = values.number("rope.scaling.factor", values.number("rope.scale_linear", 1.0)) or 1.0
+    factor = values.number("rope.scaling.factor", 1.0) or 1.0
     original = values.size("rope.scaling.original_context_length", values.size("context_length"))  # of no use if linear
     if (attention_factor := values.number("rope.scaling.attn_factor", 1.0)) != 1:
         raise UnsupportedArchitectureError(

@@ -83,20 +83,15 @@ def _normal_ids(vocabulary: Vocabulary) -> Iterator[int]:
     """Ids of the tokens that text is made of."""
     kinds = (TokenKind.NORMAL, TokenKind.UNDEFINED, TokenKind.UNUSED)
     ids = _ids(vocabulary).values()
-    return (i for i in ids if vocabulary.token_kinds[i] in kinds and not _is_filler(vocabulary, i))
+    return (i for i in ids if vocabulary.token_kinds[i] in kinds and not vocabulary.is_filler(i))
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
     """Token -> id, without what fills the end."""
     num_tokens = len(vocabulary.tokens)
-    while num_tokens and _is_filler(vocabulary, num_tokens - 1):
+    while num_tokens and vocabulary.is_filler(num_tokens - 1):
         num_tokens -= 1
     return {token: token_id for token_id, token in enumerate(vocabulary.tokens[:num_tokens])}
-
-
-def _is_filler(vocabulary: Vocabulary, token_id: int) -> bool:
-    """Whether a converter made this token up because the model's own tokenizer has none of its id."""
-    return vocabulary.tokens[token_id] == f"[PAD{token_id}]"  # of whichever kind: old converters were not of one mind
 
 
 def _parts(merge: str) -> tuple[str, str]:
@@ -111,7 +106,7 @@ def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
     for token_id, token in enumerate(vocabulary.tokens):
         kind = vocabulary.token_kinds[token_id]
         is_special = kind in _SPECIAL or token_id in framing
-        if (is_special or kind == TokenKind.USER_DEFINED) and not _is_filler(vocabulary, token_id):
+        if (is_special or kind == TokenKind.USER_DEFINED) and not vocabulary.is_filler(token_id):
             strips = vocabulary.strips_behind and is_special and token not in _NEVER_STRIPPED
             added.append(AddedToken(token, special=is_special, normalized=False, rstrip=strips))
     num_characters = sum(len(token.content) for token in added)

@@ -3,6 +3,7 @@
 Defaults are those of llama.cpp (`src/llama-vocab.cpp`), which knows them by the kind of tokenizer.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
@@ -22,6 +23,18 @@ _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"),
     *("<end_of_utterance>", "<EOT>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
+_FILLER = re.compile(r"\[PAD(\d{1,9})\]", re.ASCII)
+# Tokens that no text of a decoder needs, and what only other kinds of tokenizers read.
+_IGNORED = frozenset(
+    {"pre", "merges", "scores", "token_type", "token_type_count", "remove_extra_whitespaces", "add_space_prefix"}
+    | {
+        f"{name}_token_id"
+        for name in ("padding", "seperator", "separator", "cls", "mask", "prefix", "suffix", "middle")
+    }
+    | {f"fim_{name}_token_id" for name in ("pre", "suf", "mid", "pad", "rep", "sep")}
+    | {f"{name}_token_ids" for name in ("bos", "unknown", "padding", "seperator", "cls", "mask")}
+)
+_INERT = {f"add_{name}_token": False for name in ("unknown", "padding", "seperator", "sep", "cls", "mask")}
 _ENDS_IF_CONTROL = ("</s>",)  # a normal token of Gemma, which writes HTML
 
 
@@ -44,7 +57,8 @@ class Vocabulary:
     kind: BYTE_LEVEL or SENTENCE_PIECE. pre: a key of PRE_TOKENIZERS, with BYTE_LEVEL. token_kinds: see TokenKind.
     merges: "LEFT RIGHT", best first, with BYTE_LEVEL. scores: of tokens, with SENTENCE_PIECE. end_ids: tokens that end
     an answer, that of a text first. adds_bos, adds_eos: whether a text gets them. adds_space: whether a text is read as
-    if a space came before it. strips_behind: whether special tokens swallow white space behind them.
+    if a space came before it. strips_behind: whether special tokens swallow white space behind them. first_filler: from
+    here on Ollama's converter made tokens up.
     """
 
     kind: str
@@ -61,6 +75,11 @@ class Vocabulary:
     adds_eos: bool
     adds_space: bool
     strips_behind: bool
+    first_filler: int
+
+    def is_filler(self, token_id: int) -> bool:
+        """Whether a converter made this token up because the model's own tokenizer has none of its id."""
+        return token_id >= self.first_filler or self.tokens[token_id] == f"[PAD{token_id}]"  # of whichever kind
 
 
 def vocabulary_of(file: GgufFile) -> Vocabulary:
@@ -74,7 +93,8 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
     normal = [int(TokenKind.NORMAL)] * len(tokens)
     token_kinds = _for_each(file, tokens, values.sizes("token_type")) if values.has("token_type") else normal
     ids = _special_ids(file, values, kind, len(tokens))
-    ends = [ids["eos"], ids["eot"], ids["eom"], *_known_ends(tokens, token_kinds)]
+    ends = [ids["eos"], *_further_ends(file, values, len(tokens)), ids["eot"], ids["eom"]]
+    ends += _known_ends(tokens, token_kinds)
     name = Metadata(file, "general").text("name", "").lower()
     vocabulary = Vocabulary(
         kind=kind,
@@ -90,10 +110,12 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
         adds_bos=values.flag("add_bos_token", PRE_TOKENIZERS[pre].adds_bos if is_byte_level else True),
         adds_eos=values.flag("add_eos_token", False),
         adds_space=not is_byte_level and values.flag("add_space_prefix", True),
+        first_filler=_first_filler(tokens),
         strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
     )
     if (vocabulary.adds_bos and vocabulary.bos_id is None) or (vocabulary.adds_eos and vocabulary.eos_id is None):
         raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: convert it anew.")
+    values.check_all_asked(_IGNORED, _INERT)
     return vocabulary
 
 
@@ -136,6 +158,24 @@ def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -
         if (ids[name] or 0) >= num_tokens:
             raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: convert it anew.")
     return ids
+
+
+def _further_ends(file: GgufFile, values: Metadata, num_tokens: int) -> list[int]:
+    """The list of ends that Ollama's converter takes over from generation_config.json."""
+    ends = values.sizes("eos_token_ids") if values.has("eos_token_ids") else []
+    if any(not 0 <= end < num_tokens for end in ends):
+        raise TokenizerError(
+            f"'{file.path}' gives eos_token_ids as {ends!r:.80} of {num_tokens} tokens: convert it anew."
+        )
+    return ends
+
+
+def _first_filler(tokens: list[str]) -> int:
+    """Where a run of [PAD0], [PAD1] and so on begins that ends the vocabulary; their number without one."""
+    last = _FILLER.fullmatch(tokens[-1])
+    first = len(tokens) - 1 - int(last[1]) if last else len(tokens)
+    is_run = first >= 0 and all(token == f"[PAD{number}]" for number, token in enumerate(tokens[max(0, first) :]))
+    return first if is_run else len(tokens)
 
 
 def _known_ends(tokens: list[str], token_kinds: list[int]) -> list[int]:

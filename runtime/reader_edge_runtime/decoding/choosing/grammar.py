@@ -16,7 +16,7 @@ from reader_edge_runtime.config import Grammar
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
 from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, MASK, OVER, READABLE
-from reader_edge_runtime.decoding.choosing.lenient_schema import lenient_patterns, without_patterns
+from reader_edge_runtime.decoding.choosing.lenient_schema import key_patterns, lenient_patterns, without_patterns
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
@@ -33,7 +33,7 @@ class Grammars:
     def constraint(self, grammar: Grammar) -> "GrammarConstraint":
         """A constraint at its beginning. Raises ConfigError for what is no grammar of its kind, or too complex.
 
-        Of schemas that are lenient, patterns that the library cannot read are left out.
+        Of schemas that are lenient, patterns that the library cannot follow are left out.
         """
         try:
             return GrammarConstraint(self._start(), grammar, self._vocab_size)
@@ -41,11 +41,17 @@ class Grammars:
             patterns = lenient_patterns(grammar)
             if not patterns:
                 raise
-            readable = readable_patterns(self._start(), patterns, grammar.name)
-            unreadable = {pattern for pattern, is_readable in zip(patterns, readable, strict=True) if not is_readable}
-            if not unreadable:
+        left = without_patterns(grammar, self._unreadable(patterns, grammar.name))
+        try:
+            return GrammarConstraint(self._start(), left, self._vocab_size)
+        except ConfigError as error:
+            if "not disjoint" not in str(error):  # several patterns may name one key
                 raise
-        return GrammarConstraint(self._start(), without_patterns(grammar, unreadable), self._vocab_size)
+        return GrammarConstraint(self._start(), without_patterns(left, key_patterns(left)), self._vocab_size)
+
+    def _unreadable(self, patterns: Sequence[str], name: str) -> list[str]:
+        readable = readable_patterns(self._start(), patterns, name)
+        return [pattern for pattern, is_readable in zip(patterns, readable, strict=True) if not is_readable]
 
     def _start(self) -> GrammarProcess:
         try:

@@ -19,13 +19,20 @@ Schema = dict[str, Any]
 
 
 def lenient_patterns(grammar: Grammar) -> list[str]:
-    """The patterns in a grammar's lenient schemas, at every depth."""
+    """The patterns of texts and keys in a grammar's lenient schemas, at every depth."""
+    return _found(grammar, lambda schema: [schema.get("pattern"), *_mapping(schema.get("patternProperties"))])
+
+
+def key_patterns(grammar: Grammar) -> list[str]:
+    """Those of keys alone."""
+    return _found(grammar, lambda schema: list(_mapping(schema.get("patternProperties"))))
+
+
+def _found(grammar: Grammar, patterns: Callable[[Schema], list[Any]]) -> list[str]:
     found: dict[str, None] = {}
 
     def note(schema: Schema) -> Schema:
-        for pattern in (schema.get("pattern"), *_mapping(schema.get("patternProperties"))):
-            if isinstance(pattern, str):
-                found[pattern] = None
+        found.update({pattern: None for pattern in patterns(schema) if isinstance(pattern, str)})
         return schema
 
     _changed(grammar, note)

@@ -1,0 +1,164 @@
+"""The tokenizer in a folder of Hugging Face format, of transformers 4 or 5, whatever its Python class is called.
+
+tokenizer.json alone makes text into ids, as it is. What the files beside it add are names of special tokens, tokens
+that are special, whether a text begins and ends with such tokens, and chat templates.
+"""
+
+import json
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as FastTokenizer
+from transformers import PreTrainedTokenizerFast
+
+from reader_edge_export.sources.folder_templates import chat_templates_of
+from reader_edge_export.sources.json_file import read_json
+from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.package.manifest import TOKENIZER_NAME
+
+_CONFIG_FILE, _MAP_FILE = "tokenizer_config.json", "special_tokens_map.json"
+_OPTIONAL_NAMES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_NAMES = ("bos_token", "eos_token", *_OPTIONAL_NAMES)
+_TOKEN_FIELDS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+_FRAMING_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
+_MAX_ADDED_TOKENS = 1 << 14
+
+
+def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
+    """The fast tokenizer in a folder. vocab_size: of the model.
+
+    Raises TokenizerError where a file cannot be read, or the tokenizer knows more tokens than the model.
+    """
+    settings = _settings(folder)
+    try:
+        fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
+        named = _named_tokens(settings, fast, vocab_size)
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=fast,
+            added_tokens_decoder=_added_tokens(settings),
+            add_prefix_space=settings.get("add_prefix_space") or _adds_prefix_space(fast, settings),
+            split_special_tokens=settings.get("split_special_tokens") is True,
+            **_extra_tokens(settings),
+            **named,
+        )
+    except TokenizerError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception for a broken file
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TokenizerError(f"The tokenizer in '{folder}' cannot be read: {reason:.200}") from error
+    _frame_texts(tokenizer, settings)
+    tokenizer.chat_template = chat_templates_of(folder, settings)
+    _check_vocabulary(tokenizer, vocab_size, folder)
+    return tokenizer
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says, and special_tokens_map.json, which newer folders do without."""
+    config, special = (
+        read_json(folder / name) if (folder / name).exists() else {} for name in (_CONFIG_FILE, _MAP_FILE)
+    )
+    # transformers reads the map only where tokenizer_config.json does not list the added tokens.
+    return config if "added_tokens_decoder" in config else config | special
+
+
+def _named_tokens(settings: Mapping[str, Any], fast: FastTokenizer, vocab_size: int) -> dict[str, AddedToken]:
+    """Special tokens by their names, without those that the model has no row for and can do without."""
+    named = {name: _token(name, settings[name]) for name in _NAMES if settings.get(name) is not None}
+    is_full = fast.get_vocab_size() >= vocab_size
+    return {
+        name: token
+        for name, token in named.items()
+        if not (is_full and name in _OPTIONAL_NAMES and fast.token_to_id(token.content) is None)
+    }
+
+
+def _extra_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens without a name, and those whose names only the model's templates know.
+
+    transformers 4 calls the first `additional_special_tokens`, transformers 5 `extra_special_tokens`, as a list; as an
+    object that holds the second.
+    """
+    unnamed = list(_list_of(settings, "additional_special_tokens"))
+    extra = settings.get("extra_special_tokens")
+    if isinstance(extra, dict):
+        return {
+            "additional_special_tokens": [_token("additional_special_tokens", token) for token in unnamed],
+            "extra_special_tokens": {name: _token(name, token) for name, token in extra.items()},
+        }
+    unnamed += _list_of(settings, "extra_special_tokens")
+    return {"additional_special_tokens": [_token("extra_special_tokens", token) for token in unnamed]}
+
+
+def _added_tokens(settings: Mapping[str, Any]) -> dict[int, AddedToken]:
+    added = settings.get("added_tokens_decoder") or {}
+    if not isinstance(added, dict) or not all(str(token_id).isdecimal() for token_id in added):
+        raise _unusable("added_tokens_decoder", added)
+    if len(added) > _MAX_ADDED_TOKENS:
+        raise TokenizerError(f"{_CONFIG_FILE} adds {len(added)} tokens, of which {_MAX_ADDED_TOKENS} can be.")
+    return {int(token_id): _token("added_tokens_decoder", token) for token_id, token in added.items()}
+
+
+def _token(name: str, value: object) -> AddedToken:
+    """A token given as a text, or as an object of its text and how it is found."""
+    if isinstance(value, str):
+        return AddedToken(value, special=True)
+    fields = value if isinstance(value, dict) else {}
+    flags = {key: fields[key] for key in _TOKEN_FIELDS if key in fields}
+    if not isinstance(fields.get("content"), str) or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise _unusable(name, value)
+    return AddedToken(fields["content"], **({"special": True} | flags))
+
+
+def _list_of(settings: Mapping[str, Any], name: str) -> list[Any]:
+    value = settings.get(name) or []
+    if not isinstance(value, list) or len(value) > _MAX_ADDED_TOKENS:
+        raise _unusable(name, value)
+    return value
+
+
+def _unusable(name: str, value: object) -> TokenizerError:
+    return TokenizerError(f"{_CONFIG_FILE} gives {name} as {reprlib.repr(value)}, which names no token: correct it.")
+
+
+def _adds_prefix_space(fast: FastTokenizer, settings: Mapping[str, Any]) -> bool:
+    """What tokenizer.json says, where nothing else does: transformers 4 would take the space away."""
+    if settings.get("add_prefix_space") is not None or fast.pre_tokenizer is None:
+        return False
+    return json.loads(fast.pre_tokenizer.__getstate__()).get("add_prefix_space") is True
+
+
+def _frame_texts(tokenizer: PreTrainedTokenizerFast, settings: Mapping[str, Any]) -> None:
+    """Begin and end texts as `add_bos_token` and `add_eos_token` say, in classes whose use of them transformers knows.
+
+    Without them, and in all other classes, tokenizer.json says it.
+    """
+    wanted = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")}
+    if str(settings.get("tokenizer_class")).removesuffix("Fast") not in _FRAMING_CLASSES:
+        return
+    fast = tokenizer.backend_tokenizer
+    before = fast.encode("").ids
+    ids = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+    now = {"bos": before[:1] == [ids["bos"]], "eos": before[-1:] == [ids["eos"]] and before[:1] != before[-1:]}
+    adds = {
+        name: ids[name] is not None and (now[name] if value is None else bool(value)) for name, value in wanted.items()
+    }
+    if adds == now:
+        return
+    tokens = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
+    template = ["bos"] * adds["bos"] + ["$A"] + ["eos"] * adds["eos"]
+    used = [{"id": name, "ids": [ids[name]], "tokens": [tokens[name]]} for name in ("bos", "eos") if adds[name]]
+    fast.post_processor = processors.TemplateProcessing(single=template, pair=[*template, "$B:1"], special_tokens=used)
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0:
+        raise TokenizerError(f"The tokenizer in '{folder}' knows no token: save it again.")
+    if largest >= vocab_size:
+        raise TokenizerError(
+            f"The tokenizer in '{folder}' has token id {largest}, but the model's vocabulary ends at "
+            f"{vocab_size - 1}: give the tokenizer that belongs to this model."
+        )

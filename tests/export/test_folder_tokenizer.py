@@ -1,0 +1,219 @@
+"""The tokenizer of a folder: what of its files is read, and that no class name is a reason to refuse it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.chat_templates import special_tokens_of
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.folder_tokenizer import load_tokenizer
+from reader_edge_export.sources.tokenizer import write_tokenizer
+from reader_edge_runtime.errors import ExportError, TokenizerError
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.tokenizer import Tokenizer as PackageTokenizer
+from tests.tiny_models import VOCAB_SIZE, build_tiny_tokenizer
+
+TEXTS = ["the cat sat", "  tides\n<|eos|>rise", "naïve 🙂"]
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
+FP32 = ExportOptions(precision="fp32")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a tokenizer alone, which a test may change."""
+    build_tiny_tokenizer(tmp_path)
+    return tmp_path
+
+
+def _change(path: Path, **changes: Any) -> None:
+    fields = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({key: value for key, value in (fields | changes).items() if value is not ...}))
+
+
+def _ids(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    return [list(tokenizer(text).input_ids) for text in TEXTS]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TokenizersBackend",
+        "PreTrainedTokenizerFast",
+        "GPT2Tokenizer",
+        "Qwen2TokenizerFast",
+        "LlamaTokenizer",
+        "MistralCommonBackend",
+        "BaichuanTokenizer",
+        "",
+        None,
+        7,
+    ],
+)
+def test_no_folder_is_refused_for_the_name_of_a_class(name: object, folder: Path) -> None:
+    before = _ids(load_tokenizer(folder, VOCAB_SIZE))
+    _change(folder / "tokenizer_config.json", tokenizer_class=name, auto_map={"AutoTokenizer": ["own.Own", None]})
+    tokenizer = load_tokenizer(folder, VOCAB_SIZE)
+    assert _ids(tokenizer) == before
+    assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|bos|>", "<|eos|>")
+
+
+@pytest.mark.parametrize("key", ["extra_special_tokens", "additional_special_tokens"])
+@pytest.mark.parametrize("token", ["<|bos|>", {"content": "<|bos|>", "lstrip": True, "__type": "AddedToken"}])
+def test_further_special_tokens_are_read_as_a_list(key: str, token: object, folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", **{key: [token]}, tokenizer_class="TokenizersBackend")
+    assert load_tokenizer(folder, VOCAB_SIZE).additional_special_tokens == ["<|bos|>"]
+
+
+def test_special_tokens_that_only_templates_know_are_read_by_their_names(folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", extra_special_tokens={"image_token": "<|bos|>"})
+    named = special_tokens_of(load_tokenizer(folder, VOCAB_SIZE))
+    assert [name for name, text in named.items() if text == "<|bos|>"] == ["bos_token", "image_token"]
+
+
+def test_a_folder_without_a_tokenizer_config_keeps_its_template_and_its_special_tokens_of(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    names = {"bos_token": "<|bos|>", "eos_token": {"content": "<|eos|>", "lstrip": False, "rstrip": False}}
+    (folder / "special_tokens_map.json").write_text(json.dumps(names))
+    tokenizer = load_tokenizer(folder, VOCAB_SIZE)
+    assert tokenizer.chat_template == TEMPLATE
+    assert special_tokens_of(tokenizer) == {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+
+
+def test_tokenizer_json_alone_suffices(folder: Path) -> None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        (folder / name).unlink()
+    tokenizer = load_tokenizer(folder, VOCAB_SIZE)
+    assert tokenizer.chat_template is None
+    assert special_tokens_of(tokenizer) == {}
+
+
+def test_templates_are_found_wherever_versions_put_them(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "of the processor"}))
+    assert load_tokenizer(folder, VOCAB_SIZE).chat_template == "of the processor"
+    listed = [{"name": "default", "template": "first"}, {"name": "tool_use", "template": "second"}]
+    _change(folder / "tokenizer_config.json", chat_template=listed)
+    assert load_tokenizer(folder, VOCAB_SIZE).chat_template == {"default": "first", "tool_use": "second"}
+    (folder / "chat_template.jinja").write_text("of the file")
+    assert load_tokenizer(folder, VOCAB_SIZE).chat_template == "of the file"
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("documents")
+    assert load_tokenizer(folder, VOCAB_SIZE).chat_template == {"default": "of the file", "rag": "documents"}
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a" * ((1 << 20) + 1)])
+def test_a_template_that_cannot_be_one_is_refused(content: bytes, folder: Path) -> None:
+    (folder / "chat_template.jinja").write_bytes(content)
+    with pytest.raises(TokenizerError, match=r"chat_template\.jinja' (is no text|has 1048577 bytes).*: remove it\.$"):
+        load_tokenizer(folder, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("flags", [{}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}])
+def test_what_begins_and_ends_texts_is_as_transformers_has_it(flags: dict[str, bool], folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", tokenizer_class="GemmaTokenizerFast", **flags, **{"unk_token": "<|bos|>"})
+    expected = AutoTokenizer.from_pretrained(folder) if flags else load_tokenizer(folder, VOCAB_SIZE)
+    assert _ids(load_tokenizer(folder, VOCAB_SIZE)) == _ids(expected)
+    assert (load_tokenizer(folder, VOCAB_SIZE)("").input_ids == []) == (not flags)
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend", "Qwen2Tokenizer"])
+def test_classes_without_such_flags_begin_texts_as_tokenizer_json_does(name: str, folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", tokenizer_class=name, add_bos_token=True)
+    assert load_tokenizer(folder, VOCAB_SIZE)("").input_ids == []
+
+
+@pytest.mark.parametrize(("flag", "adds"), [(..., True), (False, False), (True, True)])
+def test_a_space_before_a_text_is_as_tokenizer_json_has_it_unless_told_otherwise(
+    flag: object, adds: bool, folder: Path
+) -> None:
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    fast.save(str(folder / "tokenizer.json"))
+    _change(folder / "tokenizer_config.json", add_prefix_space=flag)
+    loaded = load_tokenizer(folder, VOCAB_SIZE)
+    assert (loaded("the").input_ids == loaded(" the").input_ids) == adds
+
+
+def test_tokens_that_only_the_config_calls_special_are_special(folder: Path) -> None:
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    fast.add_tokens([AddedToken("<call>", special=False)])
+    fast.save(str(folder / "tokenizer.json"))
+    token_id = fast.token_to_id("<call>")
+    assert load_tokenizer(folder, VOCAB_SIZE + 1).decode([token_id], skip_special_tokens=True) == "<call>"
+    added = {str(token_id): {"content": "<call>", "special": True, "normalized": False}}
+    _change(folder / "tokenizer_config.json", added_tokens_decoder=added)
+    assert load_tokenizer(folder, VOCAB_SIZE + 1).decode([token_id], skip_special_tokens=True) == ""
+
+
+def test_a_padding_token_that_the_model_has_no_row_for_is_left_out(folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", **{"pad_token": "[PAD]"})
+    size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+    assert "[PAD]" not in load_tokenizer(folder, size).get_vocab()
+    assert "[PAD]" in load_tokenizer(folder, size + 1).get_vocab()
+    _change(folder / "tokenizer_config.json", **{"eos_token": "[END]"})
+    with pytest.raises(TokenizerError, match="vocabulary ends at"):
+        load_tokenizer(folder, size)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eos_token": 5},
+        {"eos_token": {"lstrip": True}},
+        {"eos_token": {"content": "<|eos|>", "lstrip": "no"}},
+        {"extra_special_tokens": "<|eos|>"},
+        {"additional_special_tokens": [None]},
+        {"added_tokens_decoder": {"x": {"content": "a"}}},
+        {"added_tokens_decoder": [1]},
+    ],
+)
+def test_what_names_no_token_is_refused_by_its_key(changes: dict[str, Any], folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", **changes)
+    with pytest.raises(TokenizerError, match=rf"^[^\n]*gives {next(iter(changes))} as [^\n]*: correct it\.$"):
+        load_tokenizer(folder, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "tekken.json", "vocab.json"])
+def test_another_form_of_a_tokenizer_is_named(name: str, source: Path) -> None:
+    (source / "tokenizer.json").rename(source / name)
+    with pytest.raises(TokenizerError, match=rf"no tokenizer\.json, only {name}: save the model's fast tokenizer"):
+        find_source(source, None)
+
+
+def test_truncation_and_padding_of_tokenizer_json_cut_no_prompt(folder: Path, tmp_path: Path) -> None:
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    fast.enable_truncation(3)
+    fast.enable_padding(length=64)
+    fast.save(str(folder / "tokenizer.json"))
+    (tmp_path / "package").mkdir()
+    write_tokenizer(load_tokenizer(folder, VOCAB_SIZE), tmp_path / "package")
+    written = PackageTokenizer.from_file(tmp_path / "package" / "tokenizer.json")
+    assert 3 < len(written.encode("the cat sat on the mat")) < 64
+
+
+def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_configs(source: Path, tmp_path: Path) -> None:
+    (source / "chat_template.jinja").write_text(TEMPLATE)
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1], "bos_token_id": 9}))
+    export_model(source, tmp_path / "out", FP32)
+    package = ModelPackage.open(tmp_path / "out")
+    assert (package.manifest.eos_token_ids, package.manifest.bos_token_id) == ((7, 1), 9)
+    tokenizer = PackageTokenizer.open(package)
+    assert tokenizer.encode_chat(Conversation([{"role": "user", "content": "the"}])) == [
+        0,
+        *tokenizer.encode("the"),
+        1,
+    ]
+
+
+@pytest.mark.parametrize("value", ["1", [1, "2"], 1.5, True, -1, {"id": 1}])
+def test_end_tokens_that_are_none_are_refused(value: object, source: Path) -> None:
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(ExportError, match=r"gives eos_token_id as .*: correct it\.$"):
+        find_source(source, None)

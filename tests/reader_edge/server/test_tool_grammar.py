@@ -1,0 +1,180 @@
+"""Calls that must be made, on vocabularies like those of model families: held, read, the same drafted and plain."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_calls import CallReader
+from reader_edge.server.tool_grammar import tool_grammar
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
+from tests.family_tokenizers import FAMILIES, MORE_FAMILIES, family_engine
+from tests.reader_edge.server.conftest import Served
+
+pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+
+USER = {"role": "user", "content": "Weather?"}
+HELD = [name for name in (*FAMILIES, *MORE_FAMILIES) if name != "lfm2"]
+PROPERTIES = {"city": {"type": "string", "enum": ["Ulm", "<b>Bonn</b>"]}, "days": {"enum": [1, 2]}}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city", "days"], "additionalProperties": False}
+
+
+def tools(is_strict: bool = False) -> tuple[dict[str, Any], ...]:
+    weather = {"name": "weather", "parameters": PARAMETERS} | ({"strict": True} if is_strict else {})
+    return ({"type": "function", "function": weather}, {"type": "function", "function": {"name": "time"}})
+
+
+REQUIRED = ToolUse(tools(), ("weather", "time"), is_required=True)
+STRICT = ToolUse(tools(True), ("weather", "time"), is_strict=True)
+
+
+def read(model: Engine, use: ToolUse, text: str) -> tuple[str, list[tuple[str, Any]]]:
+    reader = CallReader(use, model.tokenizer.call_form)
+    said = reader.push(text, is_last=True)
+    arguments = ["".join(each.text for each in said if each.call == number) for number in range(reader.num_calls)]
+    names = [each.name for each in said if each.name is not None]
+    return "".join(each.text for each in said if each.call < 0), list(
+        zip(names, map(json.loads, arguments), strict=True)
+    )
+
+
+def is_right(name: str, arguments: Any) -> bool:
+    if name == "time":
+        return bool(arguments == {})
+    return arguments["city"] in ("Ulm", "<b>Bonn</b>") and arguments["days"] in (1, 2)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", HELD)
+def test_a_call_that_must_be_is_made(engine: Engine, name: str, temperature: float) -> None:
+    model = family_engine(engine, name)
+    for use in (replace(REQUIRED, is_parallel=False), replace(REQUIRED, names=("weather",), is_parallel=False)):
+        grammar = tool_grammar(use, model.tokenizer.call_form, None)
+        sampling = SamplingConfig(temperature=temperature, seed=2)
+        config = GenerationConfig(max_tokens=150, sampling=sampling, grammar=grammar)
+        prompt = Conversation([USER], use.tools)
+        drafted, plain = model.generate(prompt, config), model.generate(prompt, replace(config, is_drafted=False))
+        assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "stop")
+        content, ((called, arguments),) = read(model, use, drafted.text)
+        assert content == ""
+        assert called in use.names
+        assert is_right(called, arguments)
+
+
+def accepts(model: Engine, grammar: Grammar | None, text: str) -> bool:
+    """Whether an answer that is held may be this, special tokens as tokens."""
+    assert grammar is not None
+    tokens = model.tokenizer.every_token_bytes(model.package.manifest.vocab_size)
+    special = model.tokenizer.special_tokens
+    constraint = model._grammars.constraint(grammar)
+    try:
+        for part in re.split(f"({'|'.join(map(re.escape, special.values()))})", text):
+            rest = part.encode()
+            while rest and not constraint.is_over:
+                allowed = (
+                    int(i) for i in np.flatnonzero(constraint.mask()) if tokens[i] and rest.startswith(tokens[i])
+                )
+                fitting = [i for i in allowed if special.get(i, part) == part]
+                if not fitting:
+                    return False
+                token_id = max(fitting, key=lambda i: len(tokens[i]))
+                constraint.advance(token_id)
+                rest = rest[len(tokens[token_id]) :]
+        return not rest and (constraint.is_over or bool(constraint.mask()[model.package.manifest.eos_token_ids[0]]))
+    finally:
+        constraint.close()
+
+
+def call_text(model: Engine, name: str, arguments: dict[str, Any]) -> str:
+    """A call as the form has it, and nothing around it."""
+    form = model.tokenizer.call_form
+    match form.notation.value:
+        case "object":
+            return json.dumps({form.name: name, form.arguments: arguments}, ensure_ascii=False)
+        case "named":
+            return name + form.between + json.dumps(arguments, ensure_ascii=False)
+        case "xml":
+            texts = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()]
+            return f"{name}>\n{''.join(texts)}"
+        case _:
+            pairs = arguments.items()
+            return name + "".join(f"\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>" for key, value in pairs)
+
+
+@pytest.mark.parametrize("name", [name for name in HELD if name != "gpt-oss"])
+def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name: str) -> None:
+    model = family_engine(engine, name)
+    form = model.tokenizer.call_form
+    grammar = tool_grammar(STRICT, form, None)
+
+    def calls(*texts: str) -> str:
+        return form.opening + (form.joint or "").join(form.begin + text + form.end for text in texts) + form.closing
+
+    right = call_text(model, "weather", {"city": "<b>Bonn</b>", "days": 2})
+    assert accepts(model, grammar, calls(right))
+    assert read(model, STRICT, calls(right)) == ("", [("weather", {"city": "<b>Bonn</b>", "days": 2})])
+    assert not accepts(model, grammar, calls(call_text(model, "weather", {"city": "Rome", "days": 2})))
+    assert not accepts(model, grammar, calls(call_text(model, "other", {})))
+    assert accepts(model, grammar, "No <b>call</b> is needed.")
+    if form.tag:
+        assert accepts(model, grammar, "Let me see. " + calls(right))
+        both = calls(right, call_text(model, "time", {}))
+        assert accepts(model, grammar, both) == (form.joint is not None)
+        assert not accepts(model, tool_grammar(replace(STRICT, is_parallel=False), form, None), both)
+
+
+def test_special_tokens_of_thinking_stay_free_beside_strict_calls(engine: Engine) -> None:
+    model = family_engine(engine, "tekken")
+    grammar = tool_grammar(STRICT, model.tokenizer.call_form, None)
+    assert accepts(model, grammar, '[THINK]Hm.[/THINK]Well.[TOOL_CALLS]weather[ARGS]{"city": "Ulm", "days": 1}')
+    assert not accepts(model, grammar, "[THINK]Hm.[/THINK]Well.[TOOL_CALLS]weather[ARGS]{}")
+
+
+def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engine: Engine) -> None:
+    for name in ("qwen-coder", "glm"):
+        model = family_engine(engine, name)
+        form = model.tokenizer.call_form
+        properties: dict[str, Any] = {"text": {"type": "string"}, "more": {"type": "integer"}}
+        parameters = {"type": "object", "properties": properties}
+        function = {"name": "say", "parameters": parameters, "strict": True}
+        use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
+        grammar = tool_grammar(use, form, None)
+        for arguments in ({"text": 'a "quoted" <b>\n</x>'}, {"more": 5}, {"text": "a", "more": -1}, {}):
+            text = form.begin + call_text(model, "say", arguments) + form.end
+            assert accepts(model, grammar, text)
+            assert read(model, use, text) == ("", [("say", arguments)])
+        properties["text"] = {"type": "string", "maxLength": 4}
+        with pytest.raises(ApiError, match="'maxLength' cannot be held"):
+            tool_grammar(use, form, None)
+
+
+def test_what_cannot_be_held_is_refused_in_a_sentence(engine: Engine) -> None:
+    form = family_engine(engine, "lfm2").tokenizer.call_form
+    for use in (REQUIRED, STRICT):
+        with pytest.raises(ApiError, match="notation that no grammar holds"):
+            tool_grammar(use, form, None)
+    assert tool_grammar(replace(STRICT, is_strict=False), form, None) is None
+    with pytest.raises(ApiError, match="one and the same token"):
+        tool_grammar(STRICT, family_engine(engine, "gpt-oss").tokenizer.call_form, None)
+
+
+def test_a_served_call_behind_a_special_token_comes_as_a_call(engine: Engine) -> None:
+    asked = {"model": "demo", "messages": [USER], "tools": list(tools()), "tool_choice": "required", "max_tokens": 200}
+    asked |= {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
+    for name in ("mistral-v3", "tekken"):
+        served = Served(AsyncEngine(family_engine(engine, name)), ServerSettings("demo", max_tokens=500))
+        response = served.post(
+            "/v1/chat/completions", asked | {"parallel_tool_calls": False, "temperature": 1, "seed": 3}
+        )
+        assert response.status_code == 200, response.text
+        choice = response.json()["choices"][0]
+        (call,) = choice["message"]["tool_calls"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", None)
+        assert is_right(call["function"]["name"], json.loads(call["function"]["arguments"]))
+        assert len(call["id"]) == 9
