@@ -71,6 +71,7 @@ MORE_FAMILIES = {
     "glm": Family(True, ("<|user|>",), (*_TAGS, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"), "<arg_key>"),
     "deepseek": Family(True, ("<\uff5cUser\uff5c>", *DEEPSEEK_TOKENS), (), f"{DEEPSEEK_TOKENS[1]} ```json"),
     "granite": Family(True, ("<|tool_call|>", "<|start_of_role|>"), (), "<|tool_call|>"),
+    "apertus": Family(True, ("<|tools_prefix|>", "<|tools_suffix|>"), (), "<|tools_prefix|>"),
     "phi": Family(True, ("<|tool_call|>", "<|/tool_call|>"), (), "<|tool_call|> <|/tool_call|>"),
     "lfm2": Family(True, ("<|tool_call_start|>", "<|tool_call_end|>"), (), "<|tool_call_start|>"),
     "nemotron": Family(True, ("<s>",), (), "<TOOLCALL>"),

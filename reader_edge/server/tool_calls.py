@@ -65,7 +65,7 @@ class CallReader:
         held = () if form.tag else ("{",)
         unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(form.tags))
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
-        is_in_pieces = use.is_required and form.notation in (Notation.OBJECT, Notation.NAMED)
+        is_in_pieces = use.is_required and form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
         self._read = self._followed if is_in_pieces else self._unknown
 
     def push(self, text: str, is_last: bool) -> list[Said]:
@@ -192,12 +192,14 @@ def call_head(form: CallForm, name: str) -> str:
     """What stands before a call's arguments where a grammar holds it."""
     if form.notation is Notation.OBJECT:
         return f'{form.begin}{{"{form.name}": "{name}", "{form.arguments}": '
+    if form.notation is Notation.KEYED:
+        return f'{form.begin}{{"{name}": '
     return form.begin + name + form.between
 
 
 def call_tail(form: CallForm) -> str:
     """What stands behind them."""
-    return "}" + form.end if form.notation is Notation.OBJECT else form.end
+    return "}" + form.end if form.notation in (Notation.OBJECT, Notation.KEYED) else form.end
 
 
 def _json_text(value: object) -> str:

@@ -127,7 +127,7 @@ def _arguments(rule: str, function: Json, form: CallForm) -> list[str]:
     schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
     check_depth(schema, f"The schema of the parameters of '{function['name']}'", "tools")
     is_strict = function.get("strict") is True
-    if form.notation in (Notation.OBJECT, Notation.NAMED):
+    if form.notation not in _PARAMETERS:
         return [f"{rule}: %json {_followed(schema, is_strict)}"]
     before, between, behind = _PARAMETERS[form.notation]
     properties, required = schema.get("properties"), schema.get("required")

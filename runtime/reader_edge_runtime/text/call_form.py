@@ -11,6 +11,7 @@ class Notation(Enum):
     """How what a call says is written; call_notation.py reads them."""
 
     OBJECT = "object"  # {"name": "f", "arguments": {"a": 1}}, or a list of such
+    KEYED = "keyed"  # {"f": {"a": 1}}, or a list of such
     NAMED = "named"  # the name, a text, and the arguments as a JSON object
     XML = "xml"  # <function=f>, and <parameter=a> 1 </parameter> for each argument
     KEYS = "keys"  # the name, and <arg_key>a</arg_key> <arg_value>1</arg_value> for each argument
@@ -97,7 +98,7 @@ _CHANNEL = "<|channel|>commentary to=functions."
 # The first all of whose marks a template holds.
 _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     (
-        ("<|channel|>", "to=functions."),  # gpt-oss
+        ("<|channel|>", "functions."),  # gpt-oss
         CallForm(
             _CHANNEL,
             "",
@@ -175,9 +176,25 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
     ),
     (("<|tool_call|>", "<|/tool_call|>"), _PHI),  # Phi-4-mini
     (("<|tool_call|>",), replace(_PHI, closing="]", others=(("<|tool_call|>", ""),))),  # Granite 3
+    (
+        ("<tool_calls>[",),
+        CallForm("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", "),
+    ),  # Jamba, Apriel
     (("<tool_call>",), CallForm()),  # Hermes, Qwen, SmolLM3, Granite 4 ...
     (("<TOOLCALL>",), CallForm("", "", opening="<TOOLCALL>[", closing="]</TOOLCALL>", joint=", ")),  # Nemotron
-    (("<tool_calls>",), CallForm("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", ")),  # Jamba
+    (("<tool_calls>",), CallForm("", "", opening="<tool_calls>\n", closing="\n</tool_calls>")),  # MiniMax M1
+    (("<|function_call|>",), CallForm("<|function_call|>", "", joint=None)),  # GigaChat
+    (
+        ("<|tools_prefix|>",),  # Apertus
+        CallForm(
+            "",
+            "",
+            notation=Notation.KEYED,
+            opening="<|tools_prefix|>[",
+            closing="]<|tools_suffix|>",
+            joint=", ",
+        ),
+    ),
     (
         ("<|START_ACTION|>",),  # Command
         CallForm("", "", "parameters", "tool_name", opening="<|START_ACTION|>[", closing="]<|END_ACTION|>", joint=", "),

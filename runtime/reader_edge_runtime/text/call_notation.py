@@ -35,7 +35,8 @@ def read_calls(body: str, form: CallForm, schemas: Schemas) -> list[tuple[str, A
     schemas: what tools there are, and the types of arguments that a notation does not tell.
     """
     try:
-        if form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{")):
+        is_object = form.notation is Notation.OBJECT or body.lstrip().startswith(("{", "[{"))
+        if is_object and form.notation is not Notation.KEYED:
             calls = _objects(body)
         else:
             calls = _READERS[form.notation](body.strip().removeprefix(form.begin), schemas)
@@ -88,6 +89,12 @@ def _of_object(value: Any) -> tuple[str, Arguments]:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise TypeError("no call")
     return name, arguments
+
+
+def _keyed(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
+    value = _loads(body)
+    objects = value if isinstance(value, list) else [value]
+    return [(name, _object(arguments)) for each in objects for name, arguments in _object(each).items()]
 
 
 def _named(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
@@ -167,6 +174,7 @@ def _braces(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
 
 
 _READERS = {
+    Notation.KEYED: _keyed,
     Notation.NAMED: _named,
     Notation.XML: _xml,
     Notation.KEYS: _keys,

@@ -64,6 +64,10 @@ _FORMS: tuple[tuple[str, ThinkingForm], ...] = (
         "Here is my thought process:",  # Granite 3.2
         ThinkingForm("Here is my thought process:", "Here is my response:"),
     ),
+    (
+        "[BEGIN FINAL RESPONSE]",  # Apriel
+        ThinkingForm("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
+    ),
     # Granite 3.3, and all the others: Qwen3, DeepSeek, SmolLM3, GLM, Phi 4, OLMo 3, Nemotron, MiniMax ...
     ("<response>", ThinkingForm("<think>", "</think>", ("<response>", "</response>"))),
     ("</think>", ThinkingForm("<think>", "</think>")),

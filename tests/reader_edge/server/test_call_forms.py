@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +171,31 @@ FORMS: dict[str, tuple[str, str, str, list[tuple[str, object]]]] = {
         "",
         [("weather", PLAIN)],
     ),
+    "apertus": (
+        "<|tools_prefix|>",
+        f'Well.<|tools_prefix|>[{{"weather": {W}}}, {{"time.now": {{}}}}]<|tools_suffix|>',
+        "Well.",
+        [("weather", WEATHER), ("time.now", {})],
+    ),
+    "gigachat": (
+        "<|function_call|>",
+        f'<|function_call|>{{"name": "weather", "arguments": {W}}}',
+        "",
+        [("weather", WEATHER)],
+    ),
+    "minimax m1": (
+        "<tool_calls>",
+        f'<tool_calls>\n{{"name": "weather", "arguments": {W}}}\n{{"name": "time.now", "arguments": {{}}}}\n'
+        "</tool_calls>",
+        "",
+        [("weather", WEATHER), ("time.now", {})],
+    ),
+    "apriel": (
+        "<tool_call> <tool_calls>[",
+        f'<tool_calls>[{{"name": "weather", "arguments": {W}, "id": "1"}}]</tool_calls>',
+        "",
+        [("weather", WEATHER)],
+    ),
     "functionary": ("<function=x></function>", f"<function=weather>{W}</function>", "", [("weather", WEATHER)]),
 }
 
@@ -238,17 +264,49 @@ def test_hostile_calls_are_texts(notation: str, body: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4, 1000])
-@pytest.mark.parametrize("name", ["hermes", "mistral", "mistral with names", "deepseek v3", "gpt-oss", "llama 3"])
+@pytest.mark.parametrize(
+    "name",
+    [*("hermes", "mistral", "mistral with names"), *("deepseek v3", "gpt-oss", "llama 3", "apertus", "minimax m1")],
+)
 def test_calls_that_a_grammar_holds_come_in_pieces(name: str, size: int) -> None:
     form = form_of(name)
     held = replace(USE, is_required=True)
-    first = (
-        f'{{"name": "weather", "{form.arguments}": {P}}}'
-        if form.notation is Notation.OBJECT
-        else f"weather{form.between}{P}"
-    )
+    firsts = {
+        Notation.OBJECT: f'{{"name": "weather", "{form.arguments}": {P}}}',
+        Notation.KEYED: f'{{"weather": {P}}}',
+        Notation.NAMED: f"weather{form.between}{P}",
+    }
+    first = firsts[form.notation]
     second = first.replace("weather", "time.now")
     calls = [("weather", PLAIN), ("time.now", PLAIN)]
     texts = [first, second] if form.joint is not None else [first]
     inner = (form.joint or "").join(form.begin + text + form.end for text in texts)
     assert read(form.opening + inner + form.closing, size, form, held) == ("", calls[: len(texts)])
+
+
+TAGS = {
+    "apertus": "<|tools_prefix|>[",
+    "apriel-1.5": "<tool_calls>[",
+    "gigachat-3.1": "<|function_call|>",
+    "glm-4.6": "<tool_call>",
+    "gpt-oss": "<|channel|>commentary to=functions.",
+    "granite-3.3": "<|tool_call|>[",
+    "granite-4.0": "<tool_call>",
+    "minimax-m1": "<tool_calls>",
+    "ministral-3": "[TOOL_CALLS]",
+    "mistral-nemo": "[TOOL_CALLS][",
+    "mistral-small-3.2": "[TOOL_CALLS]",
+    "qwen2.5": "<tool_call>",
+    "qwen3": "<tool_call>",
+    "qwen3-coder": "<tool_call>\n<function=",
+    "qwen3.5": "<tool_call>\n<function=",
+    "seed-oss": "<seed:tool_call>\n<function=",
+    "smollm3": "<tool_call>",
+    "step-3.5-flash": "<tool_call>\n<function=",
+}
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_the_form_is_told_from_published_templates(name: str) -> None:
+    source = (Path(__file__).parents[2] / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    assert CallForm.of_template(source).tag == TAGS[name]

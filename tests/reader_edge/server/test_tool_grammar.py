@@ -97,6 +97,8 @@ def call_text(model: Engine, name: str, arguments: dict[str, Any]) -> str:
     match form.notation.value:
         case "object":
             return json.dumps({form.name: name, form.arguments: arguments}, ensure_ascii=False)
+        case "keyed":
+            return json.dumps({name: arguments}, ensure_ascii=False)
         case "named":
             return name + form.between + json.dumps(arguments, ensure_ascii=False)
         case "xml":
