@@ -12,11 +12,12 @@ from reader_edge_runtime.errors import ClosedError
 
 
 class Answers:
-    """All choices of a question, decoded together; leaving them gives them up."""
+    """All choices of a question, decoded together; leaving them gives them up. start_s: when it was asked."""
 
     def __init__(self, engine: AsyncEngine, question: Question, metrics: Metrics, max_s: float) -> None:
         asked = zip(question.prompts, question.configs, strict=True)
         self._streams = [engine.stream(prompt, config, question.priority) for prompt, config in asked]
+        self.start_s = time.monotonic()
         self._question = question
         self._metrics = metrics
         self._max_s = max_s

@@ -1,4 +1,4 @@
-"""Refusals and failures in OpenAI's shape."""
+"""Refusals and failures in OpenAI's shape, and in Ollama's."""
 
 import json
 import logging
@@ -36,10 +36,16 @@ class ApiError(ReaderEdgeError):
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        headers = {"Retry-After": "1"} if self.status in (429, 503) else None
-        body = json.dumps(self.fields)  # in ASCII: names from a request may hold halves of characters
-        return Response(body, self.status, headers, "application/json")
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "1"} if self.status in (429, 503) else {}
+
+    def response(self, is_ollama: bool = False) -> Response:
+        """is_ollama: whether the client knows errors as Ollama words them."""
+        body = json.dumps(
+            {"error": str(self)} if is_ollama else self.fields
+        )  # in ASCII: names from a request may hold halves of characters
+        return Response(body, self.status, self.headers, "application/json")
 
 
 def wrong_value(name: str, value: object, words: str, param: str, code: str | None = None) -> ApiError:
@@ -79,7 +85,13 @@ def api_error(error: Exception) -> ApiError:
 async def error_response(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything that a route raises."""
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
-        response = ApiError(error.status_code, f"There is no {request.method} {request.url.path:.100} here.").response()
+        refusal = ApiError(error.status_code, f"There is no {request.method} {request.url.path:.100} here.")
+        response = refusal.response(is_of_ollama(request.url.path))
         response.headers.update(error.headers or {})  # which methods there are
         return response
-    return api_error(error).response()
+    return api_error(error).response(is_of_ollama(request.url.path))
+
+
+def is_of_ollama(path: str) -> bool:
+    """Whether a path is one of Ollama's interface; LM Studio's begin with a version."""
+    return path.startswith("/api/") and not path.startswith(("/api/v0/", "/api/v1/"))

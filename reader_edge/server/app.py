@@ -16,6 +16,7 @@ from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.guard import Guard
 from reader_edge.server.json_body import BodyBudget
 from reader_edge.server.metrics import Metrics
+from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.page import Page
 from reader_edge.server.settings import ServerSettings
@@ -46,6 +47,7 @@ def make_app(engine: AsyncEngine, settings: ServerSettings) -> Starlette:
 
     routes = [
         *(Route(path, endpoint.__call__, methods=["POST"]) for path, endpoint in endpoints.items()),
+        *OllamaModels(engine.engine, settings).routes,
         *discovery_routes(settings, engine.engine.package.manifest),
         Route("/openapi.json", tell_openapi),
         Route("/health", tell_health),

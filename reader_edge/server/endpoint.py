@@ -43,7 +43,10 @@ class Endpoint(ABC, Generic[Body]):
 
     async def _respond(self, request: Request) -> Response:
         try:
-            body = decode(await read_values(request, self._settings), self.body_type)
+            body = decode(await self._values(request), self.body_type)
+            told = self._told_at_once(body)
+            if told is not None:
+                return Response(json.dumps(told), media_type="application/json")
             question = self._checked_question(body)
             answers = self._answers(question)
             if question.is_streamed:
@@ -75,6 +78,14 @@ class Endpoint(ABC, Generic[Body]):
             asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"
             raise ApiError(400, f"{asked}: 1 to {most} are given here.", "n")
         return question
+
+    async def _values(self, request: Request) -> object:
+        """What a request's body says. Raises ApiError."""
+        return await read_values(request, self._settings)
+
+    def _told_at_once(self, body: Body) -> Json | None:
+        """What is told without asking the engine; None where it is asked."""
+        return None
 
     def _answers(self, question: Question) -> Answers:
         return Answers(self._engine, question, self._metrics, self._settings.max_answer_s)

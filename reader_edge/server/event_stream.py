@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from reader_edge.server.api_error import api_error
+from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.question import Json
 
 Result = TypeVar("Result")
@@ -64,17 +64,41 @@ class EventStream(Response):
         try:
             async for event in self._events:
                 await _send(send, self._event(event))
-            end = b"" if self._is_named else _END
+            end = self._end
         except LeftError:
             raise
         except Exception as error:
-            end = self._event(api_error(error).fields | ({"type": "error"} if self._is_named else {}))
+            end = self._event(self._failure(api_error(error)))
         await _send(send, end)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @property
+    def _end(self) -> bytes:
+        """What marks the end."""
+        return b"" if self._is_named else _END
+
+    def _failure(self, error: ApiError) -> Json:
+        return error.fields | ({"type": "error"} if self._is_named else {})
 
     def _event(self, fields: Json) -> bytes:
         name = f"event: {fields['type']}\n" if self._is_named else ""
         return f"{name}data: {json.dumps(fields)}\n\n".encode()
+
+
+class LineStream(EventStream):
+    """JSON objects, one a line, as Ollama streams them; an error among them is the last."""
+
+    media_type = "application/x-ndjson"
+
+    @property
+    def _end(self) -> bytes:
+        return b""
+
+    def _failure(self, error: ApiError) -> Json:
+        return {"error": str(error)}
+
+    def _event(self, fields: Json) -> bytes:
+        return f"{json.dumps(fields)}\n".encode()
 
 
 async def _until_left(receive: Receive) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, is_of_ollama
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError
 
@@ -30,7 +30,7 @@ class Guard:
         if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
             refusal = self._refusal(Headers(scope=scope))
             if refusal is not None:
-                await refusal.response()(scope, receive, send)
+                await refusal.response(is_of_ollama(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

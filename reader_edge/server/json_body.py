@@ -14,10 +14,16 @@ from reader_edge.server.settings import ServerSettings
 _MAX_EXACT = 2**53  # beyond it floats are whole by accident
 
 
-async def read_values(request: Request, settings: ServerSettings) -> object:
-    """Raises ApiError for what is not JSON, or larger or slower than allowed."""
-    # Pages of other sites can send anything but this type without being asked for leave, which they do not get.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+async def read_values(request: Request, settings: ServerSettings, is_type_checked: bool = True) -> object:
+    """Raises ApiError for what is not JSON, or larger or slower than allowed.
+
+    is_type_checked: whether the type must be JSON's. Pages of other sites can send any other without being asked for
+    leave, which they do not get.
+    """
+    if (
+        is_type_checked
+        and request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json"
+    ):
         raise ApiError(415, "The body must be JSON: send it with the header 'Content-Type: application/json'.")
     try:
         async with asyncio.timeout(settings.max_body_s):

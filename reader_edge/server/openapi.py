@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 import reader_edge
-from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.api_error import is_of_ollama
+from reader_edge.server.endpoints import ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime.package.manifest import Manifest
 
@@ -31,21 +32,22 @@ _REFUSALS: Mapping[int, str] = {
 
 def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
     """The document of a server of this model. Its limits are the server's own."""
+    endpoints = {**ENDPOINTS, **OLLAMA_ENDPOINTS}
     bodies, classes = msgspec.json.schema_components(
-        [endpoint.body_type for endpoint in ENDPOINTS.values()], ref_template="#/components/schemas/{name}"
+        [endpoint.body_type for endpoint in endpoints.values()], ref_template="#/components/schemas/{name}"
     )
     limits = _limits(settings, manifest)
     schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
-    asked = zip(ENDPOINTS, bodies, strict=True)
+    asked = zip(endpoints, bodies, strict=True)
     document: Schema = {
         "openapi": "3.1.0",
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
         "paths": {
-            **{path: {"post": _answering(path.removeprefix("/v1/"), body, _ANSWERS[path])} for path, body in asked},
+            **{path: {"post": _answering(path, body, _ANSWERS[path])} for path, body in asked},
             "/v1/models": {"get": _telling("models", list_of(_MODEL))},
             "/health": {"get": _telling("health", object_of(status={"const": "ok"}))},
         },
-        "components": {"schemas": {"Error": _ERROR, **schemas}},
+        "components": {"schemas": {"Error": _ERROR, "OllamaError": object_of(error=TEXT), **schemas}},
     }
     if settings.api_keys:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -80,7 +82,9 @@ def _with_limits(schema: Schema, limits: Mapping[str, Schema]) -> Schema:
     properties = schema["properties"]
     if "model" not in properties:
         return schema
-    own = {name: limits[name] for name in properties if name in limits and properties[name].get("enum") is None}
+    is_free = {name: each.get("enum") is None for name, each in properties.items()}
+    is_free["prompt"] = properties.get("prompt", {}).get("type") != "string"  # Ollama's is one text
+    own = {name: limits[name] for name in properties if name in limits and is_free[name]}
     required = ["model", *schema["required"]]
     condition = _LIKELY_TOKENS_COME_WITH_LOGPROBS if properties.get("logprobs", {}).get("type") == "boolean" else {}
     return {**schema, "properties": properties | own, "required": required, **condition}
@@ -95,24 +99,29 @@ def _with_nulls(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
-def _answering(name: str, body: Schema, answer: Schema) -> Schema:
-    """An operation that takes a body: its answer comes whole or as events."""
-    whole = {"application/json": {"schema": answer}, "text/event-stream": {"schema": object_of(data=TEXT)}}
+def _answering(path: str, body: Schema, answer: Schema) -> Schema:
+    """An operation that takes a body: its answer comes whole, or as events or lines."""
+    is_ollama = is_of_ollama(path)
+    stream = {"application/x-ndjson": {"schema": answer}}
+    if not is_ollama:
+        stream = {"text/event-stream": {"schema": object_of(data=TEXT)}}
+    whole = {"application/json": {"schema": answer}}
+    refusals = _refusals(_REFUSALS, "OllamaError" if is_ollama else "Error")
     return {
-        "operationId": name,
+        "operationId": path.removeprefix("/v1/").removeprefix("/"),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": {"description": "The answer.", "content": whole}, **_refusals(_REFUSALS)},
+        "responses": {"200": {"description": "The answer.", "content": whole | stream}, **refusals},
     }
 
 
 def _telling(name: str, answer: Schema) -> Schema:
     told = {"description": "What is asked for.", "content": {"application/json": {"schema": answer}}}
     statuses = {status: _REFUSALS[status] for status in (401, 403, 431)}
-    return {"operationId": name, "responses": {"200": told, **_refusals(statuses)}}
+    return {"operationId": name, "responses": {"200": told, **_refusals(statuses, "Error")}}
 
 
-def _refusals(statuses: Mapping[int, str]) -> Schema:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+def _refusals(statuses: Mapping[int, str], error: str) -> Schema:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     return {str(status): {"description": text, "content": content} for status, text in statuses.items()}
 
 
@@ -152,6 +161,10 @@ def _answer(kind: str, **choice: Schema) -> Schema:
     )
 
 
+def _ollama_answer(**said: Schema) -> Schema:
+    return object_of(model=TEXT, created_at=TEXT, done={"type": "boolean"}, **said)
+
+
 _ANSWERS: Mapping[str, Schema] = {
     "/v1/chat/completions": _answer(
         "chat.completion", message=object_of(role={"const": "assistant"}, content=maybe("string"))
@@ -160,4 +173,6 @@ _ANSWERS: Mapping[str, Schema] = {
     "/v1/responses": object_of(
         id=TEXT, object={"const": "response"}, created_at=_COUNT, status=TEXT, model=TEXT, output={"type": "array"}
     ),
+    "/api/chat": _ollama_answer(message=object_of(role={"const": "assistant"}, content=TEXT)),
+    "/api/generate": _ollama_answer(response=TEXT),
 }

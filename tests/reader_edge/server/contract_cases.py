@@ -6,12 +6,17 @@ from typing import Any
 
 from msgspec import inspect
 
+from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.endpoints import ENDPOINTS
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"model": "demo", "prompt": "Hi"},
     "/v1/responses": {"model": "demo", "input": "Hi"},
+}
+OLLAMA_BODIES: Mapping[str, dict[str, Any]] = {
+    "/api/chat": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
+    "/api/generate": {"model": "demo", "prompt": "Hi"},
 }
 _UNKNOWN = "made_up"
 _HALF = "\ud800"
@@ -29,11 +34,13 @@ class Case:
         return f"{self.path}:{self.place}"
 
 
-def all_cases() -> list[Case]:
+def all_cases(
+    endpoints: Mapping[str, type[Endpoint[Any]]] = ENDPOINTS, bodies: Mapping[str, dict[str, Any]] = BODIES
+) -> list[Case]:
     """For each object, however deep, an unknown field; for each field, a value of no type that it takes."""
     return [
-        Case(path, place, BODIES[path] | {_first(place): value})
-        for path, endpoint in ENDPOINTS.items()
+        Case(path, place, bodies[path] | {_first(place): value})
+        for path, endpoint in endpoints.items()
         for place, value in _mistakes(inspect.type_info(endpoint.body_type))
     ]
 

@@ -1,0 +1,1 @@
+"""Ollama's words for questions and answers: `/api/...`, but for what LM Studio asks there."""

@@ -1,0 +1,197 @@
+"""Ollama's `/api/chat` and `/api/generate`: the same engine, its answers in Ollama's words."""
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
+from reader_edge.server.answers import Answers
+from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.endpoint import Endpoint
+from reader_edge.server.event_stream import LineStream
+from reader_edge.server.json_body import finite, read_values
+from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
+from reader_edge.server.openai.token_fields import chat_logprobs
+from reader_edge.server.question import Json, Question
+from reader_edge.server.settings import ServerSettings
+from reader_edge.server.tool_grammar import tool_grammar
+from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
+
+_DONE_REASONS = {"stop": "stop", "length": "length", "context": "length"}
+_NS = 1_000_000_000  # of a second
+
+AnyBody = TypeVar("AnyBody", bound=OllamaBody)
+
+
+class Piece(NamedTuple):
+    """A part of an answer. calls: those that are whole with it."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[Json, ...] = ()
+
+
+class OllamaReader:
+    """Reads one answer: thoughts and texts as they come, calls once they are whole; one that was cut is left out."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
+        self._name = ""
+        self._arguments = ""
+        self._number = -1
+
+    def push(self, answered: GenerationChunk | GenerationResult) -> Piece:
+        """What a further piece says, or the whole answer."""
+        said = self._reader.push(answered)
+        calls: list[Json] = []
+        for each in said:
+            if each.call >= 0 and each.call != self._number:
+                calls += self._whole()
+                self._name, self._arguments, self._number = each.name or "", "", each.call
+            if each.call >= 0:
+                self._arguments += each.text
+        if answered.finish_reason is not None:
+            calls += self._whole()
+        return Piece(text_in(said), text_in(said, THOUGHT), tuple(calls))
+
+    def _whole(self) -> list[Json]:
+        """The call that was begun, if its arguments came to their end."""
+        try:
+            arguments = json.loads(self._arguments, parse_float=finite, parse_constant=finite)
+        except (ValueError, RecursionError):
+            return []
+        return [{"function": {"index": self._number, "name": self._name, "arguments": arguments}}]
+
+
+class OllamaEndpoint(Endpoint[AnyBody]):
+    """One of Ollama's. Whoever asks gets the model's name back as it was asked for."""
+
+    async def _values(self, request: Request) -> object:
+        return await read_ollama_values(request, self._settings)
+
+    def _told_at_once(self, body: AnyBody) -> Json | None:
+        """Ollama loads a model for who asks nothing: it is here already, and stays."""
+        check_ollama_model(body.model, self._settings)
+        if not body.is_empty:
+            return None
+        reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
+        return self._head(body) | self._said(Piece(), []) | {"done": True, "done_reason": reason}
+
+    def _question(self, body: AnyBody) -> Question:
+        check_ollama_model(body.model, self._settings)
+        if body.think and self._tokenizer.thinking_form is None:
+            raise ApiError(400, "'think' asks for thinking, which the model here does not do: leave it out.", "think")
+        use, form = body.tool_use(), body.form()
+        num_predict = body.options.num_predict
+        asked = num_predict if num_predict > 0 else None
+        max_tokens, headers = self._settings.allowed_tokens("options.num_predict", asked)
+        grammar = tool_grammar(use, self._tokenizer.call_form, form.grammar)
+        return Question(
+            prompts=[body.prompt_of(use, self._tokenizer.has_chat_template)],
+            configs=[replace(body.config(max_tokens), grammar=grammar)],
+            use=use,
+            form=form,
+            is_streamed=body.stream,
+            headers=headers,
+        )
+
+    def _whole(self, body: AnyBody, question: Question, answers: Answers, results: list[GenerationResult]) -> Json:
+        result = results[0]
+        said = self._said(OllamaReader(self._reader(question)).push(result), self._logprobs(result))
+        return self._head(body) | said | _end(result.finish_reason, result.stats, answers)
+
+    async def _events(self, body: AnyBody, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
+        reader = OllamaReader(self._reader(question))
+        async for _, chunk in answers.pieces():
+            piece, logprobs = reader.push(chunk), self._logprobs(chunk)
+            if any(piece) or logprobs:
+                yield self._head(body) | self._said(piece, logprobs) | {"done": False}
+            if chunk.finish_reason is not None and chunk.stats is not None:
+                end = _end(chunk.finish_reason, chunk.stats, answers)
+                yield self._head(body) | self._said(Piece(), []) | end
+
+    def _stream(self, first: Json, events: AsyncGenerator[Json, None], question: Question) -> Response:
+        return LineStream(first, events, question.headers)
+
+    def _refusal(self, error: Exception) -> Response:
+        return api_error(error).response(is_ollama=True)
+
+    def _head(self, body: AnyBody) -> Json:
+        return {"model": body.model, "created_at": now()}
+
+    def _logprobs(self, answered: GenerationChunk | GenerationResult) -> list[object]:
+        told = chat_logprobs(answered, self._tokenizer)
+        content = told["content"] if told is not None else []
+        return content if isinstance(content, list) else []
+
+    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+        """A part of an answer, or all of it."""
+        raise NotImplementedError
+
+
+class OllamaChatEndpoint(OllamaEndpoint[OllamaChatBody]):
+    """Messages in, a message out."""
+
+    body_type = OllamaChatBody
+
+    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+        message: Json = {"role": "assistant", "content": piece.text}
+        message |= {"thinking": piece.thinking} if piece.thinking else {}
+        message |= {"tool_calls": piece.calls} if piece.calls else {}
+        return {"message": message} | ({"logprobs": logprobs} if logprobs else {})
+
+
+class GenerateEndpoint(OllamaEndpoint[GenerateBody]):
+    """A prompt in, a response out."""
+
+    body_type = GenerateBody
+
+    def _said(self, piece: Piece, logprobs: list[object]) -> Json:
+        said: Json = {"response": piece.text}
+        said |= {"thinking": piece.thinking} if piece.thinking else {}
+        return said | ({"logprobs": logprobs} if logprobs else {})
+
+
+def check_ollama_model(name: str, settings: ServerSettings) -> None:
+    """Raise ApiError unless it is the model that is served. Ollama adds `:latest` to names without a tag."""
+    if not name:
+        raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
+    if tagged(name) != tagged(settings.model_name):
+        sentence = f"model {name!r:.100} not found: this server has {settings.model_name!r}"
+        raise ApiError(404, sentence, "model", "model_not_found")
+
+
+async def read_ollama_values(request: Request, settings: ServerSettings) -> object:
+    """A body's values. Raises ApiError."""
+    # Ollama takes JSON under any type, as curl sends it. A browser always tells what site a page is of that asks.
+    is_browser = "origin" in request.headers or "sec-fetch-site" in request.headers
+    return await read_values(request, settings, is_type_checked=is_browser)
+
+
+def tagged(name: str) -> str:
+    """A model's name with its tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _end(reason: str, stats: GenerationStats, answers: Answers) -> Json:
+    """How an answer ended, what it took in nanoseconds, and the tokens counted. The model was there already."""
+    return {
+        "done": True,
+        "done_reason": _DONE_REASONS[reason],
+        "total_duration": int((time.monotonic() - answers.start_s) * _NS),
+        "load_duration": 0,
+        "prompt_eval_count": stats.num_prompt_tokens,
+        "prompt_eval_duration": int(stats.prefill_s * _NS),
+        "eval_count": stats.num_tokens,
+        "eval_duration": int(stats.decode_s * _NS),
+    }

@@ -1,0 +1,252 @@
+"""What Ollama's `/api/chat` and `/api/generate` take: its words for what OpenAI's bodies say in theirs."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+
+from reader_edge.server.api_error import ApiError
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
+from reader_edge.server.openai.answer_body import Stop
+from reader_edge.server.openai.messages import call_message
+from reader_edge.server.structured_outputs import AnswerForm, schema_form
+from reader_edge.server.tools import MaxTools, Tool, ToolUse
+from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
+from reader_edge_runtime.text.conversation import Encodable
+
+_MAX_TOP_LOGPROBS = 20
+_JSON_SCHEMA = {"type": "object"}
+_FORMAT = Meta(description="'json' or a JSON schema, an object")
+_THINK = Meta(description="true, false, 'low', 'medium' or 'high'")
+
+Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
+
+
+class Options(JsonObject):
+    """How tokens are chosen, with Ollama's defaults, but for the penalty of repetition, which is off here.
+
+    num_predict: 0 and less for as many tokens as there may be. repeat_last_n: 0 is no penalty; otherwise penalties
+    look at the whole text. repeat_penalty: 0 is none, as Open WebUI asks for none.
+    """
+
+    num_predict: Annotated[int, Meta(ge=-2)] = -1
+    temperature: Annotated[float, within(SamplingConfig, "temperature")] = 0.8
+    top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 40
+    top_p: Annotated[float, within(SamplingConfig, "top_p")] = 0.9
+    min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
+    repeat_penalty: Annotated[float, Meta(ge=0.0)] = 1.0
+    presence_penalty: Annotated[float, within(SamplingConfig, "presence_penalty")] = 0.0
+    frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
+    repeat_last_n: Annotated[int, Meta(ge=-1)] = 64
+    seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
+    stop: Stop = ()
+
+    mirostat: Annotated[Literal[0], UNSUPPORTED] = 0
+    tfs_z: Annotated[Literal[1], UNSUPPORTED] = 1
+    typical_p: Annotated[Literal[1], UNSUPPORTED] = 1
+
+    # How Ollama loads a model, and what belongs to `mirostat`: without effect on an answer here.
+    embedding_only: Annotated[Any, IGNORED] = None
+    f16_kv: Annotated[Any, IGNORED] = None
+    logits_all: Annotated[Any, IGNORED] = None
+    low_vram: Annotated[Any, IGNORED] = None
+    main_gpu: Annotated[Any, IGNORED] = None
+    new_topic_penalty: Annotated[Any, IGNORED] = None  # Open WebUI's, which Ollama does not know either
+    mirostat_eta: Annotated[Any, IGNORED] = None
+    mirostat_tau: Annotated[Any, IGNORED] = None
+    num_batch: Annotated[Any, IGNORED] = None
+    num_ctx: Annotated[Any, IGNORED] = None
+    num_gpu: Annotated[Any, IGNORED] = None
+    num_gqa: Annotated[Any, IGNORED] = None
+    num_keep: Annotated[Any, IGNORED] = None
+    num_thread: Annotated[Any, IGNORED] = None
+    numa: Annotated[Any, IGNORED] = None
+    penalize_newline: Annotated[Any, IGNORED] = None
+    use_mlock: Annotated[Any, IGNORED] = None
+    use_mmap: Annotated[Any, IGNORED] = None
+    vocab_only: Annotated[Any, IGNORED] = None
+
+    def sampling(self) -> SamplingConfig:
+        """Raises ConfigError."""
+        has_penalties = self.repeat_last_n != 0
+        return SamplingConfig(
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=(has_penalties and self.repeat_penalty) or 1.0,
+            presence_penalty=self.presence_penalty if has_penalties else 0.0,
+            frequency_penalty=self.frequency_penalty if has_penalties else 0.0,
+            seed=(secrets.randbits(63) if self.seed == -1 else self.seed) % 2**64,
+        )
+
+
+class OllamaBody(JsonObject):
+    """The fields that chats and completions share. A stream is the rule; keep_alive: the model stays until the end."""
+
+    model: Annotated[str, Meta(description="the name of a model")] = ""
+    stream: bool = True
+    options: Options = Options()
+    format: Annotated[Literal["", "json"] | dict[str, Any], _FORMAT] = ""
+    think: Annotated[bool | Literal["low", "medium", "high"], _THINK] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
+    keep_alive: Annotated[Any, IGNORED] = None
+    shift: Annotated[Any, IGNORED] = None
+    truncate: Annotated[Any, IGNORED] = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is asked but that the model be loaded."""
+        raise NotImplementedError
+
+    @property
+    def thinks(self) -> bool:
+        """Whether thinking is told apart from the answer."""
+        return True
+
+    def tool_use(self) -> ToolUse:
+        """The tools that the answer may call. Raises ApiError."""
+        return ToolUse()
+
+    def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
+        """What is answered. Raises ApiError."""
+        raise NotImplementedError
+
+    def form(self) -> AnswerForm:
+        """What form the answer is to have. Raises ApiError and ConfigError."""
+        if isinstance(self.format, str):
+            return schema_form(_JSON_SCHEMA, True, "format") if self.format else AnswerForm()
+        return schema_form(self.format, False, "format")
+
+    def config(self, max_tokens: int) -> GenerationConfig:
+        """How the answer is to be made, without its form. Raises ConfigError."""
+        stop = self.options.stop
+        return GenerationConfig(
+            max_tokens=max_tokens,
+            sampling=self.options.sampling(),
+            stop=(stop,) if isinstance(stop, str) else stop,
+            wants_logprobs=self.logprobs or self.top_logprobs > 0,
+            num_top_logprobs=self.top_logprobs,
+            splits_thinking=self.thinks,
+        )
+
+    def template_args(self) -> dict[str, Any]:
+        """What the chat template is told of thinking."""
+        if self.think is None:
+            return {}
+        effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
+        return {"enable_thinking": bool(self.think)} | effort
+
+
+class OllamaFunction(JsonObject):
+    """A function that was called."""
+
+    name: str
+    arguments: Annotated[dict[str, Any] | str, Meta(description="an object, or a text of JSON")] = field(
+        default_factory=dict
+    )
+    index: Annotated[Any, IGNORED] = None
+    description: Annotated[Any, IGNORED] = None
+
+
+class OllamaCall(JsonObject):
+    """A call that the model made."""
+
+    function: OllamaFunction
+    id: str | None = None
+    type: Annotated[Literal["function"], UNSUPPORTED] = "function"
+
+
+class OllamaMessage(JsonObject):
+    """thinking: what the model thought before it answered. tool_name: which tool answers, of a tool's message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    thinking: str | None = None
+    tool_calls: Annotated[tuple[OllamaCall, ...], Meta(description="a list of calls")] = ()
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    images: Images = ()
+
+
+class OllamaChatBody(OllamaBody):
+    """What `/api/chat` takes."""
+
+    messages: Annotated[tuple[OllamaMessage, ...], Meta(description="a list of messages")] = ()
+    tools: Annotated[tuple[Tool, ...], MaxTools] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.messages
+
+    def tool_use(self) -> ToolUse:
+        return ToolUse.of(self.tools)
+
+    def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
+        return Conversation(to_messages(self.messages), use.tools, self.template_args())
+
+
+class GenerateBody(OllamaBody):
+    """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+    suffix: Annotated[Literal[""], UNSUPPORTED] = ""
+    template: Annotated[Literal[""], UNSUPPORTED] = ""
+    context: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
+    images: Images = ()
+    height: Annotated[None, UNSUPPORTED] = None
+    steps: Annotated[None, UNSUPPORTED] = None
+    width: Annotated[None, UNSUPPORTED] = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.prompt
+
+    @property
+    def thinks(self) -> bool:
+        return not self.raw
+
+    def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
+        if self.raw and self.system:
+            raise ApiError(400, "'system' has no place in a 'raw' prompt: write it into the prompt.", "system")
+        if self.raw:
+            return self.prompt
+        if not has_template:
+            return f"{self.system}\n\n{self.prompt}" if self.system else self.prompt
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return Conversation([*system, {"role": "user", "content": self.prompt}], (), self.template_args())
+
+
+def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
+    """As templates know them. Calls without names of their own get some, which the tools' answers take in order."""
+    messages: list[Message] = []
+    open_ids: list[tuple[str, str]] = []  # of calls that no tool has answered yet, with their functions
+    num_calls = 0
+    for each in said:
+        message: dict[str, Any] = {"role": each.role, "content": each.content}
+        if each.thinking:
+            message["reasoning_content"] = each.thinking
+        if each.tool_calls:
+            calls = []
+            for call in each.tool_calls:
+                call_id = call.id or f"call{num_calls:05d}"  # nine letters and digits, as Mistral's templates want
+                num_calls += 1
+                open_ids.append((call_id, call.function.name))
+                calls.append(call_message(call.function.name, call.function.arguments, call_id))
+            message["tool_calls"] = calls
+        if each.role == "tool":
+            name = each.tool_name or each.name
+            answered = [pair for pair in open_ids if each.tool_call_id in (None, pair[0]) and name in (None, pair[1])]
+            pair = next(iter(answered or open_ids), None)
+            if pair is not None:
+                open_ids.remove(pair)
+            message["tool_call_id"] = each.tool_call_id or (pair[0] if pair else f"call{num_calls:05d}")
+            name = name or (pair[1] if pair else None)
+            message |= {"name": name} if name else {}
+        messages.append(message)
+    return messages

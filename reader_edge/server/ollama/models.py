@@ -1,0 +1,166 @@
+"""What Ollama's clients ask besides answers: which model there is, what it can do, and what cannot be done here."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from reader_edge import __version__
+from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.contract import IGNORED, JsonObject, decode
+from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values, tagged
+from reader_edge.server.question import Json
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import Engine
+
+# The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.
+_OLLAMA_VERSION = "0.12.6"
+_NEVER = "2318-01-01T00:00:00Z"  # when the model is unloaded: Ollama tells such a date for one that stays
+_NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
+_NO_CHANGES = (
+    "This server has one model and changes nothing of it: use `reader-edge pull`, `export`, `rm` and `serve` on its "
+    "command line."
+)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class ShowBody(JsonObject):
+    """What `/api/show` takes. name: an older word for the model."""
+
+    model: str = ""
+    name: str = ""
+    verbose: Annotated[Any, IGNORED] = None
+    system: Annotated[Any, IGNORED] = None
+    template: Annotated[Any, IGNORED] = None
+    options: Annotated[Any, IGNORED] = None
+
+
+class PullBody(JsonObject):
+    """What `/api/pull` takes. name: an older word for the model."""
+
+    model: str = ""
+    name: str = ""
+    stream: bool = True
+    insecure: Annotated[Any, IGNORED] = None
+    username: Annotated[Any, IGNORED] = None
+    password: Annotated[Any, IGNORED] = None
+
+
+class OllamaModels:
+    """The routes of one server, whose model never changes."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._manifest = engine.package.manifest
+        self._since = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+    @property
+    def routes(self) -> list[Route]:
+        """By Ollama's paths."""
+        unchanged = _refusing(501, _NO_CHANGES)
+        return [
+            Route("/api/version", self._tell_version),
+            Route("/api/tags", self._tell_models),
+            Route("/api/ps", self._tell_running),
+            Route("/api/show", self._show, methods=["POST"]),
+            Route("/api/pull", self._pull, methods=["POST"]),
+            *(Route(f"/api/{name}", unchanged, methods=["POST"]) for name in ("create", "copy", "push")),
+            Route("/api/delete", unchanged, methods=["DELETE"]),
+            Route("/api/blobs/{digest}", unchanged, methods=["HEAD", "POST"]),
+            *(Route(f"/api/{name}", _refusing(400, _NO_EMBEDDINGS), methods=["POST"]) for name in _EMBEDDING_PATHS),
+        ]
+
+    async def _tell_version(self, request: Request) -> Response:
+        return _told({"version": _OLLAMA_VERSION, "reader_edge": __version__})
+
+    async def _tell_models(self, request: Request) -> Response:
+        return _told({"models": [self._model | {"modified_at": self._since}]})
+
+    async def _tell_running(self, request: Request) -> Response:
+        running = {"expires_at": _NEVER, "size_vram": 0, "context_length": self._manifest.max_context}
+        return _told({"models": [self._model | running]})
+
+    async def _show(self, request: Request) -> Response:
+        try:
+            body = decode(await read_ollama_values(request, self._settings), ShowBody)
+            check_ollama_model(body.model or body.name, self._settings)
+        except Exception as error:
+            return api_error(error).response(is_ollama=True)
+        architecture = self._manifest.architecture
+        return _told(
+            {
+                "modelfile": "",
+                "parameters": "",
+                "template": "",
+                "license": "",
+                "details": self._details,
+                "model_info": {
+                    "general.architecture": architecture,
+                    f"{architecture}.context_length": self._manifest.max_context,
+                    f"{architecture}.block_count": self._manifest.num_layers,
+                    f"{architecture}.attention.head_count": self._manifest.num_heads,
+                    f"{architecture}.attention.head_count_kv": self._manifest.num_kv_heads,
+                },
+                "capabilities": self._capabilities,
+                "modified_at": self._since,
+            }
+        )
+
+    async def _pull(self, request: Request) -> Response:
+        """Clients pull what they are about to ask: the model that is here is here."""
+        try:
+            body = decode(await read_ollama_values(request, self._settings), PullBody)
+            check_ollama_model(body.model or body.name, self._settings)
+        except ApiError as error:
+            refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error
+            return refusal.response(is_ollama=True)
+        except Exception as error:
+            return api_error(error).response(is_ollama=True)
+        text = json.dumps({"status": "success"})
+        return Response(f"{text}\n" if body.stream else text, media_type=_LINES if body.stream else _JSON)
+
+    @property
+    def _model(self) -> Json:
+        name = tagged(self._settings.model_name)
+        size = sum(entry.num_bytes for entry in self._manifest.files.values())
+        digest = self._engine.package.fingerprint().hex()
+        return {"name": name, "model": name, "size": size, "digest": digest, "details": self._details}
+
+    @property
+    def _details(self) -> Json:
+        architecture = self._manifest.architecture
+        return {
+            "parent_model": "",
+            "format": "onnx",
+            "family": architecture,
+            "families": [architecture],
+            "parameter_size": "",
+            "quantization_level": self._manifest.precision,
+        }
+
+    @property
+    def _capabilities(self) -> list[str]:
+        tokenizer = self._engine.tokenizer
+        thinking = ["thinking"] if tokenizer.thinking_form is not None else []
+        return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking]
+
+
+_EMBEDDING_PATHS = ("embed", "embeddings")
+_JSON, _LINES = "application/json", "application/x-ndjson"
+
+
+def _refusing(status: int, sentence: str) -> Handler:
+    async def refuse(request: Request) -> Response:
+        return ApiError(status, sentence).response(is_ollama=True)
+
+    return refuse
+
+
+def _told(fields: Json) -> Response:
+    return Response(json.dumps(fields), media_type=_JSON)

@@ -1,0 +1,340 @@
+"""Ollama's interface: the same answers as OpenAI's gives, in Ollama's words, whole and in lines."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
+from reader_edge.server.ollama.answering import OllamaReader, Piece
+from reader_edge.server.openapi import openapi_document
+from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
+from reader_edge.server.tool_calls import CallReader
+from reader_edge.server.tools import ToolUse
+from reader_edge_runtime import AsyncEngine, GenerationChunk
+from reader_edge_runtime.text.call_form import CallForm
+from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, all_cases
+
+USER = {"role": "user", "content": "Hi"}
+GREEDY = {"temperature": 0, "num_predict": 40}
+CHAT = {"model": "demo", "messages": [USER], "options": GREEDY}
+PROMPT = {"model": "demo", "prompt": "# tar\n", "raw": True, "options": GREEDY}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tell the weather.",
+        "parameters": {"type": "object", "properties": {"place": {"enum": ["Paris", "Oslo"]}}, "required": ["place"]},
+    },
+}
+DURATIONS = ("total_duration", "prompt_eval_duration", "eval_duration")
+
+
+def whole(served: Served, path: str, body: dict[str, Any]) -> Any:
+    response = served.post(path, body | {"stream": False})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def lines(served: Served, path: str, body: dict[str, Any]) -> list[Any]:
+    response = served.post(path, body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def assert_refused(response: Any, status: int, words: str = "") -> None:
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    assert "\n" not in response.json()["error"]
+    assert words in response.json()["error"]
+
+
+def test_a_chat_says_what_openai_s_face_says(served: Served) -> None:
+    said = whole(served, "/api/chat", CHAT)
+    asked = {"model": "demo", "messages": [USER], "temperature": 0, "max_tokens": 40}
+    choice = served.post("/v1/chat/completions", asked).json()["choices"][0]
+    assert said["message"] == {"role": "assistant", "content": choice["message"]["content"]}
+    assert said["done_reason"] == choice["finish_reason"] == "length"
+    assert (said["model"], said["done"], said["load_duration"]) == ("demo", True, 0)
+    assert (said["prompt_eval_count"], said["eval_count"]) == (served_prompt_tokens(served), 40)
+    assert all(isinstance(said[name], int) and said[name] > 0 for name in DURATIONS)
+    assert said["created_at"].endswith("Z")
+
+
+def served_prompt_tokens(served: Served) -> int:
+    asked = {"model": "demo", "messages": [USER], "max_tokens": 1}
+    num_tokens: int = served.post("/v1/chat/completions", asked).json()["usage"]["prompt_tokens"]
+    return num_tokens
+
+
+@pytest.mark.parametrize(("path", "body", "part"), [("/api/chat", CHAT, "message"), ("/api/generate", PROMPT, "")])
+def test_a_stream_is_the_rule_and_says_what_the_whole_says(
+    served: Served, path: str, body: dict[str, Any], part: str
+) -> None:
+    def text(said: Any) -> str:
+        told: str = said["message"]["content"] if part else said["response"]
+        return told
+
+    answer = whole(served, path, body)
+    *pieces, last = lines(served, path, body)
+    assert len(pieces) > 1
+    assert "".join(map(text, pieces)) == text(answer)
+    assert text(last) == ""
+    assert not any(piece["done"] for piece in pieces)
+    assert last["done"] is True
+    for name in ("done_reason", "eval_count", "prompt_eval_count"):
+        assert last[name] == answer[name]
+
+
+def test_a_raw_prompt_goes_on_as_a_completion_does(served: Served) -> None:
+    said = whole(served, "/api/generate", PROMPT)["response"]
+    assert said == served.complete(prompt="# tar\n", max_tokens=40)["choices"][0]["text"]
+
+
+def test_a_prompt_and_a_system_message_are_a_conversation(served: Served) -> None:
+    body = {"model": "demo", "prompt": "Hi", "system": "Be brief.", "options": GREEDY}
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    said = whole(served, "/api/generate", body)["response"]
+    assert said == whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
+    assert said != whole(served, "/api/generate", body | {"system": ""})["response"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fields"),
+    [
+        ({"temperature": 0.9, "seed": 7, "top_k": 0, "top_p": 1}, {"temperature": 0.9, "seed": 7}),
+        ({"seed": 3}, {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "seed": 3}),
+        ({"temperature": 0, "repeat_penalty": 1.3}, {"temperature": 0, "repetition_penalty": 1.3}),
+        ({"temperature": 0, "repeat_penalty": 1.3, "repeat_last_n": 0}, {"temperature": 0}),
+        ({"temperature": 0, "presence_penalty": 1, "frequency_penalty": 1},) * 2,
+        ({"temperature": 0, "repeat_penalty": 0, "new_topic_penalty": 0}, {"temperature": 0}),
+        ({"temperature": 0, "stop": ["e"]}, {"temperature": 0, "stop": ["e"]}),
+        ({"temperature": 0, "min_p": 0.1, "num_ctx": 4096, "num_gpu": 99, "mirostat": 0}, {"temperature": 0}),
+    ],
+)
+def test_options_mean_what_openai_s_fields_mean(served: Served, options: Any, fields: Any) -> None:
+    said = whole(served, "/api/generate", PROMPT | {"options": {"num_predict": 30} | options})["response"]
+    asked = {"prompt": "# tar\n", "max_tokens": 30, "temperature": 0.8} | fields
+    assert said == served.complete(**asked)["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("num_predict", [-1, -2, 0, 501, 10**9])
+def test_an_answer_without_an_end_has_as_many_tokens_as_there_may_be(served: Served, num_predict: int) -> None:
+    options = {"num_predict": num_predict, "temperature": 0, "stop": ["e"]}
+    response = served.post("/api/generate", PROMPT | {"options": options, "stream": False})
+    assert response.json()["done_reason"] == "stop"
+    assert response.headers.get(LIMIT_HEADER) == ("500" if num_predict > 500 else None)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_has_the_form_that_is_asked_for(served: Served, stream: bool) -> None:
+    pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
+    schema = {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"]}
+    body = CHAT | {"format": schema, "options": {"num_predict": 200, "seed": 1}}
+    if stream:
+        text = "".join(line["message"]["content"] for line in lines(served, "/api/chat", body))
+    else:
+        text = whole(served, "/api/chat", body)["message"]["content"]
+    jsonschema.validate(json.loads(text), schema)
+    free = whole(served, "/api/generate", PROMPT | {"format": "json", "options": {"num_predict": 400, "seed": 2}})
+    assert free["response"].lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_calls_are_objects_and_come_whole(size: int) -> None:
+    use = ToolUse((WEATHER,), ("weather",))
+    text = '<tool_call>\n{"name": "weather", "arguments": {"place": "Oslo"}}\n</tool_call>'
+    reader = OllamaReader(AnswerReader(CallReader(use, CallForm())))
+    parts = [text[start : start + size] for start in range(0, len(text), size)]
+    pieces = [reader.push(GenerationChunk(part, ())) for part in parts[:-1]]
+    pieces.append(reader.push(GenerationChunk(parts[-1], (), finish_reason="stop")))
+    assert "".join(piece.text for piece in pieces) == ""
+    calls = [call for piece in pieces for call in piece.calls]
+    assert calls == [{"function": {"index": 0, "name": "weather", "arguments": {"place": "Oslo"}}}]
+
+
+def test_a_call_that_is_cut_is_no_call_and_thoughts_are_told_apart() -> None:
+    use = ToolUse((WEATHER,), ("weather",), is_required=True)
+    reader = OllamaReader(AnswerReader(CallReader(use, CallForm())))
+    piece = reader.push(
+        GenerationChunk('<tool_call>\n{"name": "weather", "arguments": {"pla', (), "length", reasoning="Hm.")
+    )
+    assert piece == Piece("", "Hm.", ())
+
+
+def test_calls_and_their_answers_are_taken_back_in_ollama_s_words(served: Served) -> None:
+    call = {"function": {"name": "weather", "arguments": {"place": "Oslo"}}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "thinking": "Hm.", "tool_calls": [call, call]},
+        {"role": "tool", "tool_name": "weather", "content": "Rain."},
+        {"role": "tool", "content": "Snow."},
+    ]
+    body = CHAT | {"messages": messages, "tools": [WEATHER]}
+    assert whole(served, "/api/chat", body)["done"] is True
+
+
+def test_tools_answers_take_the_ids_of_calls_in_order() -> None:
+    from reader_edge.server.ollama.bodies import OllamaCall, OllamaFunction, OllamaMessage, to_messages
+
+    def call(name: str) -> OllamaCall:
+        return OllamaCall(function=OllamaFunction(name=name))
+
+    said = to_messages(
+        [
+            OllamaMessage(role="assistant", tool_calls=(call("a"), call("b"), call("a"))),
+            OllamaMessage(role="tool", tool_name="b", content="1"),
+            OllamaMessage(role="tool", tool_name="a", content="2"),
+            OllamaMessage(role="tool", content="3"),
+        ]
+    )
+    ids = [each["id"] for each in said[0]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert all(len(each) == 9 and each.isalnum() for each in ids)
+    assert [each["tool_call_id"] for each in said[1:]] == [ids[1], ids[0], ids[2]]
+    assert [each["name"] for each in said[1:]] == ["b", "a", "a"]
+
+
+def test_log_probabilities_come_beside_each_piece(served: Served) -> None:
+    said = whole(served, "/api/generate", PROMPT | {"logprobs": True, "top_logprobs": 2})
+    assert len(said["logprobs"]) == said["eval_count"]
+    assert all(len(each["top_logprobs"]) == 2 for each in said["logprobs"])
+    assert "".join(each["token"] for each in said["logprobs"]) == said["response"]
+
+
+def test_who_asks_nothing_is_told_that_the_model_is_here(served: Served) -> None:
+    assert whole(served, "/api/generate", {"model": "demo"})["done_reason"] == "load"
+    assert whole(served, "/api/chat", {"model": "demo", "messages": []})["message"]["content"] == ""
+    assert served.post("/api/generate", {"model": "demo", "keep_alive": 0}).json()["done_reason"] == "unload"
+
+
+def test_names_have_a_tag_or_none(served: Served) -> None:
+    assert whole(served, "/api/generate", PROMPT | {"model": "demo:latest"})["model"] == "demo:latest"
+    assert_refused(served.post("/api/generate", PROMPT | {"model": "demo:8b"}), 404, "model 'demo:8b' not found")
+    assert_refused(served.post("/api/chat", {"messages": [USER]}), 400, "'model' is missing")
+
+
+def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
+    (model,) = served.get("/api/tags").json()["models"]
+    assert model["name"] == model["model"] == "demo:latest"
+    assert model["size"] > 1_000_000
+    assert len(model["digest"]) == 64
+    shown = served.post("/api/show", {"model": model["name"]}).json()
+    architecture = shown["model_info"]["general.architecture"]
+    assert shown["details"]["family"] == architecture
+    assert shown["model_info"][f"{architecture}.context_length"] > 0
+    assert shown["capabilities"] == ["completion", "tools"]
+    assert served.get("/api/ps").json()["models"][0]["name"] == "demo:latest"
+    assert served.get("/api/version").json()["version"].count(".") == 2
+    assert_refused(served.post("/api/show", {"model": "other"}), 404, "not found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("POST", "/api/create", 501, "changes nothing"),
+        ("POST", "/api/copy", 501, "changes nothing"),
+        ("POST", "/api/push", 501, "changes nothing"),
+        ("DELETE", "/api/delete", 501, "changes nothing"),
+        ("POST", "/api/embed", 400, "no embeddings"),
+        ("POST", "/api/embeddings", 400, "no embeddings"),
+        ("POST", "/api/version", 405, "There is no POST /api/version here."),
+        ("GET", "/api/nothing", 404, "There is no GET /api/nothing here."),
+    ],
+)
+def test_what_cannot_be_done_here_is_one_sentence(
+    served: Served, method: str, path: str, status: int, words: str
+) -> None:
+    assert_refused(served.request(method, path, json={"model": "demo"}), status, words)
+
+
+def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Served) -> None:
+    assert served.post("/api/pull", {"model": "demo"}).text == '{"status": "success"}\n'
+    assert served.post("/api/pull", {"name": "demo", "stream": False}).json() == {"status": "success"}
+    assert_refused(served.post("/api/pull", {"model": "llama3"}), 501, "`reader-edge pull`")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/api/chat", {"options": {"mirostat": 2}}, "'options.mirostat' is not supported here"),
+        ("/api/chat", {"options": {"typical_p": 0.5}}, "'options.typical_p' is not supported here"),
+        ("/api/chat", {"options": {"made_up": 1}}, "There is no field 'options.made_up'"),
+        ("/api/chat", {"options": {"temperature": -1}}, "'options.temperature' is -1"),
+        ("/api/chat", {"options": {"num_predict": -3}}, "'options.num_predict' is -3"),
+        ("/api/chat", {"messages": [USER | {"images": ["aGk="]}]}, "'messages[0].images' is not supported here"),
+        ("/api/chat", {"format": "xml"}, "'format' is 'xml', but must be 'json' or a JSON schema"),
+        ("/api/chat", {"think": True}, "thinking, which the model here does not do"),
+        ("/api/chat", {"think": "hardly"}, "'think' is 'hardly'"),
+        ("/api/generate", {"suffix": "end"}, "'suffix' is not supported here"),
+        ("/api/generate", {"template": "{{ .Prompt }}"}, "'template' is not supported here"),
+        ("/api/generate", {"context": [1, 2]}, "'context' is not supported here"),
+        ("/api/generate", {"images": ["aGk="]}, "'images' is not supported here"),
+        ("/api/generate", {"system": "Be brief."}, "'system' has no place in a 'raw' prompt"),
+    ],
+)
+def test_what_is_not_known_or_not_done_here_is_refused_in_ollama_s_shape(
+    served: Served, path: str, fields: dict[str, Any], words: str
+) -> None:
+    assert_refused(served.post(path, (CHAT if path == "/api/chat" else PROMPT) | fields), 400, words)
+
+
+@pytest.mark.parametrize("case", all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES), ids=str)
+def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(served: Served, case: Case) -> None:
+    response = served.post(case.path, case.body)
+    assert_refused(response, 400, case.place)
+    document: Any = openapi_document(ServerSettings("demo"), served.engine.engine.package.manifest)
+    body = document["paths"][case.path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = {**body, "components": document["components"]}
+    jsonschema.validate(OLLAMA_BODIES[case.path], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(case.body, schema)
+
+
+def test_json_comes_under_any_type_but_not_from_pages(served: Served) -> None:
+    """As `curl -d` sends it, and as another site's page could without being asked for leave."""
+    content = json.dumps(PROMPT | {"stream": False}).encode()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert served.request("POST", "/api/generate", content=content, headers=form).status_code == 200
+    assert served.request("POST", "/api/generate", content=content).status_code == 200
+    for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        response = served.request("POST", "/api/generate", content=content, headers=form | header)
+        assert_refused(response, 415, "Content-Type")
+    assert served.request("POST", "/v1/completions", content=content, headers=form).status_code == 415
+
+
+def test_the_guard_holds_for_these_paths_too(async_engine: AsyncEngine) -> None:
+    key = b"0123456789abcdef"
+    guarded = Served(async_engine, ServerSettings("demo", api_keys=(key,)))
+    for path in ("/api/tags", "/api/version", "/api/ps"):
+        assert_refused(guarded.get(path), 401, "API key")
+    assert_refused(guarded.post("/api/chat", CHAT), 401, "API key")
+    headers = {"Authorization": f"Bearer {key.decode()}"}
+    assert guarded.get("/api/tags", headers=headers).status_code == 200
+    foreign = Served(async_engine, ServerSettings("demo"), host="evil.example")
+    assert_refused(foreign.get("/api/tags"), 403, "evil.example")
+
+
+def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
+    small = Served(async_engine, ServerSettings("demo", max_body_bytes=100))
+    assert_refused(small.post("/api/generate", PROMPT | {"prompt": "a" * 200}), 413, "100 bytes")
+
+
+def test_an_error_amid_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reader_edge.server.answers import Answers
+    from reader_edge.server.api_error import ApiError
+
+    pieces = Answers.pieces
+
+    async def broken(answers: Answers) -> Any:
+        async for piece in pieces(answers):
+            yield piece
+            raise ApiError(504, "The answer takes longer than it may here: ask for fewer tokens.")
+
+    monkeypatch.setattr(Answers, "pieces", broken)
+    *_, last = lines(served, "/api/chat", CHAT)
+    assert last == {"error": "The answer takes longer than it may here: ask for fewer tokens."}
