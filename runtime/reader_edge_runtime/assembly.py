@@ -49,7 +49,7 @@ def assemble(
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
     """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
     package = open_package(path, on_progress)
-    tokenizer = Tokenizer.open(package)
+    tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config)
     if not draft_permission(config, package.manifest.attention, report).is_on:
         return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report

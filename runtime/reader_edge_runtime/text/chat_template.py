@@ -53,6 +53,11 @@ class ChatTemplate:
             raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The templates that conversations are rendered with."""
+        return (self.source,) if self._for_tools is None else (self.source, self._for_tools.source)
+
+    @property
     def call_form(self) -> CallForm:
         """How the model writes calls of tools."""
         return CallForm.of_template((self._for_tools or self).source)

@@ -11,12 +11,13 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
 
@@ -41,12 +42,17 @@ _MOST = {
 class Tokenizer:
     """The tokenizer of a package and, where the model has one, its chat template.
 
-    max_context: tokens of a prompt at most; None for any number. vocab_size: one more than the highest token id.
+    max_context: tokens of a prompt at most; None for any number. is_text_literal: whether texts of conversations can
+    hold no control token. vocab_size: one more than the highest token id.
     special_tokens: texts of the tokens that `decode` leaves out, by id.
     """
 
     def __init__(
-        self, fast: FastTokenizer, chat_template: ChatTemplate | None = None, max_context: int | None = None
+        self,
+        fast: FastTokenizer,
+        chat_template: ChatTemplate | None = None,
+        max_context: int | None = None,
+        is_text_literal: bool = False,
     ) -> None:
         fast.no_truncation()
         fast.no_padding()
@@ -56,18 +62,19 @@ class Tokenizer:
         self._fast = fast
         self._token_bytes = TokenBytes(fast)
         self._chat_template = chat_template
+        self._literal = LiteralEncoder(fast, chat_template) if is_text_literal and chat_template else None
         added = fast.get_added_tokens_decoder()
         self.special_tokens = {token_id: token.content for token_id, token in added.items() if token.special}
         self._special_texts = frozenset(self.special_tokens.values())
 
     @classmethod
-    def open(cls, package: ModelPackage) -> "Tokenizer":
+    def open(cls, package: ModelPackage, is_text_literal: bool = False) -> "Tokenizer":
         """Load a package's tokenizer. Raises TokenizerError when it is broken or does not fit the model."""
         manifest = package.manifest
         path = package.path(TOKENIZER_NAME)
         fast = _read(path, "export the model again")
         template = _chat_template(package, fast)
-        tokenizer = cls(fast, template, manifest.max_context)
+        tokenizer = cls(fast, template, manifest.max_context, is_text_literal)
         if tokenizer.vocab_size > manifest.vocab_size:
             raise TokenizerError(
                 f"'{path}' has {tokenizer.vocab_size} tokens, the model {manifest.vocab_size}: "
@@ -135,7 +142,10 @@ class Tokenizer:
         """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
         text = self.render_chat(conversation)
         self._check_length(text)
-        return self.encode(text, adds_special_tokens=False)
+        if self._literal is None:
+            return self.encode(text, adds_special_tokens=False)
+        with _library_errors("The tokenizer cannot encode this text"):
+            return self._literal.encode(*self._literal.render(conversation, text))
 
     def render_chat(self, conversation: Conversation) -> str:
         """The text of a conversation, whose token ids `encode_chat` gives. Raises PromptError."""
@@ -259,6 +269,8 @@ def _library_errors(problem: str, remedy: str = "export the model again with its
     """Tell what the library raises in one sentence: plain Exception, and panics, which are not even that."""
     try:
         yield
+    except ReaderEdgeError:
+        raise
     except (TypeError, UnicodeError):
         raise PromptError("The text is not valid Unicode: it holds half of a surrogate pair.") from None
     except BaseException as error:

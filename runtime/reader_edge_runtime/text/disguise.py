@@ -1,0 +1,101 @@
+"""Texts of a conversation told apart from what its chat template writes.
+
+A template trims, joins and quotes the texts that it is given, so that its result does not show which of the characters
+are theirs. Here those characters of the texts that could be part of a control token are replaced by private ones
+before, and put back behind: whatever the template did, a private character came from a text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.text.conversation import Conversation
+
+_FIRST, _LAST, _BLOCK = 0xF0000, 0x10F800, 0x400  # Unicode's supplementary private use areas
+_NAME = re.compile(r"[\w-]*", re.ASCII)
+_STRUCTURE = ("role", "type", "id", "tool_call_id")  # which templates compare or rewrite, where they are plain names
+
+
+@dataclass(frozen=True, slots=True)
+class Disguise:
+    """private: character -> private character. parts: what is replaced in texts; marks: in names and keys."""
+
+    private: Mapping[str, str]
+    parts: re.Pattern[str]
+    marks: re.Pattern[str]
+
+    @classmethod
+    def of(cls, tokens: Collection[str], conversation: Conversation) -> "Disguise":
+        """One for control tokens and a conversation, in which its private characters do not occur."""
+        words = sorted({word for token in tokens for word in re.findall(r"[^\W_]+", token)}, key=len, reverse=True)
+        marks = sorted({mark for token in tokens for mark in re.findall(r"[^\w\s]|_", token)})
+        characters = sorted({*marks, *"".join(words)})
+        first = _unused_block(conversation)
+        if len(characters) > _BLOCK:
+            raise PromptError("The model's control tokens have too many characters to be told from texts.")
+        any_mark = "|".join(map(re.escape, marks)) or "(?!)"
+        whole_word = rf"(?<![^\W_])(?:{'|'.join(map(re.escape, words)) or '(?!)'})(?![^\W_])"
+        return cls(
+            {character: chr(first + number) for number, character in enumerate(characters)},
+            re.compile(f"{any_mark}|{whole_word}"),
+            re.compile(any_mark),
+        )
+
+    def put_on(self, conversation: Conversation) -> Conversation:
+        """The conversation with private characters in its texts."""
+        return replace(
+            conversation,
+            messages=[self._hidden(dict(message), self.parts) for message in conversation.messages],
+            tools=[self._hidden(dict(tool), self.parts) for tool in conversation.tools],
+            template_args={name: self._hidden(arg, self.marks) for name, arg in conversation.template_args.items()},
+        )
+
+    def take_off(self, rendered: str) -> tuple[str, str]:
+        """(text, the same with private characters where texts had them), of equal length."""
+        spelled: dict[str, str] = {}
+        for character, private in self.private.items():
+            escape = json.dumps(private).strip('"')
+            spelled |= {private: character, escape: character, repr(private).strip("'"): character}
+        found = re.compile("|".join(map(re.escape, spelled)) or "(?!)")
+        text = found.sub(lambda match: spelled[match[0]], rendered)
+        return text, found.sub(lambda match: self.private[spelled[match[0]]], rendered)
+
+    def _hidden(self, value: Any, pattern: re.Pattern[str]) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(self._private, value)
+        if isinstance(value, Mapping):
+            return {self._hidden_key(key): self._hidden_member(key, value[key], pattern) for key in value}
+        if isinstance(value, list | tuple):
+            return [self._hidden(each, pattern) for each in value]
+        return value
+
+    def _hidden_member(self, key: object, value: Any, pattern: re.Pattern[str]) -> Any:
+        is_plain = key in _STRUCTURE and isinstance(value, str) and _NAME.fullmatch(value)
+        return value if is_plain else self._hidden(value, pattern)
+
+    def _hidden_key(self, key: object) -> object:
+        is_plain = not isinstance(key, str) or _NAME.fullmatch(key)
+        return key if is_plain else self.marks.sub(self._private, str(key))
+
+    @property
+    def _private(self) -> Callable[[re.Match[str]], str]:
+        return lambda match: "".join(self.private[character] for character in match[0])
+
+
+def _unused_block(conversation: Conversation) -> int:
+    """Where private characters begin that neither stand in a conversation nor are spelled there."""
+    try:
+        given = [conversation.messages, conversation.tools, conversation.template_args]
+        said = json.dumps(given, ensure_ascii=False, default=dict)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
+    used = {ord(character) // _BLOCK for character in set(said)}
+    lowered = said.lower()
+    for first in range(_FIRST, _LAST, _BLOCK):
+        high = json.dumps(chr(first)).strip('"')[:6]
+        if first // _BLOCK not in used and high not in lowered and f"\\u{first >> 8:06x}"[:7] not in lowered:
+            return first
+    raise PromptError("The texts use all private characters of Unicode: leave some out.")
