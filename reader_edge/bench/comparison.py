@@ -10,7 +10,7 @@ from reader_edge.terminal.memory import peak_bytes
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.stats import STEP_PARTS
-from reader_edge_runtime.text.conversation import Prompt
+from reader_edge_runtime.text.conversation import Encodable
 
 ROUNDS = 3
 
@@ -131,7 +131,7 @@ class DecodeBench:
 
 def compare(
     engine: Engine,
-    prompt: Prompt,
+    prompt: Encodable,
     config: GenerationConfig,
     num_rounds: int = ROUNDS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -146,7 +146,7 @@ def compare(
 
 def compare_engines(
     engines: Sequence[Engine],
-    prompt: Prompt,
+    prompt: Encodable,
     config: GenerationConfig,
     num_rounds: int,
     on_progress: Callable[[int, int], None],
@@ -207,7 +207,7 @@ def together(comparisons: Sequence[Comparison]) -> Comparison:
     return Comparison(Way(plain), Way(drafted))
 
 
-def _answer(engine: Engine, prompt: Prompt, config: GenerationConfig) -> TimedAnswer:
+def _answer(engine: Engine, prompt: Encodable, config: GenerationConfig) -> TimedAnswer:
     start = time.perf_counter()
     chunks = engine.stream(prompt, config)
     taken = [next(chunks)]

@@ -17,7 +17,7 @@ from reader_edge.chat.answer_report import num_threads, stats_fields, stats_tabl
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_runtime import Engine, GenerationConfig
-from reader_edge_runtime.text.conversation import Prompt
+from reader_edge_runtime.text.conversation import Encodable
 
 _EXCERPT = 40
 
@@ -44,7 +44,9 @@ def _speed_cells(comparison: Comparison) -> tuple[str, str, str, str, str]:
     )
 
 
-def print_compared(engine: Engine, prompt: Prompt, config: GenerationConfig, as_json: bool, shows_stats: bool) -> bool:
+def print_compared(
+    engine: Engine, prompt: Encodable, config: GenerationConfig, as_json: bool, shows_stats: bool
+) -> bool:
     """Answer plainly and drafted in turn, and tell both speeds; returns whether the tokens were the same."""
     with count_progress("Preparing, then decoding both ways") as on_progress:
         comparison = compare(engine, prompt, config, on_progress=on_progress)

@@ -4,15 +4,17 @@ import io
 import json
 import sys
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from reader_edge.chat.answer_report import stats_fields, stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
-from reader_edge_runtime import Engine, GenerationConfig, GenerationStats, Message
+from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationStats, Message
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.text.conversation import Prompt
+from reader_edge_runtime.text.conversation import Encodable, Prompt
 
 
 def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) -> Prompt:
@@ -28,6 +30,15 @@ def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) ->
     return [*system_messages(system), {"role": "user", "content": text}]
 
 
+def with_template_args(prompt: Prompt, args: Mapping[str, Any]) -> Encodable:
+    """A prompt whose chat template is given more. Raises PromptError where there is none."""
+    if not args:
+        return prompt
+    if isinstance(prompt, str):
+        raise PromptError("No chat template is used here, which --template-arg is for: leave it out.")
+    return Conversation(prompt, (), args)
+
+
 def check_system(engine: Engine, system: str | None, is_raw: bool) -> None:
     """Raise PromptError where a system message is given but has no place."""
     if system is not None and (is_raw or not engine.tokenizer.has_chat_template):
@@ -40,7 +51,7 @@ def system_messages(system: str | None) -> list[Message]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
-def print_text(engine: Engine, prompt: Prompt, config: GenerationConfig, shows_stats: bool) -> str:
+def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool) -> str:
     """Write the answer as it comes, and return it."""
     pieces: list[str] = []
     stats = print_answer(engine, prompt, config, pieces, ends_line=sys.stdout.isatty())
@@ -50,7 +61,7 @@ def print_text(engine: Engine, prompt: Prompt, config: GenerationConfig, shows_s
     return "".join(pieces)
 
 
-def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> str:
+def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> str:
     """Print answer and statistics as one JSON object; returns the answer."""
     result = engine.generate(prompt, config)
     fields = {
@@ -64,7 +75,7 @@ def print_json(engine: Engine, prompt: Prompt, config: GenerationConfig) -> str:
 
 
 def print_answer(
-    engine: Engine, prompt: Prompt, config: GenerationConfig, pieces: list[str], ends_line: bool
+    engine: Engine, prompt: Encodable, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
     """Write an answer as it comes, then warnings; `pieces` takes its text, which so outlives an interruption."""
     chunks = engine.stream(prompt, config)

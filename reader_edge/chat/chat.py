@@ -1,12 +1,14 @@
 """The chat: a conversation on a terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
 
 import click
 
-from reader_edge.chat.answer import check_system, print_answer, system_messages
+from reader_edge.chat.answer import check_system, print_answer, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
@@ -20,7 +22,7 @@ _MARK = "> "
 class Chat:
     """One conversation. Without a chat template each line is a text of its own, to be continued.
 
-    messages: what was said so far.
+    messages: what was said so far. template_args: what the chat template is given besides.
     """
 
     def __init__(
@@ -31,12 +33,14 @@ class Chat:
         is_raw: bool,
         shows_stats: bool,
         messages: Sequence[Message] = (),
+        template_args: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         check_system(engine, system, is_raw)
         self._engine = engine
         self._config = config
         self._is_conversation = engine.tokenizer.has_chat_template and not is_raw
         self._shows_stats = shows_stats
+        self._template_args = template_args
         self.messages = list(messages) or system_messages(system)
         self._first_messages = [each for each in self.messages[:1] if each["role"] == "system"]
 
@@ -74,7 +78,8 @@ class Chat:
         prompt: Prompt = [*self.messages, question] if self._is_conversation else text
         pieces: list[str] = []
         try:
-            stats = print_answer(self._engine, prompt, self._config, pieces, ends_line=True)
+            told = with_template_args(prompt, self._template_args)
+            stats = print_answer(self._engine, told, self._config, pieces, ends_line=True)
             if self._shows_stats:
                 print_table(stats_table(self._engine, stats))
         except KeyboardInterrupt:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
 @options.engine
 @options.guard
+@options.text_is_text
 @options.no_calibrate
 @options.datastores
 @options.head

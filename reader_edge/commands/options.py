@@ -1,6 +1,7 @@
 """Options that several commands have, and how a command gets them in groups."""
 
 import functools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import fields
@@ -75,6 +76,36 @@ guard = click.option(
 )
 no_calibrate = _switch_off(
     "--no-calibrate", "is_calibrated", "Assume pass times instead of measuring this machine once."
+)
+text_is_text = click.option(
+    "--text-is-text",
+    "is_text_literal",
+    is_flag=True,
+    help="Texts of messages hold no control token, whatever they spell; for texts of people who are not trusted.",
+)
+
+
+def _template_args(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE, each value as JSON where it is some."""
+    args = {}
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{each!r} must be NAME=VALUE, such as enable_thinking=false.")
+        try:
+            args[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            args[name] = value
+    return args
+
+
+template_args = click.option(
+    "--template-arg",
+    "template_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_template_args,
+    help="Give the chat template this, e.g. enable_thinking=false; may be repeated.",
 )
 no_draft = _switch_off("--no-draft", "is_drafted", "Decode plainly, one token a pass; nothing is loaded to draft with.")
 datastores = click.option(

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,12 +13,16 @@ from reader_edge.commands import options
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. dash: "-" where standard input is to be read. raw: without the chat template."""
+    """What is asked.
+
+    dash: "-" where standard input is to be read. raw: without the chat template, which template_args are for.
+    """
 
     dash: str | None
     prompt: str | None
     system: str | None
     raw: bool
+    template_args: dict[str, Any]
 
     def read(self) -> str | None:
         """The prompt as given or piped in, less one line end; None on a terminal: a chat is wanted."""
@@ -50,6 +55,7 @@ class Question:
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @options.engine
 @options.guard
+@options.text_is_text
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -66,6 +72,7 @@ class Question:
 @options.datastores
 @options.head
 @options.draft_model
+@options.template_args
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--stats", is_flag=True, help="Tell speed and acceptance after the answer, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
@@ -100,7 +107,7 @@ def run(
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
     from reader_edge.bench.comparison_report import print_compared
-    from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text
+    from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text, with_template_args
     from reader_edge.chat.chat import Chat
     from reader_edge.chat.kept_session import KeptSession
     from reader_edge.model_source import load_engine
@@ -110,18 +117,20 @@ def run(
     engine = load_engine(model, engine_config, history, datastores, head, draft_model)
     session = None if session_file is None else KeptSession(engine, session_file, question.system)
     if text is None:
-        chat = Chat(engine, config, question.system, question.raw, stats, session.messages if session else ())
+        said = session.messages if session else ()
+        chat = Chat(engine, config, question.system, question.raw, stats, said, question.template_args)
         chat.run()
         if session is not None:
             session.save(chat.messages)
         return
     asked = build_prompt(engine, text, question.system, question.raw)
     prompt = asked if session is None else session.prompt(asked)
+    told = with_template_args(prompt, question.template_args)
     if compare:
-        if not print_compared(engine, prompt, config, as_json, stats):
+        if not print_compared(engine, told, config, as_json, stats):
             raise click.ClickException(options.DIFFERENT_TOKENS)
         return
-    answer = print_json(engine, prompt, config) if as_json else print_text(engine, prompt, config, stats)
+    answer = print_json(engine, told, config) if as_json else print_text(engine, told, config, stats)
     if session is not None:
         session.save_answer(prompt, answer)
 

@@ -59,6 +59,7 @@ class Limits:
 )
 @options.engine
 @options.guard
+@options.text_is_text
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),

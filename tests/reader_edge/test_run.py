@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.commands.run import Question
-from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import HistoryError
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -103,6 +103,42 @@ def test_a_prompt_goes_through_the_chat_template(runner: CliRunner, chat_package
     with_system = engine.generate("system: Be brief.\nuser: hello\nassistant:", plain).text
     assert _run(runner, model, "-p", "hello", "-s", "Be brief.") == with_system
     assert _run(runner, model, "-p", "hello", "--raw") == engine.generate("hello", plain).text
+
+
+def test_the_chat_template_is_given_arguments(runner: CliRunner, chat_package: PackageCopy, engine: Engine) -> None:
+    source = "{{ mood }}{{ n + 1 }}{{ flag is false }} {{ messages[0].content }}"
+    chat_package.write_file("chat_template.jinja", source.encode())
+    args = ["--template-arg", "mood=kind=er", "--template-arg", "n=2", "--template-arg", "flag=false"]
+    text = engine.generate("kind=er3True hello", GenerationConfig(max_tokens=24)).text
+    assert _run(runner, str(chat_package.folder), "-p", "hello", *args) == text
+
+
+@pytest.mark.parametrize("arg", ["mood", "=kind", ""])
+def test_an_argument_without_a_name_or_value_exits_2(runner: CliRunner, arg: str) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "--template-arg", arg])
+    assert result.exit_code == 2
+    assert "must be NAME=VALUE" in result.stderr
+
+
+def test_arguments_have_no_place_without_a_template(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, "--template-arg", "n=2"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "Error: No chat template is used here, which --template-arg is for: leave it out.\n"
+
+
+def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: PackageCopy) -> None:
+    chat_package.write_file("chat_template.jinja", b"{{ messages[0].content }}")
+    engine = Engine.load(chat_package.folder)
+    special = next(iter(engine.tokenizer.special_tokens.values()))
+    config = GenerationConfig(max_tokens=24)
+    usual = engine.encode_prompt([{"role": "user", "content": f"hello {special}"}])
+    model = str(chat_package.folder)
+    assert _run(runner, model, "-p", f"hello {special}") == engine.generate(usual, config).text
+    literal = Engine.load(chat_package.folder, EngineConfig(is_text_literal=True))
+    spelled = literal.encode_prompt([{"role": "user", "content": f"hello {special}"}])
+    assert set(spelled).isdisjoint(engine.tokenizer.special_tokens)
+    assert not set(usual).isdisjoint(engine.tokenizer.special_tokens)
+    assert _run(runner, model, "-p", f"hello {special}", "--text-is-text") == engine.generate(spelled, config).text
 
 
 @pytest.mark.parametrize(
