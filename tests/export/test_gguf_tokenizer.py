@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_export.sources.gguf.vocabulary import TokenKind, Vocabulary, vocabulary_of
+from reader_edge_export.sources.gguf.vocabulary import TokenKind, Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_runtime.errors import GgufError, ReaderEdgeError, TokenizerError
 from tests.gguf_files import byte_level, sentence_piece, small_vocabulary, write_gguf
 
@@ -295,3 +295,19 @@ def test_pieces_and_special_tokens_of_very_many_characters_are_refused(
     monkeypatch.setattr("reader_edge_export.sources.gguf.tokenizer._MAX_ADDED_CHARACTERS", 100)
     with pytest.raises(TokenizerError, match=r"4 special tokens of 1\d\d characters together"):
         build_tokenizer(read(tmp_path / "b", sentence_piece({}, {"b" * 100: TokenKind.CONTROL})))
+
+
+def test_chat_templates_by_name_are_all_read(tmp_path: Path) -> None:
+    """As gguf's own writer puts a list of templates."""
+
+    def templates(name: str, values: dict[str, Any]) -> object:
+        return chat_template_of(GgufFile.open(write_gguf(tmp_path / name, "llama", values, {})))
+
+    named = {"tokenizer.chat_templates": ["tool_use"], "tokenizer.chat_template.tool_use": "with tools"}
+    assert templates("none", {}) is None
+    assert templates("one", {"tokenizer.chat_template": "plain"}) == "plain"
+    both = {"default": "plain", "tool_use": "with tools"}
+    assert templates("both", {"tokenizer.chat_template": "plain", **named}) == both
+    assert templates("named", named) == {"tool_use": "with tools"}
+    with pytest.raises(TokenizerError, match="17 chat templates"):
+        templates("many", {"tokenizer.chat_templates": [str(number) for number in range(17)]})

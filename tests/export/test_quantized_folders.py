@@ -1,6 +1,7 @@
 """A folder that another tool quantised is the model that its widened weights make, and a spoilt one is no model."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,22 @@ def test_a_quantised_folder_exports_like_the_widened_one(name: str, source: Path
     assert quantised.files == widened.files
     assert source_figures(report.weight_types) == {"source_weight_bits": WRITERS[name].bits}
     assert report.weight_types[0].endswith("4 bit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.self_attn.k_proj.bias",
+        "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.7.input_layernorm.weight",
+        "v_head.summary.weight",
+    ],
+)
+def test_a_tensor_that_nothing_takes_is_refused(name: str, source: Path, plain: Path) -> None:
+    quantize_folder(source, plain, WRITERS["int8"])
+    change(source, lambda weights: weights.update({name: torch.ones(32)}))
+    with pytest.raises(ExportError, match=f"{re.escape(name)}', for which the model of its config has no place"):
+        find_source(source, None).load_model()
 
 
 def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:

@@ -27,7 +27,7 @@ class GgufSource(Source):
 
     file: GgufFile
     vocabulary: Vocabulary
-    chat_template: str | None
+    chat_template: str | dict[str, str] | None
 
     @classmethod
     def of(cls, file: GgufFile, max_context: int | None) -> "GgufSource":

@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"  # values of tokenizer.ggml.model
 _MAX_TOKEN_CHARACTERS = 1 << 10
+_MAX_TEMPLATES = 16
 _SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
 # Tokens that end an answer wherever a vocabulary has them, as end of a text or of a turn.
 _ENDS = (
@@ -119,9 +120,17 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
     return vocabulary
 
 
-def chat_template_of(file: GgufFile) -> str | None:
-    """The file's template for conversations, None without one."""
-    return Metadata(file, "tokenizer").text("chat_template", "") or None
+def chat_template_of(file: GgufFile) -> str | dict[str, str] | None:
+    """The file's template for conversations, or several by name as transformers has them; None without one."""
+    values = Metadata(file, "tokenizer")
+    default = values.text("chat_template", "")
+    names = values.texts("chat_templates") if values.has("chat_templates") else []
+    if len(names) > _MAX_TEMPLATES:
+        raise TokenizerError(f"'{file.path}' has {len(names)} chat templates: convert it anew.")
+    named = {name: values.text(f"chat_template.{name}", "") for name in names}
+    if default and named:
+        return {**named, "default": default}
+    return default or named or None
 
 
 def _one_of(file: GgufFile, key: str, name: str, known: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.gptq import Gptq
 from reader_edge_export.sources.quantized.packing import FLOATS, Packing
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
-from reader_edge_export.sources.weight_places import COMPUTED
+from reader_edge_export.sources.weight_places import COMPUTED, has_own_head
 from reader_edge_runtime.errors import ExportError
 
 Parts = dict[str, StoredTensor]
@@ -51,6 +51,8 @@ class QuantizedFolder:
         config: the class's own arguments, as `class_form` gives them.
         Raises ExportError where tensors are missing, left over or of another shape, and where memory is short.
         """
+        if "lm_head.weight" in self._packed or has_own_head(self._plain):
+            config = {**config, "tie_word_embeddings": False}
         outline = outline_of(config, str(self._folder))
         targets = _Targets(outline)
         shapes = {name: self._packing.shape_of(_module(name), parts) for name, parts in self._packed.items()}
