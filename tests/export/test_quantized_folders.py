@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,7 +17,8 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import load_folder
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.quantized_folders import WRITERS, quantize_folder
+from tests.export.quantized_folders import WRITERS, Matrix, quantize_folder
+from tests.tiny_models import build_tiny_model
 
 
 @pytest.fixture
@@ -99,7 +101,6 @@ def test_biases_of_nought_and_tables_of_old_tools_change_nothing_but_other_tenso
             lambda w: w["model.layers.1.mlp.up_proj.scales"].fill_(torch.inf),
             "not all finite numbers, model.layers.1.mlp.up_proj.weight",
         ),
-        (lambda w: w.update({"lm_head.weight": torch.ones(320, 64)}), "differs from the weights that its config ties"),
     ],
 )
 def test_a_spoilt_quantised_folder_is_one_sentence(
@@ -109,6 +110,18 @@ def test_a_spoilt_quantised_folder_is_one_sentence(
     change(source, edit)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         find_source(source, None).load_model()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_head_of_its_own_is_used_where_the_config_ties_it(is_packed: bool, source: Path, plain: Path) -> None:
+    quantize_folder(source, plain, WRITERS["gptq8"])
+    head = Matrix.draw((320, 64), 8, np.random.default_rng(1))
+    parts = {f"lm_head.{part}": each for part, each in WRITERS["gptq8"].parts(head, 8).items()}
+    change(source, lambda w: w.update(parts if is_packed else {"lm_head.weight": head.widened()}))
+    weights = find_source(source, None).load_model().state_dict()
+    assert torch.equal(weights["lm_head.weight"], head.widened())
+    embeddings = load_file(plain / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(weights["model.embed_tokens.weight"], embeddings)
 
 
 def test_sizes_that_the_file_does_not_fill_are_refused_before_they_are_allocated(source: Path, plain: Path) -> None:
@@ -135,11 +148,6 @@ def test_what_old_tools_say_in_a_file_of_its_own_is_read(name: str, source: Path
 
 def test_inputs_come_first_where_the_model_has_them_so(tmp_path: Path) -> None:
     """GPT-2's matrices are (inputs, outputs); a tool packs them like any other."""
-    import numpy as np
-
-    from tests.export.quantized_folders import Matrix
-    from tests.tiny_models import build_tiny_model
-
     folder = build_tiny_model("gpt2", tmp_path / "gpt2")
     writer = WRITERS["gptq8"]
     weights = load_file(folder / "model.safetensors")
