@@ -125,3 +125,24 @@ def test_a_package_in_the_hubs_cache_answers(
     linked = runner.invoke(main, ["run", str(snapshot), "-p", "# tar", "-n", "4"])
     assert (linked.exit_code, linked.stdout) == (0, plain.stdout)
     assert plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("adapter_config.json", "holds an adapter"),
+        ("one.gguf", "holds GGUF files (one.gguf)"),
+        ("snapshots/0123/config.json", "is the hub cache's folder of a model"),
+        ("config.json", "cannot be exported"),
+    ],
+)
+def test_a_folder_of_another_kind_is_told_as_what_it_is(
+    runner: CliRunner, tmp_path: Path, file: str, words: str
+) -> None:
+    path = tmp_path / "folder" / file
+    path.parent.mkdir(parents=True)
+    path.write_text('{"model_type": "mamba"}')
+    result = runner.invoke(main, ["run", str(tmp_path / "folder"), "-p", "# tar"])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert words in result.stderr
