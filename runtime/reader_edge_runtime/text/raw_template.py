@@ -6,7 +6,7 @@ from typing import Any
 
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.null_readings import null_readings
-from reader_edge_runtime.text.template_process import TemplateProcess
+from reader_edge_runtime.text.template_process import TOO_MUCH, TemplateProcess
 
 
 class RawTemplate:
@@ -38,7 +38,7 @@ class RawTemplate:
             }
             request = json.dumps({"template": self.source, "variables": variables}, default=_as_dict)
             replies.append(self._process.ask(request))
-            if "text" in replies[-1]:
+            if "text" in replies[-1] or replies[-1]["error"] == TOO_MUCH:
                 return replies[-1]
         return replies[0]
 

@@ -9,6 +9,7 @@ import threading
 import weakref
 from pathlib import Path
 
+TOO_MUCH = "it takes more time or memory than a template may"
 _WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -40,7 +41,7 @@ class TemplateProcess:
             _end(worker)
             if not isinstance(error, OSError | ValueError):
                 raise
-            return {"error": "it takes more time or memory than a template may"}
+            return {"error": TOO_MUCH}
         return reply
 
     def _start(self) -> "subprocess.Popen[str]":

@@ -7,7 +7,8 @@ import pytest
 
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation, Message
-from tests.runtime.text.templates import template
+from reader_edge_runtime.text.template_process import TOO_MUCH
+from tests.runtime.text.templates import HereProcess, template
 
 USER: Message = {"role": "user", "content": "Hello"}
 TOOL = {"type": "function", "function": {"name": "find", "description": "", "parameters": {"type": "object"}}}
@@ -153,3 +154,16 @@ def test_keys_come_in_the_order_that_they_were_given_in() -> None:
 def test_an_empty_conversation_is_refused(messages: Any) -> None:
     with pytest.raises(PromptError, match="conversation is empty"):
         template("x").render(Conversation(messages))
+
+
+def test_what_takes_too_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = template("x"), list[str]()
+
+    def ask(self: object, request: str) -> dict[str, str]:
+        asked.append(request)
+        return {"error": TOO_MUCH}
+
+    monkeypatch.setattr(HereProcess, "ask", ask)
+    with pytest.raises(PromptError, match="more time or memory"):
+        made.render(Conversation([{"role": "assistant", "content": None, "reasoning": "y"}]))
+    assert len(asked) == 1
