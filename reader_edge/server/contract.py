@@ -18,6 +18,7 @@ from msgspec import Meta, inspect
 
 from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
+from reader_edge_runtime.config_checks import Range
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -51,7 +52,11 @@ class JsonObject(msgspec.Struct, metaclass=_Strict):
 
 def within(config: type, name: str) -> Meta:
     """The bounds that a config of the runtime states for one of its fields."""
-    allowed = get_args(config.__dataclass_fields__[name].type)[1]  # type: ignore[attr-defined]
+    return bounds(get_args(config.__dataclass_fields__[name].type)[1])  # type: ignore[attr-defined]
+
+
+def bounds(allowed: Range) -> Meta:
+    """A range of the runtime, as a bound of a field."""
     most = None if allowed.most == math.inf else allowed.most
     description = f"a number {allowed.words}" if allowed.words else None
     return Meta(ge=allowed.least, le=most, description=description)

@@ -61,19 +61,11 @@ def _limits(settings: ServerSettings, manifest: Manifest) -> Mapping[str, Schema
     token_ids: Schema = {"type": "array", "items": token_id, "minItems": 1}
     prompt = {"anyOf": [{"type": "string", "minLength": 1}, token_ids]}
     prompts = {"type": "array", "items": prompt, "minItems": 1, "maxItems": settings.max_choices}
-    num_tokens = {"type": "integer", "minimum": -1, "not": {"const": 0}}
     return {
         "model": {"const": settings.model_name},
         "n": {"type": "integer", "minimum": 1, "maximum": settings.max_choices},
         "prompt": {"anyOf": [*prompt["anyOf"], prompts]},
         "stop_token_ids": {"type": "array", "items": token_id},
-        "logit_bias": {
-            "type": "object",
-            "maxProperties": 1024,
-            "propertyNames": {"enum": [str(each) for each in range(min(100, manifest.vocab_size))]},
-            "additionalProperties": {"type": "number", "minimum": -10_000, "maximum": 10_000},
-        },
-        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), num_tokens),
     }
 
 

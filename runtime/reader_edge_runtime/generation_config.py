@@ -10,7 +10,7 @@ from reader_edge_runtime.config_checks import Range, check, number, require
 from reader_edge_runtime.errors import ConfigError
 
 _TOKEN_IDS = Range(0, 2**31 - 1)
-_BIASES = Range(-10_000, 10_000)
+LOGIT_BIASES = Range(-10_000, 10_000)
 _GRAMMARS = ("json_schema", "regex", "choice", "lark")
 _MAX_GRAMMAR = 1 << 16  # characters
 
@@ -47,7 +47,7 @@ class SamplingConfig:
         bias = self.logit_bias
         require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
         ids = [number("logit_bias token id", token_id, int, _TOKEN_IDS) for token_id in bias]
-        values = [number(f"logit_bias of token {token_id}", bias[token_id], float, _BIASES) for token_id in bias]
+        values = [number(f"logit_bias of token {token_id}", bias[token_id], float, LOGIT_BIASES) for token_id in bias]
         object.__setattr__(self, "logit_bias", dict(zip(ids, values, strict=True)))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only, within
+from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.openai.messages import Content, text_of
 from reader_edge.server.question import Question, check_model, with_next_seed
 from reader_edge.server.settings import ServerSettings
@@ -23,6 +23,7 @@ from reader_edge.server.structured_outputs import (
 from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationConfig, SamplingConfig
+from reader_edge_runtime.generation_config import LOGIT_BIASES
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
@@ -33,11 +34,21 @@ _Stop = Annotated[str, Meta(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
 _STOPS = f"a text or a list of at most {_MAX_STOPS} texts, each of 1 to {_MAX_STOP_CHARACTERS} characters"
 Stop = Annotated[_Stop | Annotated[tuple[_Stop, ...], Meta(max_length=_MAX_STOPS)], Meta(description=_STOPS)]
 Bias = Annotated[
-    dict[str, float],
-    Meta(max_length=_MAX_BIASES, description=f"an object of at most {_MAX_BIASES} token ids, each with a number"),
+    dict[str, Annotated[float, bounds(LOGIT_BIASES)]],
+    Meta(
+        max_length=_MAX_BIASES,
+        description=f"an object of at most {_MAX_BIASES} token ids, each with a number {LOGIT_BIASES}",
+    ),
 ]
 # Clients that do not know the server's limit ask for more, or for -1: the limit is used, and a header names it.
-MaxTokens = Annotated[int, Meta(ge=-1, description="a whole number of 1 or more, or -1 for as many as there may be")]
+MaxTokens = Annotated[
+    int,
+    Meta(
+        ge=-1,
+        description="a whole number of 1 or more, or -1 for as many as there may be",
+        extra_json_schema={"not": {"const": 0}},
+    ),
+]
 
 
 class Prediction(JsonObject, tag_field="type", tag="content"):

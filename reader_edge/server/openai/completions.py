@@ -22,6 +22,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _MAX_TOKENS = 16  # what OpenAI gives who asks for no number
 _MAX_LOGPROBS = 5
+_COUNT = "a whole number of 1 or more, or -1 for as many as there may be, or 0 with 'echo'"
 _PROMPTS = "a text, a list of token ids, or a list of such"
 
 
@@ -32,6 +33,7 @@ class CompletionBody(ChoicesBody):
     response_format: ResponseFormat = AnyText()
     logprobs: Annotated[int, Meta(ge=0, le=_MAX_LOGPROBS)] | None = None
 
+    max_tokens: Annotated[int, Meta(ge=-1, description=_COUNT)] | None = None
     echo: bool = False
     suffix: Annotated[Literal[""], UNSUPPORTED] = ""
 

@@ -85,8 +85,8 @@ def test_the_official_client_chats_streams_and_understands_refusals(server: Serv
         assert len(text.choices) == 2
         with pytest.raises(openai.NotFoundError, match="ask for 'demo'"):
             client.completions.create(model="gpt-4", prompt="# tar")
-        with pytest.raises(openai.BadRequestError, match="'echo' is not supported"):
-            client.completions.create(model="demo", prompt="# tar", echo=True)
+        with pytest.raises(openai.BadRequestError, match="'suffix' is not supported"):
+            client.completions.create(model="demo", prompt="# tar", suffix="end")
         with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
             client.embeddings.create(model="demo", input="tar")
     with server.client("a wrong key") as client, pytest.raises(openai.AuthenticationError, match="missing or wrong"):
