@@ -106,7 +106,8 @@ _FORMS: tuple[tuple[tuple[str, ...], CallForm], ...] = (
             between=" <|constrain|>json<|message|>",
             joint=None,
             others=tuple(
-                (text, "<|call|>") for text in (_CHANNEL, "<|channel|>analysis to=functions.", " to=functions.")
+                (text, "<|call|>")
+                for text in (_CHANNEL, "<|channel|>analysis to=functions.", " to=functions.", "to=functions.")
             ),
         ),
     ),

@@ -9,6 +9,7 @@ import pytest
 from reader_edge.server.tool_calls import CallReader, Said
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
 
 PARAMETERS = {
     "type": "object",
@@ -310,3 +311,26 @@ TAGS = {
 def test_the_form_is_told_from_published_templates(name: str) -> None:
     source = (Path(__file__).parents[2] / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     assert CallForm.of_template(source).tag == TAGS[name]
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+        " to=functions.weather<|channel|>commentary json<|message|>",
+    ],
+)
+def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None:
+    thinking = ThinkingForm.of_template("<|channel|>analysis")
+    assert thinking is not None
+    reader, calls = ThinkingReader(thinking, is_open=False), CallReader(USE, form_of("gpt-oss"))
+    text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"
+    reasoning, said = "", list[Said]()
+    for place in range(0, len(text) + size, size):
+        thought, rest = reader.push(text[place : place + size], is_last=place >= len(text))
+        reasoning += thought
+        said += calls.push(rest, is_last=place >= len(text))
+    assert reasoning == "Hm."
+    assert "".join(each.text for each in said if each.call < 0) == ""
+    assert [json.loads("".join(each.text for each in said if each.call == 0))] == [PLAIN]
