@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
 from reader_edge_export.sources.weight_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
 
@@ -24,6 +22,8 @@ class StoredTensor:
 
     def read(self) -> "torch.Tensor":
         """Its values, as stored. Raises ExportError where the file has changed."""
+        from safetensors import SafetensorError, safe_open
+
         with safe_open(self.file, framework="pt") as file:
             try:
                 values: torch.Tensor = file.get_tensor(self.name)
@@ -54,6 +54,8 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _tensors_of(path: Path) -> list[StoredTensor]:
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
