@@ -16,7 +16,7 @@ from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 
 QUESTIONS = list(map(Question, ["# tar\n\n", "1. Save the file.\n2.", "Zürich 🙂", "# git\n", "1 2 3"]))
-MAX_TOKENS = 16
+MAX_TOKENS = 12
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def proven(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], ProofReport]:
     """Prove in so many seconds, where each step of decoding takes so long; few drafters, for the test's own time."""
-    monkeypatch.setattr(ways, "DRAFTERS", ("stress", DEFAULT, "none"))
+    monkeypatch.setattr(ways, "DRAFTERS", ("stress", DEFAULT))
     monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress", DEFAULT))
 
     def prove_in(seconds: float, step_s: float) -> ProofReport:
@@ -106,10 +106,11 @@ def test_no_way_takes_the_time_of_the_others(proven: Callable[[float, float], Pr
 def test_what_was_cut_is_compared_to_its_end_where_time_is_left(
     proven: Callable[[float, float], ProofReport],
 ) -> None:
-    report = proven(1500, 1)
-    assert report.seconds < 1500
+    report = proven(900, 1)
+    assert report.seconds < 900
     assert all(run.num_whole == len(QUESTIONS) for run in report.runs)
     at_once = [run for run in report.runs if not run.setting.way.is_arriving]
+    print("SECS", report.seconds, [run.counts.tokens_compared for run in at_once])
     assert any(run.counts.tokens_compared > len(QUESTIONS) * MAX_TOKENS for run in at_once)
 
 

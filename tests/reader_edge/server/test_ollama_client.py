@@ -61,7 +61,7 @@ def test_whole_and_streamed_answers_are_the_same(client: Any) -> None:
 
 def test_an_answer_is_in_the_schema_that_is_given(client: Any) -> None:
     pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
-    schema = {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"]}
+    schema: dict[str, Any] = {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"]}
     schema |= {"additionalProperties": False}
     said = client.chat("demo", QUESTION, format=schema, options={"num_predict": 200, "seed": 1})
     assert json.loads(said.message.content)["size"] in ("S", "L")
