@@ -27,12 +27,11 @@ class Visit:
         self.lap, self.share = f"{self.lap}, again", 4 * self.share
 
 
-def schedule(usual: Sequence[Setting], others: Sequence[Setting], num_questions: int) -> list[Visit]:
+def schedule(usual: Sequence[Setting], others: Sequence[Setting], questions: Sequence[int]) -> list[Visit]:
     """Every setting on every question: first what users run on the first questions, then the rest of it in turn with
-    every other combination."""
-    groups = [
-        tuple(range(start, min(start + WIDEST_BATCH, num_questions))) for start in range(0, num_questions, WIDEST_BATCH)
-    ]
+    every other combination. questions: their indices, in the order in which they are compared."""
+    starts = range(0, len(questions), WIDEST_BATCH)
+    groups = [tuple(questions[start : start + WIDEST_BATCH]) for start in starts]
     first = [Visit(each, group, f"usual {group[0]}", _USUAL_SHARE) for group in groups for each in usual]
     second = [Visit(each, group, f"other {group[0]}", _OTHER_SHARE) for group in groups for each in others]
     return [*first[: len(usual)], *_in_turn(first[len(usual) :], second)]

@@ -65,4 +65,12 @@ def settings(further: Sequence[str]) -> tuple[list[Setting], list[Setting]]:
         *(Setting(name, way, size) for size in BATCH_SIZES for way in WAYS for name in (*DRAFTERS, *further)),
         *(Setting(name, way, ARRIVAL_BATCH) for way in ARRIVAL_WAYS for name in (*ARRIVAL_DRAFTERS, *further)),
     ]
-    return [each for each in every if each.drafter == usual], [each for each in every if each.drafter != usual]
+    first = sorted((each for each in every if each.drafter == usual), key=_turn)
+    return first, [each for each in every if each.drafter != usual]
+
+
+def _turn(setting: Setting) -> int:
+    """Every kind of asking has its turn before any has its second."""
+    if setting.batch_size == 1:
+        return 0
+    return 1 if not setting.way.reads_logits else 2

@@ -10,13 +10,14 @@ from reader_edge.proof.proof import prove
 from reader_edge.proof.result import ProofReport
 from reader_edge.proof.schedule import schedule
 from reader_edge.proof.time_budget import TimeBudget
-from reader_edge.proof.ways import ARRIVAL_WAYS, DEFAULT, WAYS, Setting, settings
+from reader_edge.proof.ways import ARRIVAL_WAYS, DEFAULT, WAYS, settings
 from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 
 QUESTIONS = list(map(Question, ["# tar\n\n", "1. Save the file.\n2.", "Zürich 🙂", "# git\n", "1 2 3"]))
 MAX_TOKENS = 12
+SHORTEST = 3  # which is compared first
 
 
 class Clock:
@@ -51,22 +52,25 @@ def proven(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, 
 
 def test_what_users_run_comes_first_in_the_order_of_how_they_run_it() -> None:
     usual, others = settings([])
-    assert usual == [
-        *(Setting(DEFAULT, way, size) for size in (1, 4) for way in WAYS),
-        *(Setting(DEFAULT, way, 3) for way in ARRIVAL_WAYS),
+    by_ids, by_logits, sampled = WAYS
+    assert [(each.way, each.batch_size) for each in usual] == [
+        *((way, 1) for way in WAYS),
+        *((by_ids, 4), (ARRIVAL_WAYS[0], 3)),
+        *((by_logits, 4), (sampled, 4), (ARRIVAL_WAYS[1], 3)),
     ]
+    assert {each.drafter for each in usual} == {DEFAULT}
     assert not set(usual) & set(others)
     assert {each.drafter for each in settings(["all sources + head"])[0]} == {"all sources + head"}
 
 
 def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_time() -> None:
     usual, others = settings([])
-    visits = schedule(usual, others, 10)
+    visits = schedule(usual, others, range(10))
     assert [visit.setting for visit in visits[: len(usual)]] == usual
     for setting in (*usual, *others):
         asked = [question for visit in visits if visit.setting == setting for question in visit.left]
         assert asked == list(range(10))
-    again = schedule(usual, others, 10)
+    again = schedule(usual, others, range(10))
     assert [(each.setting, each.left) for each in visits] == [(each.setting, each.left) for each in again]
     turns = [visit.setting in usual for visit in visits[len(usual) : 3 * len(usual)]]
     assert turns == [True, False] * len(usual)  # neither waits for the end of the other
@@ -91,10 +95,10 @@ def test_the_first_pair_of_answers_is_whole_and_further_ones_are_long_enough_to_
     report = proven(120, 10)
     first, second, *_ = report.runs
     assert first.num_whole >= 1
-    assert first.answers[0].tokens_compared == MAX_TOKENS
+    assert first.answers[SHORTEST].tokens_compared == MAX_TOKENS
     assert not second.is_covered
     report = proven(1200, 10)
-    assert report.runs[1].answers[0].tokens_compared >= FEW_TOKENS
+    assert report.runs[1].answers[SHORTEST].tokens_compared >= FEW_TOKENS
 
 
 def test_no_way_takes_the_time_of_the_others(proven: Callable[[float, float], ProofReport]) -> None:
@@ -110,7 +114,6 @@ def test_what_was_cut_is_compared_to_its_end_where_time_is_left(
     assert report.seconds < 900
     assert all(run.num_whole == len(QUESTIONS) for run in report.runs)
     at_once = [run for run in report.runs if not run.setting.way.is_arriving]
-    print("SECS", report.seconds, [run.counts.tokens_compared for run in at_once])
     assert any(run.counts.tokens_compared > len(QUESTIONS) * MAX_TOKENS for run in at_once)
 
 
