@@ -62,7 +62,8 @@ class PlainAnswers:
         while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
             decoder.step()
         is_whole = not request.is_running
-        decoder.cancel(request)
+        if not is_whole:
+            decoder.cancel(request)
         if request.error is not None:
             raise request.error
         token_ids = request.output_token_ids
