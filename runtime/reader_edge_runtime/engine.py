@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
@@ -123,7 +124,7 @@ class Engine:
             raise PromptError(f"A prompt is a text or a list of messages, got {shown(prompt)}.")
         if not prompt:
             raise PromptError("The prompt is an empty list: give at least one message, or token id.")
-        if isinstance(prompt[0], int):
+        if isinstance(prompt[0], Integral):
             return cast(list[int], list(prompt))  # checked when a request is made of them
         return self.tokenizer.encode_chat(Conversation(cast(Sequence[Message], prompt)))
 

@@ -122,10 +122,11 @@ class GenerationConfig:
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         stop, ids = self.stop, self.stop_token_ids
-        is_list = isinstance(stop, Sequence) and not isinstance(stop, str)
+        is_list = isinstance(stop, Sequence) and not isinstance(stop, str | bytes)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)
         require(is_text, "stop", stop, "texts that are not empty")
-        require(isinstance(ids, Sequence), "stop_token_ids", ids, "a tuple of token ids")
+        is_ids = isinstance(ids, Sequence) and not isinstance(ids, str | bytes | bytearray | memoryview)
+        require(is_ids, "stop_token_ids", ids, "a tuple of token ids")
         numbers = tuple(number("stop_token_ids", token_id, int, _TOKEN_IDS) for token_id in ids)
         object.__setattr__(self, "stop", tuple(stop))
         object.__setattr__(self, "stop_token_ids", numbers)

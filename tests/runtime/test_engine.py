@@ -223,6 +223,10 @@ def test_messages_without_a_chat_template_are_refused(engine: Engine) -> None:
         engine.generate([{"role": "user", "content": "tar"}])
 
 
+def test_token_ids_may_be_numpys(engine: Engine) -> None:
+    assert engine.encode_prompt(list(np.array([5, 6]))) == [5, 6]
+
+
 def test_batch_with_one_bad_prompt_leaves_nothing_behind(engine: Engine) -> None:
     with pytest.raises(PromptError):
         engine.generate_batch(["# tar", ""], GREEDY)

@@ -15,6 +15,7 @@ from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.text.conversation import Conversation
 
 _FIRST, _LAST, _BLOCK = 0xF0000, 0x10F800, 0x400  # Unicode's supplementary private use areas
+_WORD, _MARK = re.compile(r"[^\W_]+"), re.compile(r"[^\w\s]|_")  # what control tokens are made of
 _NAME = re.compile(r"[\w-]*", re.ASCII)
 _STRUCTURE = ("role", "type", "id", "tool_call_id")  # which templates compare or rewrite, where they are plain names
 
@@ -28,20 +29,27 @@ class Disguise:
     marks: re.Pattern[str]
 
     @classmethod
-    def of(cls, tokens: Collection[str], conversation: Conversation) -> "Disguise":
-        """One for control tokens and a conversation, in which its private characters do not occur."""
-        words = sorted({word for token in tokens for word in re.findall(r"[^\W_]+", token)}, key=len, reverse=True)
-        marks = sorted({mark for token in tokens for mark in re.findall(r"[^\w\s]|_", token)})
-        characters = sorted({*marks, *"".join(words)})
-        first = _unused_block(conversation)
+    def of(cls, tokens: Collection[str], conversation: Conversation, fold: Callable[[str], str]) -> "Disguise":
+        """One for control tokens and a conversation, in which its private characters do not occur.
+
+        fold: what the tokenizer's normalizer makes of a character; texts could spell a control token by it.
+        """
+        words = sorted({word for token in tokens for word in _WORD.findall(token)}, key=len, reverse=True)
+        bare = [token for token in tokens if not _MARK.search(token)]  # nothing but the word hides these
+        said = _said(conversation)
+        own = {mark for token in tokens for mark in _MARK.findall(token)}
+        marks = sorted(own | _look_alikes(own.union(*bare), said, fold))
+        characters = sorted({*marks, *"".join([*words, *bare])})
+        first = _unused_block(said)
         if len(characters) > _BLOCK:
             raise PromptError("The model's control tokens have too many characters to be told from texts.")
         any_mark = "|".join(map(re.escape, marks)) or "(?!)"
         whole_word = rf"(?<![^\W_])(?:{'|'.join(map(re.escape, words)) or '(?!)'})(?![^\W_])"
+        any_bare = "|".join(map(re.escape, sorted(bare, key=len, reverse=True))) or "(?!)"
         return cls(
             {character: chr(first + number) for number, character in enumerate(characters)},
-            re.compile(f"{any_mark}|{whole_word}"),
-            re.compile(any_mark),
+            re.compile(f"{any_mark}|{whole_word}|{any_bare}"),
+            re.compile(f"{any_mark}|{any_bare}"),
         )
 
     def put_on(self, conversation: Conversation) -> Conversation:
@@ -85,13 +93,24 @@ class Disguise:
         return lambda match: "".join(self.private[character] for character in match[0])
 
 
-def _unused_block(conversation: Conversation) -> int:
-    """Where private characters begin that neither stand in a conversation nor are spelled there."""
+def _said(conversation: Conversation) -> str:
+    """All that a conversation holds, as JSON. Raises PromptError for what cannot be."""
     try:
         given = [conversation.messages, conversation.tools, conversation.template_args]
-        said = json.dumps(given, ensure_ascii=False, default=dict)
+        return json.dumps(given, ensure_ascii=False, default=dict)
     except (TypeError, ValueError, RecursionError) as error:
         raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
+
+
+def _look_alikes(characters: Collection[str], said: str, fold: Callable[[str], str]) -> set[str]:
+    """Other characters of a text that a normalizer makes the same of as of these, or these themselves."""
+    folded = {each for each in (*characters, *map(fold, characters)) if each.strip()}
+    others = {character for character in set(said).difference(characters) if not character.isspace()}
+    return {character for character in others if any(each in fold(character) for each in folded)}
+
+
+def _unused_block(said: str) -> int:
+    """Where private characters begin that neither stand in a conversation nor are spelled there."""
     used = {ord(character) // _BLOCK for character in set(said)}
     lowered = said.lower()
     for first in range(_FIRST, _LAST, _BLOCK):

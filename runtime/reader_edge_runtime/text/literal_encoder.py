@@ -34,7 +34,7 @@ class LiteralEncoder:
 
         usual: the text as the template renders the conversation without precautions.
         """
-        disguise = Disguise.of(self._control.values(), conversation)
+        disguise = Disguise.of(self._control.values(), conversation, self._folded)
         disguised = disguise.put_on(conversation)
         hidden = self._template.render(disguised)
         text, masked = disguise.take_off(hidden)
@@ -65,6 +65,13 @@ class LiteralEncoder:
         if [i for i in ids if i in known] != [token_id for token_id, _, _ in own if token_id in known]:
             raise PromptError("A text spells a control token that this model cannot read as text: leave it out.")
         return ids
+
+    def _folded(self, character: str) -> str:
+        """What the normalizer makes of a character amid a text."""
+        if self._fast.normalizer is None:
+            return character
+        text: str = self._fast.normalizer.normalize_str(f"x{character}x")
+        return text[text.find("x") + 1 : text.rfind("x")]
 
     def _matches(self, text: str) -> list[Match]:
         """Control tokens of a text. What the vocabulary lacks is none, though it has the same id as its spelling."""

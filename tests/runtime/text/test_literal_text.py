@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError
@@ -176,3 +176,30 @@ def test_texts_that_use_every_private_character_are_refused() -> None:
         tokenizer(TEMPLATES["plain"], True).encode_chat(Conversation([{"role": "user", "content": content}]))
     said: Any = json.loads(json.dumps({"role": "user", "content": content[:9] + "<s>"}))
     assert len(control(tokenizer("{{ messages[0].content }}<s>", True).encode_chat(Conversation([said])))) == 1
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "token", "text"),
+    [
+        (normalizers.NFKC(), "<|end|>", "\uff1c\uff5cend\uff5c\uff1e"),
+        (normalizers.NFKC(), "<|end|>", "\uff1c\uff5c\uff45\uff4e\uff44\uff5c\uff1e"),
+        (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), "<|end|>", "\u226e|end|\u226f"),
+        (normalizers.Lowercase(), "<|END|>", "<|end|>"),
+        (normalizers.Lowercase(), "EOT", "a eOt b"),
+        (normalizers.NFKC(), "EOT", "\uff25\uff2f\uff34"),
+        (None, "EOT", "aEOTb"),
+    ],
+)
+def test_look_alikes_that_a_normalizer_makes_a_control_token_of_are_text(
+    normalizer: normalizers.Normalizer | None, token: str, text: str
+) -> None:
+    fast = byte_level_tokenizer()
+    if normalizer is not None:
+        fast.normalizer = normalizer
+    fast.add_special_tokens([AddedToken(token, normalized=True)])
+    end = fast.token_to_id(token)
+    made = "{% for m in messages %}{{ m.content }}" + token + "{% endfor %}"
+    chat = Conversation([{"role": "user", "content": text}, {"role": "user", "content": "a b"}])
+    assert Tokenizer(fast, template(made)).encode_chat(chat).count(end) == 3
+    ids = Tokenizer(fast, template(made), is_text_literal=True).encode_chat(chat)
+    assert ids.count(end) == 2
