@@ -17,6 +17,11 @@ class AnswerReader:
         """Of tools, found so far."""
         return 0 if self._calls is None else self._calls.num_calls
 
+    @property
+    def is_amid_call(self) -> bool:
+        """Whether a call was begun whose arguments have not ended, as where a stop cuts them."""
+        return self._calls is not None and self._calls.is_amid_call
+
     def push(self, answered: GenerationChunk | GenerationResult) -> list[Said]:
         """What a further piece says, or the whole answer."""
         text = answered.text

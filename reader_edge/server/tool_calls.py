@@ -44,8 +44,9 @@ class CallReader:
     """Reads one answer. num_calls: found so far.
 
     A call with JSON arguments that a grammar holds comes in pieces, as they are said. Others come whole, once they are
-    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Whatever
-    else looks like a call, or was cut before its end, is a text.
+    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Where one
+    call is asked for, the first counts and further ones are left out. Whatever else looks like a call, or was cut before
+    its end, is a text.
     """
 
     def __init__(self, use: ToolUse, form: CallForm) -> None:
@@ -67,6 +68,11 @@ class CallReader:
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
         is_in_pieces = use.is_required and form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
         self._read = self._followed if is_in_pieces else self._unknown
+
+    @property
+    def is_amid_call(self) -> bool:
+        """Whether a call was begun whose arguments have not ended."""
+        return self._read == self._arguments
 
     def push(self, text: str, is_last: bool) -> list[Said]:
         """What a further piece of text says; is_last: and its end."""
@@ -143,11 +149,11 @@ class CallReader:
 
     def _calls(self, text: str) -> list[Said]:
         """What the text between tags calls; nothing unless it is that and no more."""
-        found = read_calls(text, self._form, self._schemas)
-        if len(found) + self.num_calls > 1 and not self._use.is_parallel:
-            return []
-        first, self.num_calls = self.num_calls, self.num_calls + len(found)
-        return [Said(_json_text(arguments), first + number, name) for number, (name, arguments) in enumerate(found)]
+        found = list(enumerate(read_calls(text, self._form, self._schemas), self.num_calls))
+        wanted = [each for each in found if self._use.is_parallel or each[0] == 0]
+        self.num_calls += len(wanted)
+        calls = [Said(_json_text(arguments), number, name) for number, (name, arguments) in wanted]
+        return calls if calls or not found else [Said("")]  # further ones than are asked for are left out
 
     def _followed(self, is_last: bool) -> Iterator[Said]:
         """The head of a call that a grammar holds."""

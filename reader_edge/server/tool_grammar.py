@@ -63,20 +63,24 @@ def _start(use: ToolUse, form: CallForm, answer: Grammar | None) -> str:
         return "start: call | TEXT\nTEXT: /([^{\\[\\s](?s:.*))?/"
     rest = f"call {more} {_spelled(form.closing, form)}" if form.opening else "call"
     repeats = "*" if is_parallel and not form.opening else "?"
+    first_tag, end = next(pair for pair in form.tags if form.tag.startswith(pair[0]))
     special = next((token_id for text, token_id in form.special_tokens if lead.startswith(text)), None)
     if special is not None:
-        return _behind_token(f"{_spelled(lead, form)} {rest}", repeats, special, form)
-    tag = _escaped(next(tag for tag, _ in form.tags if form.tag.startswith(tag)))
+        return _behind_token(f"{_spelled(lead, form)} {rest}", repeats, special, bool(end), form)
+    tag = _escaped(first_tag)
     rules = (
-        f"start: TEXT | (HEAD {rest}){'+' if repeats == '*' else ''} TEXT?",
-        f"HEAD: /(?s:.*){_escaped(lead)}/ & ~/(?s:.*){tag}(?s:.+){tag}(?s:.*)/",
+        f"start: TEXT | (HEAD {rest}){'+' if repeats == '*' else ''}{' TEXT?' if end else ''}",
+        f"HEAD: /(?s:.*){_escaped(lead)}/ & ~/(?s:.*){tag}(?s:.*){tag}(?s:.*)/",
         f"TEXT: /(?s:.*)/ & ~/(?s:.*){tag}(?s:.*)/",
     )
     return "\n".join(rules)
 
 
-def _behind_token(calls: str, repeats: str, tag_id: int, form: CallForm) -> str:
-    """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError."""
+def _behind_token(calls: str, repeats: str, tag_id: int, has_end: bool, form: CallForm) -> str:
+    """The rule of a text with calls behind a special token, with any other special tokens. Raises ApiError.
+
+    has_end: whether calls have an end of their own. Without one, a text behind a call could not be told from it.
+    """
     tag = next(text for text, token_id in form.special_tokens if token_id == tag_id)
     if tag in _SHARED_TOKENS:
         raise ApiError(
@@ -86,7 +90,10 @@ def _behind_token(calls: str, repeats: str, tag_id: int, form: CallForm) -> str:
             "tools",
         )
     others = _ranges(token_id for _, token_id in form.special_tokens if token_id != tag_id)
-    rules = [f"start: free ({calls} free){repeats}", "free: TEXT" + (f" (<[{others}]> TEXT)*" if others else "")]
+    rules = [
+        f"start: free ({calls}{' free' if has_end else ''}){repeats}",
+        "free: TEXT" + (f" (<[{others}]> TEXT)*" if others else ""),
+    ]
     return "\n".join([*rules, f"TEXT: /(?s:.*)/ & ~/(?s:.*){_escaped(tag)}(?s:.*)/"])
 
 

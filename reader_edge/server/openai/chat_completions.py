@@ -83,7 +83,7 @@ class ChatWording:
 
     @property
     def has_calls(self) -> bool:
-        return self._reader.num_calls > 0
+        return self._reader.num_calls > 0 and not self._reader.is_amid_call
 
     def choice(self, result: GenerationResult) -> Json:
         said = self._reader.push(result)
@@ -91,7 +91,7 @@ class ChatWording:
         message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         if thought and self._tells_thoughts:
             message["reasoning_content"] = thought
-        if self.has_calls:
+        if self._reader.num_calls > 0:
             message |= {"content": text or None, "tool_calls": [_without_index(call) for call in _calls(said)]}
         return {"message": message, "logprobs": chat_logprobs(result, self._tokenizer)}
 

@@ -19,7 +19,7 @@ BodyOfChoices = TypeVar("BodyOfChoices", bound=ChoicesBody)
 
 
 class ChoiceWording(Protocol):
-    """How one choice is worded, without its number and end. has_calls: whether it called tools so far."""
+    """How one choice is worded, without its number and end. has_calls: whether it called tools, and no call was cut."""
 
     @property
     def has_calls(self) -> bool: ...

@@ -115,12 +115,14 @@ def test_a_strict_call_is_one_that_a_grammar_holds(begin: str) -> None:
     assert (read(begin + FIRST, 1000, strict, bare)[1] != []) == is_held
 
 
-def test_several_calls_are_a_text_where_one_is_asked_for() -> None:
+def test_where_one_call_is_asked_for_the_first_counts() -> None:
     single = replace(AUTO, is_parallel=False)
-    both = f"[{FIRST}, {SECOND}]"
-    assert read(both, 1000, single) == (both, [])
-    said, calls = read(tagged(FIRST) + tagged(SECOND), 7, single)
-    assert (said, [name for name, _ in calls]) == (tagged(SECOND), ["look_up"])
+    for size in (1, 7, 1000):
+        for text in (f"[{FIRST}, {SECOND}]", tagged(FIRST) + "\n" + tagged(SECOND), tagged(f"[{FIRST}, {SECOND}]")):
+            said, calls = read(text, size, single)
+            assert (said, [name for name, _ in calls]) == ("", ["look_up"])
+        broken = tagged("{name: stop}")
+        assert read(tagged(FIRST) + "x" + broken, size, single)[0] == "x" + broken
 
 
 def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

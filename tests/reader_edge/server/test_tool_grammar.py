@@ -118,7 +118,8 @@ def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name
     def calls(*texts: str) -> str:
         return form.opening + (form.joint or "").join(form.begin + text + form.end for text in texts) + form.closing
 
-    right = call_text(model, "weather", {"city": "<b>Bonn</b>", "days": 2})
+    args = {"city": "<b>Bonn</b>", "days": 2}
+    right = call_text(model, "weather", args)
     assert accepts(model, grammar, calls(right))
     assert read(model, STRICT, calls(right)) == ("", [("weather", {"city": "<b>Bonn</b>", "days": 2})])
     assert not accepts(model, grammar, calls(call_text(model, "weather", {"city": "Rome", "days": 2})))
@@ -126,6 +127,9 @@ def test_beside_text_strict_calls_are_held_and_text_is_free(engine: Engine, name
     assert accepts(model, grammar, "No <b>call</b> is needed.")
     if form.tag:
         assert accepts(model, grammar, "Let me see. " + calls(right))
+        assert not accepts(model, grammar, form.tag + calls(right))
+        behind = calls(right) + " Done."  # only where it can be told from the call
+        assert not accepts(model, grammar, behind) or read(model, STRICT, behind)[1] == [("weather", args)]
         both = calls(right, call_text(model, "time", {}))
         assert accepts(model, grammar, both) == (form.joint is not None)
         assert not accepts(model, tool_grammar(replace(STRICT, is_parallel=False), form, None), both)
