@@ -44,9 +44,9 @@ class CallReader:
     """Reads one answer. num_calls: found so far.
 
     A call with JSON arguments that a grammar holds comes in pieces, as they are said. Others come whole, once they are
-    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Where one
-    call is asked for, the first counts and further ones are left out. Whatever else looks like a call, or was cut before
-    its end, is a text.
+    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Where
+    one call is asked for, the first counts and further ones are left out. Whatever else looks like a call, or was cut
+    before its end, is a text.
     """
 
     def __init__(self, use: ToolUse, form: CallForm) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -11,6 +11,7 @@ from reader_edge.server.structured_outputs import check_depth
 from reader_edge.server.tool_calls import call_head, call_tail
 from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import Grammar
+from reader_edge_runtime.text.argument_kinds import is_text, kinds_of, listed
 from reader_edge_runtime.text.call_form import CallForm, Notation
 
 _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen calls
@@ -19,7 +20,7 @@ _PARAMETERS = {  # before a key, between key and value, behind a value
     Notation.XML: ("<parameter=", ">\n", "\n</parameter>\n"),
     Notation.KEYS: ("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
 }
-_OF_TEXTS = ("const", "enum", "format", "maxLength", "minLength", "pattern")  # what a schema can ask of a text
+_OF_TEXTS = ("format", "maxLength", "minLength", "pattern")  # what a schema can ask of a text
 
 Json = dict[str, Any]
 
@@ -137,33 +138,49 @@ def _arguments(rule: str, function: Json, form: CallForm) -> list[str]:
     if form.notation not in _PARAMETERS:
         return [f"{rule}: %json {_followed(schema, is_strict)}"]
     before, between, behind = _PARAMETERS[form.notation]
-    properties, required = schema.get("properties"), schema.get("required")
+    (described, *_) = kinds_of(schema, schema) or [{}]  # which may stand behind a reference
+    properties, required = described.get("properties"), described.get("required")
     names, rules = [], []
     for number, (key, value) in enumerate(properties.items() if isinstance(properties, dict) else ()):
         name = f"{rule}p{number}"
         is_required = isinstance(required, list) and key in required
         names.append(name if is_required else f"{name}?")
         rules.append(f"{name}: {_spelled(before + key + between, form)} {name}v")
-        rules.append(_value(f"{name}v", value, schema, behind, is_strict))
+        rules += _value(f"{name}v", value, schema, behind, is_strict)
     return [f"{rule}: {' '.join(names) or json.dumps('')}", *rules]
 
 
-def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> str:
+def _value(rule: str, schema: object, root: Json, behind: str, is_strict: bool) -> list[str]:
     """A value that is written as it is where it is a text, as JSON otherwise, with what stands behind it."""
-    described = schema if isinstance(schema, dict) else {}
-    if described.get("type") != "string":
-        definitions: Json = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        return f"{rule}: %json {_followed(definitions | described, is_strict)} {json.dumps(behind)}"
-    listed = [described["const"]] if "const" in described else described.get("enum")
-    if isinstance(listed, list) and listed:
-        texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in listed if isinstance(text, str))
-        return f"{rule}: ({texts}) {json.dumps(behind)}"
-    asked = [name for name in _OF_TEXTS if name in described]
+    kinds = kinds_of(schema, root)
+    free = [kind for kind in kinds if is_text(kind)]
+    asked = [name for name in _OF_TEXTS for kind in free if name in kind]
     if asked and is_strict:
         raise ApiError(
             400, f"This model writes texts without quotes, where '{asked[0]}' cannot be held: leave it out.", "tools"
         )
-    return f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
+    if free:  # whatever else it may be is written as some text
+        return [f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"]
+    definitions: Json = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    texts = [value for kind in kinds for value in listed(kind) or () if isinstance(value, str)]
+    if not texts:
+        described = schema if isinstance(schema, dict) else {}
+        return [f"{rule}: %json {_followed(definitions | described, is_strict)} {json.dumps(behind)}"]
+    words = [json.dumps(text, ensure_ascii=False) for text in texts]
+    others = [kind for kind in map(_without_texts, kinds) if kind is not None]
+    if not others:
+        return [f"{rule}: ({' | '.join(words)}) {json.dumps(behind)}"]
+    rest = f"{rule}o: %json {_followed({**definitions, 'anyOf': others}, is_strict)}"
+    return [f"{rule}: ({' | '.join([*words, f'{rule}o'])}) {json.dumps(behind)}", rest]
+
+
+def _without_texts(kind: Mapping[str, Any]) -> Json | None:
+    """A kind of value without the texts that it lists; None where it lists nothing else."""
+    values = listed(kind)
+    if values is None:
+        return dict(kind)
+    left = [value for value in values if not isinstance(value, str)]
+    return {"enum": left} if left else None
 
 
 def _followed(schema: Json, is_strict: bool) -> str:

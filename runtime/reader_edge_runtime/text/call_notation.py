@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from reader_edge_runtime.text.argument_kinds import is_text, kinds_of, takes
 from reader_edge_runtime.text.call_form import CallForm, Notation
 
 Arguments = dict[str, Any]
@@ -106,20 +107,18 @@ def _xml(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     text = body if body.lstrip().startswith("<") else f"<function={body}</function>"
     calls = []
     for function in _FUNCTION.finditer(text):
-        types = _properties(schemas[function["name"]])
+        schema = schemas[function["name"]]
         if _PARAMETER.sub("", function["body"]).strip():
             return []
         found = _PARAMETER.finditer(function["body"])
-        calls.append((function["name"], {each["key"]: _typed(each["value"], types.get(each["key"])) for each in found}))
+        calls.append((function["name"], {each["key"]: _typed(each["value"], each["key"], schema) for each in found}))
     return calls if not _FUNCTION.sub("", text).strip() else []
 
 
 def _keys(body: str, schemas: Schemas) -> list[tuple[str, Arguments]]:
     name = body.partition("<arg_key>")[0].strip()
-    types, pairs = _properties(schemas[name]), body[body.index(name) + len(name) :]
-    found = {
-        each["key"].strip(): _typed(each["value"], types.get(each["key"].strip())) for each in _KEY.finditer(pairs)
-    }
+    schema, pairs = schemas[name], body[body.index(name) + len(name) :]
+    found = {each["key"].strip(): _typed(each["value"], each["key"].strip(), schema) for each in _KEY.finditer(pairs)}
     return [(name, found)] if not _KEY.sub("", pairs).strip() else []
 
 
@@ -183,22 +182,22 @@ _READERS = {
 }
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
-
-
-def _typed(text: str, schema: object) -> Any:
-    """A value that is written as it is: a text where the schema wants one, else JSON if it can be that."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
-        return text
+def _typed(text: str, key: str, parameters: Mapping[str, Any]) -> Any:
+    """A value that is written as it is: JSON if it can be that, and a text where the schema wants that rather."""
+    (described, *_) = kinds_of(parameters, parameters) or [{}]
+    properties = described.get("properties")
+    schema = properties.get(key) if isinstance(properties, Mapping) else None
+    kinds = kinds_of(schema, parameters)
     literal = text.strip()
     literal = {"True": "true", "False": "false", "None": "null"}.get(literal, literal)
     try:
-        return _loads(literal)
+        value = _loads(literal)
     except (ValueError, RecursionError):
         return text
+    if isinstance(value, str) and any(map(is_text, kinds)):
+        return text
+    is_wanted = not kinds or any(takes(kind, value) for kind in kinds)
+    return value if is_wanted or not any(is_text(kind) or takes(kind, text) for kind in kinds) else text
 
 
 def _object(value: Any) -> Arguments:

@@ -160,6 +160,48 @@ def test_texts_without_quotes_are_free_where_nothing_else_is_asked_of_them(engin
             tool_grammar(use, form, None)
 
 
+OPTIONAL = {"anyOf": [{"type": "string"}, {"type": "null"}]}  # as pydantic writes `str | None`
+KINDS: dict[str, Any] = {
+    "optional": OPTIONAL,
+    "listed": {"type": ["string", "null"], "enum": ["red", "7", None]},
+    "referred": {"$ref": "#/$defs/Colour"},
+    "count": {"oneOf": [{"type": "integer"}, {"const": "all"}]},
+    "mixed": {"type": ["number", "string"]},
+}
+MODEL = {"type": "object", "properties": KINDS, "additionalProperties": False}
+COLOURS = {"Colour": {"enum": ["red", "5"], "type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "parameters", [MODEL | {"$defs": COLOURS}, {"$ref": "#/$defs/M", "$defs": COLOURS | {"M": MODEL}}]
+)
+@pytest.mark.parametrize("name", ["qwen-coder", "glm"])
+def test_what_may_be_a_text_is_written_without_quotes_and_read_as_its_schema_says(
+    engine: Engine, name: str, parameters: dict[str, Any]
+) -> None:
+    model = family_engine(engine, name)
+    form = model.tokenizer.call_form
+    function = {"name": "say", "parameters": parameters, "strict": True}
+    use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True, is_strict=True)
+    grammar = tool_grammar(use, form, None)
+
+    def said(arguments: dict[str, Any]) -> str:
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
+        return form.begin + call_text(model, "say", texts) + form.end
+
+    rights: list[dict[str, Any]] = [
+        {"optional": "01234", "listed": "7", "referred": "5", "count": 3, "mixed": 2.5},
+        {"optional": "12345", "listed": None, "referred": "red", "count": "all", "mixed": "Ulm"},
+        {"optional": None, "listed": "red"},
+        {"optional": "true"},
+    ]
+    for arguments in rights:
+        assert accepts(model, grammar, said(arguments))
+        assert read(model, use, said(arguments)) == ("", [("say", arguments)])
+    for wrong in ({"listed": "blue"}, {"referred": "7"}, {"count": "some"}, {"count": 1.5}):
+        assert not accepts(model, grammar, said(wrong))
+
+
 def test_what_cannot_be_held_is_refused_in_a_sentence(engine: Engine) -> None:
     form = family_engine(engine, "lfm2").tokenizer.call_form
     for use in (REQUIRED, STRICT):

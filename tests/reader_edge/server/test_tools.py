@@ -109,13 +109,14 @@ def test_a_call_that_is_cut_ends_for_its_length(served: Served) -> None:
 
 
 def test_a_call_that_a_stop_cuts_is_not_told_as_a_whole_one(served: Served) -> None:
-    held = {"tools": [tool("say", {"text": {"const": "ab, cd"}})], "tool_choice": "required", "stop": "cd"}
+    say = tool("say", {"text": {"const": "ab, cd"}})
+    held = {"tools": [say], "tool_choice": "required", "stop": "cd"}
     choice = ask(served, **held)
     (call,) = choice["message"]["tool_calls"]
     assert (call["function"]["arguments"], choice["finish_reason"]) == ('{"text": "ab, ', "stop")
     (piece,) = events(served.post("/v1/chat/completions", CHAT | held | {"stream": True}))[-1]["choices"]
     assert piece["finish_reason"] == "stop"
-    flat = {"type": "function"} | held["tools"][0]["function"]
+    flat = {"type": "function"} | say["function"]
     asked = {"model": "demo", "input": "What is the weather?", "tools": [flat]}
     (item,) = served.post("/v1/responses", asked | {"tool_choice": "required", "stop": "cd"}).json()["output"]
     assert (item["arguments"], item["status"]) == ('{"text": "ab, ', "incomplete")
