@@ -47,7 +47,7 @@ def discovery_routes(settings: ServerSettings, manifest: Manifest) -> list[Route
             asked = request.path_params.get("name")
             if asked is None:
                 return JSONResponse({"object": "list", "data": [told]})
-            return JSONResponse(told) if asked == name else no_model(asked, name).response()
+            return JSONResponse(told) if settings.is_served(asked) else no_model(asked, name).response()
 
         return tell
 

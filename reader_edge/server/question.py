@@ -36,7 +36,7 @@ def check_model(name: str, settings: ServerSettings) -> None:
     """Raise ApiError unless it is the model that is served."""
     if not name:
         raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
-    if name != settings.model_name:
+    if not settings.is_served(name):
         raise no_model(name, settings.model_name)
 
 

@@ -30,6 +30,10 @@ class ServerSettings:
     max_answer_s: float = 600.0
     is_limit_refused: bool = False
 
+    def is_served(self, name: str) -> bool:
+        """Whether a client means the model by this name. Ollama's clients add a tag, on OpenAI's paths too."""
+        return tagged(name) == tagged(self.model_name)
+
     def allowed_tokens(self, name: str, asked: int | None) -> tuple[int, dict[str, str]]:
         """How many tokens an answer may have, and the header that names the limit where more are asked for.
 
@@ -43,3 +47,8 @@ class ServerSettings:
             sentence = f"'{name}' is {shown(asked)}, but an answer may have 1 to {self.max_tokens} tokens here."
             raise ApiError(400, sentence, name)
         return self.max_tokens, {LIMIT_HEADER: str(self.max_tokens)}
+
+
+def tagged(name: str) -> str:
+    """A model's name with its tag, which is `latest` where it has none, as Ollama has it."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"

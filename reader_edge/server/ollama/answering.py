@@ -162,7 +162,7 @@ def check_ollama_model(name: str, settings: ServerSettings) -> None:
     """Raise ApiError unless it is the model that is served. Ollama adds `:latest` to names without a tag."""
     if not name:
         raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
-    if tagged(name) != tagged(settings.model_name):
+    if not settings.is_served(name):
         sentence = f"model {name!r:.100} not found: this server has {settings.model_name!r}"
         raise ApiError(404, sentence, "model", "model_not_found")
 
@@ -172,11 +172,6 @@ async def read_ollama_values(request: Request, settings: ServerSettings) -> obje
     # Ollama takes JSON under any type, as curl sends it. A browser always tells what site a page is of that asks.
     is_browser = "origin" in request.headers or "sec-fetch-site" in request.headers
     return await read_values(request, settings, is_type_checked=is_browser)
-
-
-def tagged(name: str) -> str:
-    """A model's name with its tag."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def now() -> str:

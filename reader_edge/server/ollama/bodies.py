@@ -8,8 +8,9 @@ from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
+from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.answer_body import Stop
-from reader_edge.server.openai.messages import call_message
+from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge.server.structured_outputs import AnswerForm, schema_form
 from reader_edge.server.tools import MaxTools, Tool, ToolUse
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
@@ -18,6 +19,7 @@ from reader_edge_runtime.text.conversation import Encodable
 _MAX_TOP_LOGPROBS = 20
 _JSON_SCHEMA = {"type": "object"}
 _FORMAT = Meta(description="'json' or a JSON schema, an object")
+_MESSAGES = Meta(max_length=MAX_ITEMS, description=f"a list of messages, at most {MAX_ITEMS}")
 _THINK = Meta(description="true, false, 'low', 'medium' or 'high'")
 
 Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
@@ -165,7 +167,7 @@ class OllamaMessage(JsonObject):
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str | None = None
-    tool_calls: Annotated[tuple[OllamaCall, ...], Meta(description="a list of calls")] = ()
+    tool_calls: Annotated[tuple[OllamaCall, ...], MAX_CALLS] = ()
     tool_name: str | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -175,7 +177,7 @@ class OllamaMessage(JsonObject):
 class OllamaChatBody(OllamaBody):
     """What `/api/chat` takes."""
 
-    messages: Annotated[tuple[OllamaMessage, ...], Meta(description="a list of messages")] = ()
+    messages: Annotated[tuple[OllamaMessage, ...], _MESSAGES] = ()
     tools: Annotated[tuple[Tool, ...], MaxTools] = ()
 
     @property
@@ -186,7 +188,9 @@ class OllamaChatBody(OllamaBody):
         return ToolUse.of(self.tools)
 
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
-        return Conversation(to_messages(self.messages), use.tools, self.template_args())
+        last = self.messages[-1]
+        continues = last.role == "assistant" and bool(last.content) and not last.tool_calls  # as Ollama's templates do
+        return Conversation(to_messages(self.messages), use.tools, self.template_args(), continues)
 
 
 class GenerateBody(OllamaBody):
@@ -225,7 +229,7 @@ class GenerateBody(OllamaBody):
 def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
     """As templates know them. Calls without names of their own get some, which the tools' answers take in order."""
     messages: list[Message] = []
-    open_ids: list[tuple[str, str]] = []  # of calls that no tool has answered yet, with their functions
+    calls_left = OpenCalls()
     num_calls = 0
     for each in said:
         message: dict[str, Any] = {"role": each.role, "content": each.content}
@@ -236,15 +240,12 @@ def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
             for call in each.tool_calls:
                 call_id = call.id or f"call{num_calls:05d}"  # nine letters and digits, as Mistral's templates want
                 num_calls += 1
-                open_ids.append((call_id, call.function.name))
+                calls_left.add(call_id, call.function.name)
                 calls.append(call_message(call.function.name, call.function.arguments, call_id))
             message["tool_calls"] = calls
         if each.role == "tool":
             name = each.tool_name or each.name
-            answered = [pair for pair in open_ids if each.tool_call_id in (None, pair[0]) and name in (None, pair[1])]
-            pair = next(iter(answered or open_ids), None)
-            if pair is not None:
-                open_ids.remove(pair)
+            pair = calls_left.take(each.tool_call_id, name)
             message["tool_call_id"] = each.tool_call_id or (pair[0] if pair else f"call{num_calls:05d}")
             name = name or (pair[1] if pair else None)
             message |= {"name": name} if name else {}

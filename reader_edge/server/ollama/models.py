@@ -12,9 +12,9 @@ from starlette.routing import Route
 from reader_edge import __version__
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.contract import IGNORED, JsonObject, decode
-from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values, tagged
+from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values
 from reader_edge.server.question import Json
-from reader_edge.server.settings import ServerSettings
+from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime import Engine
 
 # The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.

@@ -106,7 +106,14 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
     whole_object = piece_object = "text_completion"
 
     def _question(self, body: CompletionBody) -> Question:
-        return replace(super()._question(body), is_answer_hidden=body.max_tokens == 0)
+        question = super()._question(body)
+        if body.max_tokens != 0:
+            return question
+        # The one token that is decoded is not told, so nothing about it may end the answer.
+        configs = [
+            replace(config, stop=(), stop_token_ids=(), ignores_eos=True, grammar=None) for config in question.configs
+        ]
+        return replace(question, configs=configs, is_answer_hidden=True)
 
     def _wording(self, body: CompletionBody, question: Question, answers: Answers, number: int) -> CompletionWording:
         token_ids, prompt = answers.prompt_token_ids(number), question.prompts[number]

@@ -19,6 +19,7 @@ class TextPart(JsonObject, tag_field="type", tag="text"):
 
 
 MAX_ITEMS = 10_000  # of a conversation, and parts of a message: in whose reading others wait
+MAX_CALLS = Meta(max_length=MAX_ITEMS, description=f"a list of calls, at most {MAX_ITEMS}")
 _MaxParts = Meta(max_length=MAX_ITEMS)
 Content = Annotated[
     str | Annotated[list[TextPart], _MaxParts],
@@ -55,7 +56,7 @@ class ChatMessage(JsonObject):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: Annotated[tuple[Call, ...], Meta(description="a list of calls")] = ()
+    tool_calls: Annotated[tuple[Call, ...], MAX_CALLS] = ()
     tool_call_id: Annotated[str, Meta(description="the id of the call it answers")] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None

@@ -24,7 +24,7 @@ from reader_edge_runtime.text.conversation import Encodable
 # Fields of every response that nothing here changes.
 _WITHOUT_EFFECT: Json = {
     **dict.fromkeys(("max_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier")),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), 0),
+    "top_logprobs": 0,
     "background": False,
     "service_tier": "default",
 }
@@ -156,6 +156,8 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
                 {"strict": None, "parameters": None, **tool["function"], "type": "function"} for tool in use.tools
             ],
             "top_p": sampling.top_p,
+            "frequency_penalty": sampling.frequency_penalty,
+            "presence_penalty": sampling.presence_penalty,
             "truncation": "disabled",
             "usage": None,
             **_WITHOUT_EFFECT,

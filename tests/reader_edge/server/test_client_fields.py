@@ -63,6 +63,17 @@ def test_who_asks_for_no_token_gets_the_prompt_alone(served: Served, chat_engine
     assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 0}), 400)
 
 
+@pytest.mark.parametrize(
+    "end", [{"logit_bias": {"0": 10_000}}, {"stop": "\n"}, {"guided_choice": ["a"]}, {"stop_token_ids": [0, 1, 2]}]
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_nothing_ends_a_prompt_that_is_told_alone(served: Served, end: dict[str, Any], is_streamed: bool) -> None:
+    body = {"model": "demo", "prompt": "# tar", "temperature": 0, "max_tokens": 0, "echo": True} | end
+    response = served.post("/v1/completions", body | {"stream": is_streamed})
+    (answer,) = events(response) if is_streamed else [response.json()]
+    assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("# tar", "length")
+
+
 def test_bytes_of_tokens_are_exact_also_for_parts_of_characters(served: Served, chat_engine: Engine) -> None:
     ids = [token_id for token_id in range(400) if not is_utf8(chat_engine.tokenizer.token_bytes(token_id))][:2]
     assert len(ids) == 2

@@ -9,6 +9,7 @@ import pytest
 from reader_edge.server.answer_reader import AnswerReader
 from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
 from reader_edge.server.ollama.answering import OllamaReader, Piece
+from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge.server.tool_calls import CallReader
@@ -197,6 +198,42 @@ def test_tools_answers_take_the_ids_of_calls_in_order() -> None:
     assert all(len(each) == 9 and each.isalnum() for each in ids)
     assert [each["tool_call_id"] for each in said[1:]] == [ids[1], ids[0], ids[2]]
     assert [each["name"] for each in said[1:]] == ["b", "a", "a"]
+
+
+def test_answers_of_tools_take_the_calls_that_they_name() -> None:
+    calls_left = OpenCalls()
+    for call_id, name in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "a")]:
+        calls_left.add(call_id, name)
+    assert calls_left.take("3", None) == ("3", "a")
+    assert calls_left.take(None, "a") == ("1", "a")
+    assert calls_left.take(None, "a") == ("4", "a")
+    assert calls_left.take("9", "b") is None
+    assert calls_left.take(None, "unknown") == ("2", "b")
+    assert calls_left.take(None, None) is None
+
+
+def test_a_chat_has_no_more_messages_and_calls_than_openai_s(served: Served) -> None:
+    call = {"function": {"name": "a"}}
+    for messages in ([USER] * 10_001, [{"role": "assistant", "tool_calls": [call] * 10_001}, USER]):
+        assert_refused(served.post("/api/chat", CHAT | {"messages": messages}), 400, "at most 10000")
+    asked = {"model": "demo", "messages": [{"role": "assistant", "tool_calls": [call] * 10_001}]}
+    assert served.post("/v1/chat/completions", asked).status_code == 400
+
+
+def test_an_answer_goes_on_with_what_the_assistant_said_last(served: Served) -> None:
+    messages = [USER, {"role": "assistant", "content": "The tar"}]
+    said = whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
+    asked = {"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 40}
+    openai = served.post("/v1/chat/completions", asked | {"continue_final_message": True}).json()
+    assert said == openai["choices"][0]["message"]["content"]
+    assert said != served.post("/v1/chat/completions", asked).json()["choices"][0]["message"]["content"]
+
+
+def test_names_with_ollama_s_tag_are_known_on_openai_s_paths(served: Served) -> None:
+    asked = {"messages": [USER], "max_tokens": 1}
+    assert served.post("/v1/chat/completions", asked | {"model": "demo:latest"}).status_code == 200
+    assert served.get("/v1/models/demo:latest").json()["id"] == "demo"
+    assert served.post("/v1/chat/completions", asked | {"model": "demo:other"}).status_code == 404
 
 
 def test_log_probabilities_come_beside_each_piece(served: Served) -> None:

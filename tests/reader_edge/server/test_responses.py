@@ -45,6 +45,12 @@ def test_a_response_is_the_chat_s_answer(served: Served, chat_engine: Engine) ->
     assert usage.total_tokens == usage.input_tokens + 30
 
 
+def test_a_response_tells_the_penalties_that_were_asked_for(served: Served) -> None:
+    asked = ASKED | {"max_output_tokens": 2, "frequency_penalty": 1.5, "presence_penalty": -0.5}
+    told = served.post("/v1/responses", asked).json()
+    assert (told["frequency_penalty"], told["presence_penalty"]) == (1.5, -0.5)
+
+
 def test_messages_in_parts_are_understood_as_a_conversation(served: Served, chat_engine: Engine) -> None:
     parts = [{"type": "input_text", "text": "What is "}, {"type": "input_text", "text": "tar?"}]
     said = [{"type": "output_text", "text": "A program.", "annotations": []}]
