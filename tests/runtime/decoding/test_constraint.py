@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.grammar_worker import FORCED, cut
+from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED, cut
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.fake_target import make_manifest

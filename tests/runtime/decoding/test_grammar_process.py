@@ -18,7 +18,7 @@ import pytest
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess
-from reader_edge_runtime.decoding.choosing.grammar_worker import OUT_OF_MEMORY
+from reader_edge_runtime.decoding.choosing.grammar_worker.channel import OUT_OF_MEMORY
 from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")

@@ -1,7 +1,7 @@
 """Constraints that hold an answer to a grammar: a JSON schema, a regular expression, one of several texts.
 
 llguidance (https://github.com/guidance-ai/llguidance) says which tokens may come next, and which must. It does so in
-processes that are bounded in time and memory (grammar_worker.py), one for each answer: a grammar may be a stranger's.
+processes that are bounded in time and memory (grammar_worker/), one for each answer: a grammar may be a stranger's.
 """
 
 import importlib.util
@@ -15,7 +15,8 @@ import numpy.typing as npt
 from reader_edge_runtime.config import Grammar
 from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CUT, FORCED, MASK, OVER, READABLE
+from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CUT, MASK, OVER, READABLE
+from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
 from reader_edge_runtime.decoding.choosing.lenient_schema import key_patterns, lenient_patterns, without_patterns
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import OUT_OF_MEMORY, Channel, Stream
+from reader_edge_runtime.decoding.choosing.grammar_worker.channel import OUT_OF_MEMORY, Channel, Stream
 
-_WORKER = Path(__file__).with_name("grammar_worker.py")
+_WORKER = "grammar_worker"  # a folder beside this file
 _MAX_WAIT_S = 60.0  # for a process whose CPU time is bounded far below
 
 
@@ -165,11 +165,11 @@ class _Forker:
 
 def _popen(stdin: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-P", "-S", str(_WORKER)],
+        [sys.executable, "-P", "-S", "-m", _WORKER],
         stdin=stdin,
         stdout=subprocess.PIPE if stdin == subprocess.PIPE else subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])},
         start_new_session=True,  # Ctrl-C is for the answer, not for these
     )
 
