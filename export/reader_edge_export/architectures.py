@@ -74,7 +74,11 @@ def max_context_of(config: Mapping[str, Any], wanted: int | None) -> int:
 
 def _check_is_decoder(config: Mapping[str, Any]) -> None:
     names = config.get("architectures") or []
-    if names and not any(str(name).endswith(_DECODER_SUFFIXES) for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ExportError(
+            f"config.json gives architectures as {names!r:.80}, which must be a list of texts: correct it."
+        )
+    if names and not any(name.endswith(_DECODER_SUFFIXES) for name in names):
         raise UnsupportedArchitectureError(f"The model is a {names[0]}, not a text generator (a ...ForCausalLM).")
     quantization_of(config)
     for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):

@@ -40,6 +40,12 @@ def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
     class_form(config(model_type, embedding_whitening=None))
 
 
+@pytest.mark.parametrize("names", ["LlamaForCausalLM", 5, {"0": "LlamaForCausalLM"}, [5]])
+def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> None:
+    with pytest.raises(ExportError, match=r"gives architectures as .* a list of texts: correct it\.$"):
+        check_architecture(config("llama", architectures=names))
+
+
 @pytest.mark.parametrize(
     ("model_type", "changes"),
     [
@@ -58,6 +64,7 @@ def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
         ("qwen2", {"layer_types": ["sliding_attention", "chunked_attention"]}),
         ("qwen2", {"mlp_bias": True}),
         ("gemma", {"final_logit_softcapping": 30.0}),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}),
         ("phi", {"attention_bias": True}),
         ("granite", {"position_embedding_type": "nope"}),
         ("llama", {"rope_scaling": {"rope_type": "default", "mrope_section": [8, 4, 4]}}),

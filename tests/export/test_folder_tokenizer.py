@@ -212,7 +212,14 @@ def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_config
     ]
 
 
-@pytest.mark.parametrize("value", ["1", [1, "2"], 1.5, True, -1, {"id": 1}])
+def test_special_tokens_that_are_to_be_split_are_refused(source: Path) -> None:
+    path = source / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": True}))
+    with pytest.raises(TokenizerError, match=r"split_special_tokens.*set it to false, .*--text-is-text"):
+        load_tokenizer(source, 320)
+
+
+@pytest.mark.parametrize("value", ["1", [1, "2"], 1.5, True, -1, 10**30, {"id": 1}])
 def test_end_tokens_that_are_none_are_refused(value: object, source: Path) -> None:
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     with pytest.raises(ExportError, match=r"gives eos_token_id as .*: correct it\.$"):

@@ -130,6 +130,12 @@ def test_a_folder_of_another_kind_is_one_sentence(tmp_path: Path, files: list[st
         find_source(tmp_path / "folder", None)
 
 
+def test_an_adapter_beside_a_model_is_not_left_out_without_a_word(source: Path) -> None:
+    (source / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere", "peft_type": "LORA"}')
+    with pytest.raises(ExportError, match=r"^[^\n]*a model and an adapter .* or remove adapter_config\.json[^\n]*$"):
+        find_source(source, None)
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "weights.pth"])
 def test_pickles_are_refused_with_a_way_out(source: Path, name: str) -> None:
     (source / "model.safetensors").rename(source / name)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
+from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import chain_logits, load_folder
 from reader_edge_runtime.errors import ExportError
@@ -32,6 +34,33 @@ def _change_config(folder: Path, **changes: object) -> None:
 def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, source: Path) -> None:
     _add(source, **{name: torch.ones(64)})
     with pytest.raises(ExportError, match=rf"holds {name}, for which .* has no place"):
+        load_folder(source)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"vocab_size": 1 << 40},
+            r"embed_tokens\.weight' of the shape \(320, 64\) instead of \(1099511627776, 64\), which",
+        ),
+        ({"intermediate_size": 95}, r"down_proj\.weight' of the shape \(64, 96\) instead of \(64, 95\), which"),
+        ({"num_key_value_heads": 4}, r"k_proj\.weight' of the shape \(32, 64\) instead of \(64, 64\), which"),
+        ({"hidden_size": 10**30}, "describes a model that cannot be built"),
+    ],
+)
+def test_a_config_of_another_size_is_refused_before_memory_is_taken(
+    changes: dict[str, int], words: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _change_config(source, **changes)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
+        load_folder(source)
+
+
+def test_a_model_that_is_larger_than_memory_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blank_model, "free_bytes", lambda: 1000)
+    with pytest.raises(ExportError, match=r"takes .* GiB of memory in fp32.*end other programs"):
         load_folder(source)
 
 
@@ -75,3 +104,17 @@ def test_a_head_that_is_not_there_is_missed_where_the_config_does_not_tie_it(sou
     _change_config(source, tie_word_embeddings=False)
     with pytest.raises(ExportError, match=r"lack lm_head\.weight: fetch"):
         load_folder(source)
+
+
+def test_an_output_embedding_alone_does_not_stand_for_the_input_embedding(source: Path) -> None:
+    weights = load_file(source / "model.safetensors")
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ExportError, match=r"lack model\.embed_tokens\.weight"):
+        load_folder(source)
+
+
+def test_weights_of_another_library_are_refused_by_its_name(source: Path) -> None:
+    save_file(load_file(source / "model.safetensors"), source / "model.safetensors", {"format": "tf"})
+    with pytest.raises(ExportError, match=r"in the layout 'tf', .* save the model with PyTorch"):
+        find_source(source, None)

@@ -82,7 +82,8 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "qwen3": _RMS | _WINDOWS | {"use_sliding_window", "max_window_layers", "attention_bias"},
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
-    "gemma3_text": _GEMMA2 | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+    "gemma3_text": (_GEMMA2 - {"attn_logit_softcapping"})  # which its class takes, and does not apply
+    | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
     "phi": _COMMON | {"layer_norm_eps", "partial_rotary_factor", "qk_layernorm"},
     "phi3": _RMS | {"sliding_window", "partial_rotary_factor"},
     "smollm3": _RMS

@@ -17,9 +17,16 @@ def check_entries(folder: Path) -> None:
     for pattern in _READ:
         for path in sorted(folder.glob(pattern)):
             check_plain_file(path, ExportError, "fetch the model again")
+    has_adapter = (folder / "adapter_config.json").exists()
     if (folder / "config.json").exists():
+        if has_adapter:  # transformers would load it, and the model that it names instead of this one
+            raise UnsupportedArchitectureError(
+                f"'{folder}' holds a model and an adapter (adapter_config.json) that changes its answers: give a "
+                "model that it is merged into (peft's merge_and_unload), or remove adapter_config.json to export the "
+                "model without it."
+            )
         return
-    if (folder / "adapter_config.json").exists():
+    if has_adapter:
         raise UnsupportedArchitectureError(
             f"'{folder}' holds an adapter (adapter_config.json) for another model: merge it into that model "
             "(peft's merge_and_unload), and give the merged one."

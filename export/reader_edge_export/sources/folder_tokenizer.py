@@ -33,6 +33,11 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
     Raises TokenizerError where a file cannot be read, or the tokenizer knows more tokens than the model.
     """
     settings = _settings(folder)
+    if settings.get("split_special_tokens"):  # tokenizer.json has no place for it
+        raise TokenizerError(
+            f"{_CONFIG_FILE} sets split_special_tokens, so that special tokens in texts would be plain text, which a "
+            "package cannot hold: set it to false, and run the package with --text-is-text."
+        )
     try:
         fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
         named = _named_tokens(settings, fast, vocab_size)
@@ -40,7 +45,6 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
             tokenizer_object=fast,
             added_tokens_decoder=_added_tokens(settings),
             add_prefix_space=settings.get("add_prefix_space") or _adds_prefix_space(fast, settings),
-            split_special_tokens=settings.get("split_special_tokens") is True,
             **_extra_tokens(settings),
             **named,
         )
@@ -48,7 +52,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
         raise
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TokenizerError(f"The tokenizer in '{folder}' cannot be read: {reason:.200}") from error
+        raise TokenizerError(f"The tokenizer in '{folder}' cannot be read ({reason:.200}): save it again.") from error
     _frame_texts(tokenizer, settings)
     tokenizer.chat_template = chat_templates_of(folder, settings)
     _check_vocabulary(tokenizer, vocab_size, folder)

@@ -16,7 +16,7 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
 from reader_edge_export.sources.weight_files import weight_files
 from reader_edge_runtime.errors import ExportError, TokenizerError
-from reader_edge_runtime.package.manifest import sha256_of
+from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -115,6 +115,6 @@ def _first_ids(name: str, *configs: Mapping[str, Any]) -> tuple[int, ...]:
 def _ids(name: str, value: object) -> tuple[int, ...]:
     """Token ids given as one, as a list, or not at all."""
     ids = () if value is None else tuple(value) if isinstance(value, list) else (value,)
-    if not all(type(token_id) is int and token_id >= 0 for token_id in ids):
+    if not all(type(token_id) is int and 0 <= token_id < MAX_VOCAB for token_id in ids):
         raise ExportError(f"The model's config gives {name} as {value!r:.80}, which are no token ids: correct it.")
     return ids

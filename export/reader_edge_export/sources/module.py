@@ -8,13 +8,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from reader_edge_export.sources.blank_model import built_config
+from reader_edge_export.sources.blank_model import built_config, check_memory, outline_of
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.json_file import read_json
 from reader_edge_export.sources.quantized.folder import QuantizedFolder
 from reader_edge_export.sources.quantized.formats import Quantization, plain_config
 from reader_edge_export.sources.stored_tensors import stored_tensors
-from reader_edge_export.sources.weight_places import check_places, has_own_head
+from reader_edge_export.sources.weight_places import check_places, check_shapes, has_own_head
 from reader_edge_runtime.errors import ExportError
 
 
@@ -23,15 +23,19 @@ def load_folder(folder: Path) -> PreTrainedModel:
 
     Raises ExportError where its weights do not fit its config or are left over, and where they are not finite.
     """
-    config = built_config(class_form(read_json(folder / "config.json")))
-    if config.tie_word_embeddings and has_own_head(stored_tensors(folder)):
-        config.tie_word_embeddings = False
+    tensors = stored_tensors(folder)
+    form = class_form(read_json(folder / "config.json"))
+    if built_config(form).tie_word_embeddings and has_own_head(tensors):
+        form["tie_word_embeddings"] = False
+    outline = outline_of(form, str(folder))
+    check_shapes(folder, outline, tensors)
+    check_memory(outline, str(folder))
     progress_was_shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
-            config=config,
+            config=outline.config,
             dtype=torch.float32,
             attn_implementation="eager",
             use_safetensors=True,
@@ -40,13 +44,17 @@ def load_folder(folder: Path) -> PreTrainedModel:
         )
     except Exception as error:  # transformers and safetensors raise many classes for broken weights
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(f"The weights in '{folder}' cannot be loaded: {reason}") from error
+        raise ExportError(
+            f"The weights in '{folder}' cannot be loaded: {reason:.200}; fetch the model again."
+        ) from error
     finally:
         if progress_was_shown:
             transformers_logging.enable_progress_bar()
     model, loading = loaded
     mismatched = [str(key[0]) for key in loading["mismatched_keys"]]
-    check_places(folder, [*loading["missing_keys"], *mismatched], loading["unexpected_keys"])
+    without_values = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    lacking = {*loading["missing_keys"], *mismatched, *without_values}
+    check_places(folder, lacking, loading["unexpected_keys"])
     _check_weights(model, folder)
     checked: PreTrainedModel = model.eval()
     return checked

@@ -10,6 +10,8 @@ from reader_edge_runtime.errors import ExportError
 if TYPE_CHECKING:
     import torch
 
+_LAYOUTS = ("pt", "mlx")  # that a file's metadata names; MLX has PyTorch's
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
@@ -58,6 +60,7 @@ def _tensors_of(path: Path) -> list[StoredTensor]:
 
     try:
         with safe_open(path, framework="numpy") as file:
+            _check_layout(path, (file.metadata() or {}).get("format"))
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             return [
                 StoredTensor(name, path, tuple(each.get_shape()), str(each.get_dtype()))
@@ -66,3 +69,12 @@ def _tensors_of(path: Path) -> list[StoredTensor]:
     except SafetensorError as error:
         reason = (str(error).strip() or "broken").splitlines()[0]
         raise ExportError(f"The weights in '{path}' cannot be loaded: {reason:.200}; fetch the model again.") from None
+
+
+def _check_layout(path: Path, layout: str | None) -> None:
+    """Raise ExportError where a file was saved by another library than PyTorch, which orders dimensions otherwise."""
+    if layout not in (None, *_LAYOUTS):
+        raise ExportError(
+            f"'{path}' holds weights in the layout {layout!r:.40}, of which {', '.join(_LAYOUTS)} are read: save the "
+            "model with PyTorch (AutoModelForCausalLM.from_pretrained(...).save_pretrained(...))."
+        )

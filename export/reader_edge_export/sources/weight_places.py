@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError
@@ -12,6 +14,30 @@ from reader_edge_runtime.errors import ExportError
 COMPUTED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 _HEAD = "lm_head.weight"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
+
+
+class Places:
+    """The parameters of a model, by the names that files give them: with the base model's prefix or without."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._parameters = dict(model.named_parameters(remove_duplicate=False))
+        self._prefix = model.base_model_prefix
+        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
+
+    def find(self, name: str) -> torch.nn.Parameter | None:
+        return self._parameters.get(self._full(name))
+
+    def is_turned(self, name: str) -> bool:
+        """Whether a parameter has its inputs first, which no quantised matrix has."""
+        return self._full(name) in self._turned
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Parameters that none of the names means, nor another name of theirs."""
+        filled = {id(self.find(name)) for name in names}
+        return sorted(name for name, parameter in self._parameters.items() if id(parameter) not in filled)
+
+    def _full(self, name: str) -> str:
+        return name if name in self._parameters else f"{self._prefix}.{name}"
 
 
 def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:
@@ -24,6 +50,23 @@ def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:
     if head is None or embedding is None:
         return False
     return head.shape != embedding.shape or not torch.equal(head.read().float(), embedding.read().float())
+
+
+def check_shapes(folder: Path, outline: PreTrainedModel, tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise ExportError where a tensor has another shape than its parameter, before memory is taken for either."""
+    places = Places(outline)
+    for name, tensor in tensors.items():
+        target = places.find(name)
+        if target is not None and tuple(target.shape) != tensor.shape:
+            raise wrong_shape(folder, name, tensor.shape, target)
+
+
+def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:
+    """One sentence about a tensor that does not fit its parameter."""
+    return ExportError(
+        f"'{folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}, which its config.json "
+        "says: correct config.json, or fetch the model again."
+    )
 
 
 def check_places(folder: Path, missing: Iterable[str], left_over: Iterable[str]) -> None:

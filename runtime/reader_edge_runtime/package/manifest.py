@@ -50,7 +50,7 @@ ATTENTIONS = ("exact", "fast", "portable")
 
 _MAX_BYTES = 1 << 20
 _MAX_TEXT = 4096
-_MAX_VOCAB = 1 << 24
+MAX_VOCAB = 1 << 24
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -202,15 +202,15 @@ _IS_USABLE: dict[str, Callable[[Any], bool]] = {
     "num_kv_heads": _size(1 << 12),
     "head_dim": _size(1 << 12),
     "num_layers": _size(1 << 12),
-    "vocab_size": _size(_MAX_VOCAB),
+    "vocab_size": _size(MAX_VOCAB),
     "top_k": _size(256),
     "max_context": _size(1 << 28),
     "sliding_window": lambda value: value is None or _size(1 << 28)(value),
     "precision": lambda value: value in PRECISIONS,
     "attention": lambda value: value in ATTENTIONS,
     "kv_dtype": lambda value: value in ("float32", "int8", *HALF_PRECISIONS.values()),
-    "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(_MAX_VOCAB - 1, least=0), values)),
-    "bos_token_id": lambda value: value is None or _size(_MAX_VOCAB, least=0)(value),
+    "eos_token_ids": lambda values: isinstance(values, list) and all(map(_size(MAX_VOCAB - 1, least=0), values)),
+    "bos_token_id": lambda value: value is None or _size(MAX_VOCAB, least=0)(value),
     "source_name": _is_text,
     "source_fingerprint": _is_text,
     "exported_with": _mapping(_is_text),

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.blank_model import blank_model, check_memory, outline_of
 from reader_edge_export.sources.quantized.awq import awq_packing
@@ -15,7 +14,7 @@ from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.gptq import Gptq
 from reader_edge_export.sources.quantized.packing import FLOATS, Packing
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
-from reader_edge_export.sources.weight_places import COMPUTED, has_own_head
+from reader_edge_export.sources.weight_places import COMPUTED, Places, has_own_head, wrong_shape
 from reader_edge_runtime.errors import ExportError
 
 Parts = dict[str, StoredTensor]
@@ -54,13 +53,13 @@ class QuantizedFolder:
         if "lm_head.weight" in self._packed or has_own_head(self._plain):
             config = {**config, "tie_word_embeddings": False}
         outline = outline_of(config, str(self._folder))
-        targets = _Targets(outline)
+        targets = Places(outline)
         shapes = {name: self._packing.shape_of(_module(name), parts) for name, parts in self._packed.items()}
         self._check(targets, shapes)
         check_memory(outline, str(self._folder))
         model = blank_model(outline.config)
         filled: set[int] = set()
-        targets = _Targets(model)
+        targets = Places(model)
         for name, tensor in self._plain.items():
             if (target := targets.find(name)) is not None:
                 _fill(target, tensor.read().float(), filled, name)
@@ -74,7 +73,7 @@ class QuantizedFolder:
         checked: PreTrainedModel = model.eval()
         return checked
 
-    def _check(self, targets: "_Targets", shapes: Mapping[str, tuple[int, int]]) -> None:
+    def _check(self, targets: Places, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Raise ExportError unless every parameter gets values of its shape, and no tensor is left over."""
         for name, shape in shapes.items():
             self._check_shape(targets, name, shape[::-1] if targets.is_turned(name) else shape)
@@ -93,15 +92,12 @@ class QuantizedFolder:
                 "fetch the model again."
             )
 
-    def _check_shape(self, targets: "_Targets", name: str, shape: tuple[int, ...]) -> None:
+    def _check_shape(self, targets: Places, name: str, shape: tuple[int, ...]) -> None:
         target = targets.find(name)
         if target is None:
             raise self._left_over(name)
         if tuple(target.shape) != shape:
-            raise ExportError(
-                f"'{self._folder}' holds {name!r:.80} of the shape {shape} instead of {tuple(target.shape)}: "
-                "fetch the model again."
-            )
+            raise wrong_shape(self._folder, name, shape, target)
 
     def _check_left_over(self, name: str, tensor: StoredTensor) -> None:
         """GPTQ's first tools wrote a bias of noughts for every matrix, which changes nothing."""
@@ -115,30 +111,6 @@ class QuantizedFolder:
             f"'{self._folder}' holds {name!r:.80}, for which the model of its config has no place: "
             "give the unquantised model."
         )
-
-
-class _Targets:
-    """The parameters of a model, by the names that files give them: with the base model's prefix or without."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._parameters = dict(model.named_parameters(remove_duplicate=False))
-        self._prefix = model.base_model_prefix
-        self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
-
-    def find(self, name: str) -> torch.nn.Parameter | None:
-        return self._parameters.get(self._full(name))
-
-    def is_turned(self, name: str) -> bool:
-        """Whether a parameter has its inputs first, which no quantised matrix has."""
-        return self._full(name) in self._turned
-
-    def missing(self, names: tuple[str, ...]) -> list[str]:
-        """Parameters that none of the names means, nor another name of theirs."""
-        filled = {id(self.find(name)) for name in names}
-        return sorted(name for name, parameter in self._parameters.items() if id(parameter) not in filled)
-
-    def _full(self, name: str) -> str:
-        return name if name in self._parameters else f"{self._prefix}.{name}"
 
 
 def _module(name: str) -> str:
