@@ -20,12 +20,12 @@ from reader_edge_runtime.text.conversation import Encodable, Prompt
 def build_prompt(engine: Engine, text: str, system: str | None, is_raw: bool) -> Prompt:
     """What the engine is asked: messages where the model has a chat template, the plain text otherwise.
 
-    Raises PromptError for an empty text, or a system message that nothing can carry.
+    Raises PromptError for an empty text, and as `check_messages_options`.
     """
     if not text:
         raise PromptError("The prompt is empty: give some text with -p or on standard input.")
     if is_raw or not engine.tokenizer.has_chat_template:
-        check_system(engine, system, is_raw)
+        check_messages_options(engine, system, is_raw)
         return text
     return [*system_messages(system), {"role": "user", "content": text}]
 
@@ -39,11 +39,15 @@ def with_template_args(prompt: Prompt, args: Mapping[str, Any]) -> Encodable:
     return Conversation(prompt, (), args)
 
 
-def check_system(engine: Engine, system: str | None, is_raw: bool) -> None:
-    """Raise PromptError where a system message is given but has no place."""
-    if system is not None and (is_raw or not engine.tokenizer.has_chat_template):
-        reason = "--raw takes the prompt as it is" if is_raw else "This model has no chat template"
+def check_messages_options(engine: Engine, system: str | None, is_raw: bool) -> None:
+    """Raise PromptError for what is asked of messages where a plain text is answered."""
+    if engine.tokenizer.has_chat_template and not is_raw:
+        return
+    reason = "--raw takes the prompt as it is" if is_raw else "This model has no chat template"
+    if system is not None:
         raise PromptError(f"{reason}, so a system message has no place: leave -s out.")
+    if engine.decoder.config.is_text_literal:
+        raise PromptError(f"{reason}, so control tokens in a text are read as such: leave --text-is-text out.")
 
 
 def system_messages(system: str | None) -> list[Message]:

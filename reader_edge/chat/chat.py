@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from reader_edge.chat.answer import check_system, print_answer, system_messages, with_template_args
+from reader_edge.chat.answer import check_messages_options, print_answer, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.control_characters import visible
@@ -35,7 +35,7 @@ class Chat:
         messages: Sequence[Message] = (),
         template_args: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        check_system(engine, system, is_raw)
+        check_messages_options(engine, system, is_raw)
         self._engine = engine
         self._config = config
         self._is_conversation = engine.tokenizer.has_chat_template and not is_raw

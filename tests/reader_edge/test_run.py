@@ -154,6 +154,16 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
             ["-s", "Be brief."],
             "Error: This model has no chat template, so a system message has no place: leave -s out.\n",
         ),
+        (
+            ["--text-is-text"],
+            "Error: This model has no chat template, so control tokens in a text are read as such: leave "
+            "--text-is-text out.\n",
+        ),
+        (
+            ["--text-is-text", "--raw"],
+            "Error: --raw takes the prompt as it is, so control tokens in a text are read as such: leave "
+            "--text-is-text out.\n",
+        ),
     ],
 )
 def test_a_bad_option_is_one_sentence(runner: CliRunner, arguments: list[str], sentence: str) -> None:

@@ -68,7 +68,15 @@ def check_conversation(conversation: Conversation) -> None:
     taken = [name for name in ("messages", "tools") if name in args]
     if taken:
         raise PromptError(f"template_args holds {taken[0]!r}, which a Conversation has itself: leave it out.")
-    if conversation.continues_final_message and args.get("add_generation_prompt"):
+    _check_final(conversation)
+
+
+def _check_final(conversation: Conversation) -> None:
+    """Raise PromptError where it is not clear whether an answer goes on with the last message."""
+    is_continuing = conversation.continues_final_message
+    if not isinstance(is_continuing, bool):
+        raise PromptError(f"continues_final_message is {shown(is_continuing)}, but must be True or False.")
+    if is_continuing and conversation.template_args.get("add_generation_prompt"):
         raise PromptError("An answer cannot both go on with the last message and begin a new one: ask for one of them.")
 
 
@@ -76,7 +84,8 @@ def is_message(value: object) -> bool:
     """Whether this is a message as `Conversation` wants it."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         return False
-    calls = value.get("tool_calls") or ()
+    calls = value.get("tool_calls")
+    calls = () if calls is None else calls
     if not isinstance(calls, list | tuple) or not all(map(_is_call, calls)):
         return False
     return isinstance(value.get("content"), str | list | tuple | None) and len(value) > 1

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
@@ -174,11 +175,18 @@ def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() 
         ({"role": "user", "content": 5}, "needs a text 'role'"),
         (7, "needs a text 'role'"),
         ({"role": "user", "content": "x", "when": {1, 2}}, "not JSON serializable"),
+        ({"role": "user", "content": "x", "tool_calls": np.array([1, 2])}, "needs a text 'role'"),
     ],
 )
 def test_a_malformed_message_is_refused(message: Message, words: str) -> None:
     with pytest.raises(PromptError, match=words):
         render(CHATML, [message])
+
+
+@pytest.mark.parametrize("given", ["no", 1, None, np.array([1, 2])])
+def test_going_on_with_the_last_message_is_yes_or_no(given: Any) -> None:
+    with pytest.raises(PromptError, match=r"continues_final_message is .* must be True or False"):
+        ChatTemplate(CHATML, {}).render(Conversation(MESSAGES, continues_final_message=given))
 
 
 @pytest.mark.parametrize(
