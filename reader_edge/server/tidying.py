@@ -44,7 +44,9 @@ class ObjectTidy:
             return
         tag = None
         if self._tag_field is not None:
-            tag = value[self._tag_field] = value.get(self._tag_field) or self._first_tag
+            tag = value.get(self._tag_field)
+            if tag is None:
+                tag = value[self._tag_field] = self._first_tag
         fields = self._fields.get(tag) if isinstance(tag, str | None) else None
         if fields is None:
             return

@@ -60,7 +60,10 @@ class CompletionBody(ChoicesBody):
 
     def config(self, max_tokens: int) -> GenerationConfig:
         wants_prompt_logprobs = self.echo and self.logprobs is not None
-        return replace(ChoicesBody.config(self, max_tokens), wants_prompt_logprobs=wants_prompt_logprobs)
+        config = ChoicesBody.config(
+            self, max_tokens
+        )  # what is thought is a part of the text: there is no place beside it
+        return replace(config, wants_prompt_logprobs=wants_prompt_logprobs, splits_thinking=False)
 
 
 class CompletionWording:

@@ -105,6 +105,15 @@ def test_a_chat_that_cannot_be_is_refused(served: Served, fields: dict[str, obje
     assert_refused(served.post("/v1/chat/completions", {"model": "demo", "messages": [USER]} | fields), 400, words)
 
 
+@pytest.mark.parametrize("tag", ["", 0, False, [], {}])
+def test_only_a_missing_type_stands_for_the_first_kind(served: Served, tag: object) -> None:
+    body = {"model": "demo", "messages": [USER], "max_tokens": 1}
+    words = f"'response_format.type' is {tag!r}, but must be one of 'text'"
+    assert_refused(served.post("/v1/chat/completions", body | {"response_format": {"type": tag}}), 400, words)
+    for form in ({}, {"type": None}):
+        assert served.post("/v1/chat/completions", body | {"response_format": form}).status_code == 200
+
+
 def test_what_asks_for_nothing_special_is_let_be(served: Served) -> None:
     fields = {
         "user": "me",

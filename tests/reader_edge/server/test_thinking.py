@@ -114,6 +114,16 @@ def test_a_template_is_told_not_to_think(served: Served, thinking_engine: Engine
     assert said["content"] == expected.text
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_completion_is_all_that_the_model_writes(served: Served, thinking_engine: Engine, is_streamed: bool) -> None:
+    prompt = "What is tar? <think>\n"
+    body = {"model": "demo", "prompt": prompt, "max_tokens": 12, "temperature": 0, "stream": is_streamed}
+    response = served.post("/v1/completions", body)
+    told = events(response) if is_streamed else [response.json()]
+    expected = thinking_engine.generate(prompt, GenerationConfig(12)).text
+    assert "".join(each["choices"][0]["text"] for each in told) == expected != ""
+
+
 def test_an_effort_reaches_the_template(served: Served, thinking_engine: Engine) -> None:
     asked = CHAT | {"reasoning_effort": "high"}
     expected = thinking_engine.encode_prompt(Conversation([USER], template_args={"reasoning_effort": "high"}))
