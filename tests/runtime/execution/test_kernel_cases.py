@@ -39,14 +39,14 @@ def test_every_instruction_set_here_has_the_bits_of_the_definitions_at_every_wid
 
 @needs_emulator
 @pytest.mark.parametrize(
-    ("processor", "instructions"), [("cortex-a72", "neon"), ("cortex-a76", "neon-dot"), ("max", "neon-i8mm")]
+    ("processor", "expected"), [("cortex-a72", "neon"), ("cortex-a76", "neon-dot"), ("max", "neon-i8mm")]
 )
-def test_kernels_for_arm_have_the_bits_of_the_definitions(processor: str, instructions: str, cases: Path) -> None:
+def test_kernels_for_arm_have_the_bits_of_the_definitions(processor: str, expected: str, cases: Path) -> None:
     assert ARM_ROOT is not None
     root = Path(ARM_ROOT)
     emulated = ["qemu-aarch64", "-L", str(root), "-cpu", processor, str(root / "usr" / "bin" / "python3")]
     output = _check(emulated, cases, root / "reader_edge_native.so", "--widths", "1", "2", "7", "64")
-    assert output.startswith(f"{instructions}: 4 widths\n")
+    assert output.startswith(f"{expected}: 4 widths\n")
 
 
 def _check(python: list[str], cases: Path, library: Path | None, *options: str, **environment: str) -> str:
