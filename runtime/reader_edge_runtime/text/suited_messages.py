@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from reader_edge_runtime.text.conversation import Message, text_of
@@ -16,6 +17,8 @@ _ID_LENGTH = 9
 
 def suited_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     """The same messages in forms that the template takes; those that it takes already are left alone."""
+    if any(call.get("id") is None for each in messages for call in each.get("tool_calls") or ()):
+        messages = messages if traits.takes_calls_without_ids else _with_ids(messages)
     return [
         _with_suited_ids(_with_suited_calls(_with_suited_content(with_reasoning_names(each), traits), traits), traits)
         for each in messages
@@ -40,6 +43,9 @@ def _with_suited_content(message: Message, traits: TemplateTraits) -> Message:
 def _with_suited_calls(message: Message, traits: TemplateTraits) -> Message:
     if not message.get("tool_calls"):
         return message
+    if message.get("content") and message.get("reasoning_content") and not traits.takes_thoughts_beside_content:
+        thought = f"{message['reasoning_content']}\n\n{text_of(message)}"
+        message = {**message, "content": None, "reasoning_content": thought, "thinking": thought}
     calls = [
         {
             **call,
@@ -51,6 +57,8 @@ def _with_suited_calls(message: Message, traits: TemplateTraits) -> Message:
 
 
 def _suited_arguments(arguments: Any, traits: TemplateTraits) -> Any:
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = "{}"  # so clients write a call without any
     if isinstance(arguments, str):
         if traits.takes_argument_texts or not traits.takes_argument_objects:
             return arguments
@@ -62,6 +70,22 @@ def _suited_arguments(arguments: Any, traits: TemplateTraits) -> Any:
     if traits.takes_argument_objects or not traits.takes_argument_texts:
         return arguments
     return json.dumps(arguments, ensure_ascii=False)
+
+
+def _with_ids(messages: Sequence[Message]) -> list[Message]:
+    """Calls without ids get those that the tools' answers behind them name, in their order."""
+    suited: list[Message] = []
+    for number, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        answers = takewhile(lambda each: each["role"] == "tool", messages[number + 1 :])
+        given = {call.get("id") for call in calls}
+        free = (each["tool_call_id"] for each in answers if each.get("tool_call_id") not in (*given, None))
+        named = [
+            call if call.get("id") is not None else {**call, "id": next(free, _short_id(f"{number} {place}"))}
+            for place, call in enumerate(calls)
+        ]
+        suited.append({**message, "tool_calls": named} if calls else message)
+    return suited
 
 
 def _with_suited_ids(message: Message, traits: TemplateTraits) -> Message:

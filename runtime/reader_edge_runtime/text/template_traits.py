@@ -52,6 +52,17 @@ class TemplateTraits:
         return bool(self._called({}, _LONG_ID)) or not self._called({}, _SHORT_ID)
 
     @cached_property
+    def takes_calls_without_ids(self) -> bool:
+        """Whether calls may lack ids."""
+        return bool(self._called({}, None)) or not self._called({}, _SHORT_ID)
+
+    @cached_property
+    def takes_thoughts_beside_content(self) -> bool:
+        """Whether a message with calls may have both; gpt-oss's template refuses that."""
+        thoughts = {"reasoning_content": _TEXT, "thinking": _TEXT}
+        return bool(self._called({}, _SHORT_ID, content=_TEXT, **thoughts)) or not self._called({}, _SHORT_ID)
+
+    @cached_property
     def knows_system(self) -> bool:
         """Whether a message of the system reaches the model."""
         messages = [{"role": "system", "content": _TEXT}, {"role": "user", "content": "Hello"}]
@@ -60,11 +71,13 @@ class TemplateTraits:
     def _asked(self, content: Any) -> str:
         return self._render(Conversation([{"role": "user", "content": content}])) or ""
 
-    def _called(self, arguments: Any, call_id: str) -> str:
-        call = {"id": call_id, "type": "function", "function": {"name": "probe", "arguments": arguments}}
+    def _called(self, arguments: Any, call_id: str | None, **members: str) -> str:
+        """members: of the message that calls. A call without an id is answered all the same."""
+        head = {} if call_id is None else {"id": call_id}
+        call = {**head, "type": "function", "function": {"name": "probe", "arguments": arguments}}
         messages: list[Message] = [
             {"role": "user", "content": "Hello"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call_id, "name": "probe", "content": "7"},
+            {"role": "assistant", "content": None, "tool_calls": [call], **members},
+            {"role": "tool", "tool_call_id": call_id or _SHORT_ID, "name": "probe", "content": "7"},
         ]
         return self._render(Conversation(messages, [_TOOL])) or ""
