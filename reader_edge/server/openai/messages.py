@@ -86,8 +86,12 @@ TemplateArgs = Annotated[dict[str, Any], Meta(description="an object of the chat
 def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinking: bool | None) -> dict[str, Any]:
     """What the chat template is told besides the messages; one that does not ask for it is the same without.
 
-    effort: OpenAI's word for how much to think, of which "none" asks not to think at all.
+    effort: OpenAI's word for how much to think, of which "none" asks not to think at all. Raises ApiError.
     """
+    taken = next((name for name in ("messages", "tools") if name in (given or {})), None)
+    if taken is not None:
+        sentence = f"'chat_template_kwargs' holds '{taken}', which a request has itself: leave it out."
+        raise ApiError(400, sentence, "chat_template_kwargs")
     args: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     if is_thinking is not None or effort == "none":
         args["enable_thinking"] = is_thinking if is_thinking is not None else False

@@ -82,6 +82,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
     ("fields", "words"),
     [
         ({"messages": []}, "at least one"),
+        ({"chat_template_kwargs": {"messages": []}}, "'chat_template_kwargs' holds 'messages', which a request has"),
         ({"messages": "Hi"}, "a list of messages"),
         ({"messages": [USER] * 10_001}, "at least one and at most 10000."),
         ({"messages": ["Hi"]}, "messages[0]"),
