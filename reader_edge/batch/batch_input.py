@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from reader_edge.server.json_body import load_json
+from reader_edge.server.http.json_body import load_json
 from reader_edge_runtime.errors import BatchError
 
 _MAX_LINE_BYTES = 4 << 20  # as many as a body may have that comes over HTTP

@@ -13,12 +13,12 @@ from starlette.routing import Route
 from reader_edge.server.api_error import error_response
 from reader_edge.server.discovery import discovery_routes
 from reader_edge.server.endpoints import make_endpoints
-from reader_edge.server.guard import Guard
-from reader_edge.server.json_body import BodyBudget
+from reader_edge.server.http.guard import Guard
+from reader_edge.server.http.json_body import BodyBudget
+from reader_edge.server.http.page import Page
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.models import OllamaModels
 from reader_edge.server.openapi import openapi_document
-from reader_edge.server.page import Page
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 

@@ -12,12 +12,12 @@ from reader_edge.server.answer_reader import AnswerReader
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.contract import JsonObject, decode
-from reader_edge.server.event_stream import EventStream, LeftError, unless_left
-from reader_edge.server.json_body import read_values
+from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.http.event_stream import EventStream, LeftError, unless_left
+from reader_edge.server.http.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.tool_calls import CallReader
 from reader_edge_runtime import AsyncEngine, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

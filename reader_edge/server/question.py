@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reader_edge.server.api_error import ApiError, no_model
+from reader_edge.server.forms.structured_outputs import AnswerForm
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.structured_outputs import AnswerForm
-from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationConfig
 from reader_edge_runtime.text.conversation import Encodable
 

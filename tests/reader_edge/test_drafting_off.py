@@ -131,7 +131,7 @@ def test_serve(invoke: Invoke, plain: Plain, monkeypatch: pytest.MonkeyPatch, op
             told["health"] = client.get("/health").json()
             told["metrics"] = client.get("/metrics").text
 
-    monkeypatch.setattr("reader_edge.server.listening.listen", ask)
+    monkeypatch.setattr("reader_edge.server.http.listening.listen", ask)
     result = invoke("serve", "--port", "0", *options)
     assert result.exit_code == 0, result.output
     assert told["answer"]["choices"][0]["text"] == plain(PROMPT, 20)

@@ -14,13 +14,13 @@ from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.event_stream import LineStream
-from reader_edge.server.json_body import finite, read_values
+from reader_edge.server.forms.tool_grammar import tool_grammar
+from reader_edge.server.http.event_stream import LineStream
+from reader_edge.server.http.json_body import finite, read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.tool_grammar import tool_grammar
 from reader_edge_runtime import GenerationChunk, GenerationResult, GenerationStats
 
 _DONE_REASONS = {"stop": "stop", "length": "length", "context": "length"}

@@ -8,11 +8,11 @@ from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
+from reader_edge.server.forms.structured_outputs import AnswerForm, schema_form
+from reader_edge.server.forms.tools import MaxTools, Tool, ToolUse
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openai.answer_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
-from reader_edge.server.structured_outputs import AnswerForm, schema_form
-from reader_edge.server.tools import MaxTools, Tool, ToolUse
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.text.conversation import Encodable
 

@@ -9,10 +9,7 @@ from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
-from reader_edge.server.openai.messages import Content, text_of
-from reader_edge.server.question import Question, check_model, with_next_seed
-from reader_edge.server.settings import ServerSettings
-from reader_edge.server.structured_outputs import (
+from reader_edge.server.forms.structured_outputs import (
     AnswerForm,
     ChoiceForm,
     JsonForm,
@@ -20,8 +17,11 @@ from reader_edge.server.structured_outputs import (
     forms_of_outputs,
     grammar_of,
 )
-from reader_edge.server.tool_grammar import tool_grammar
-from reader_edge.server.tools import ToolUse
+from reader_edge.server.forms.tool_grammar import tool_grammar
+from reader_edge.server.forms.tools import ToolUse
+from reader_edge.server.openai.messages import Content, text_of
+from reader_edge.server.question import Question, check_model, with_next_seed
+from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import LOGIT_BIASES
 from reader_edge_runtime.text.call_form import CallForm

@@ -9,14 +9,14 @@ from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import UNSUPPORTED
+from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
+from reader_edge.server.forms.tool_calls import Said
+from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.messages import Messages, TemplateArgs, template_args, to_messages
 from reader_edge.server.openai.token_fields import chat_logprobs
 from reader_edge.server.question import Json, Question
-from reader_edge.server.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
-from reader_edge.server.tool_calls import Said
-from reader_edge.server.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge_runtime import Conversation, GenerationChunk, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer

@@ -9,13 +9,13 @@ from msgspec import Meta
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.contract import UNSUPPORTED
+from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.token_fields import CompletionLogprobs, joined
 from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import MAX_CHOICES
-from reader_edge.server.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
-from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer

@@ -10,14 +10,14 @@ from starlette.responses import Response
 from reader_edge.server.answers import Answers
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.event_stream import EventStream
+from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
+from reader_edge.server.forms.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
+from reader_edge.server.http.event_stream import EventStream
 from reader_edge.server.openai.answer_body import AnswerBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
 from reader_edge.server.openai.response_input import InputItems, to_messages_of_input
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.question import Json, Question
-from reader_edge.server.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
-from reader_edge.server.tools import FlatTool, FlatToolChoice, MaxTools, ToolUse
 from reader_edge_runtime import Conversation, GenerationResult, Message
 from reader_edge_runtime.text.conversation import Encodable
 

@@ -8,12 +8,12 @@ import pytest
 
 from reader_edge.server.answer_reader import AnswerReader
 from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
+from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.ollama.answering import OllamaReader, Piece
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.openapi import openapi_document
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
-from reader_edge.server.tool_calls import CallReader
-from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import AsyncEngine, GenerationChunk
 from reader_edge_runtime.text.call_form import CallForm
 from tests.reader_edge.server.conftest import Served

@@ -51,7 +51,7 @@ def test_no_more_choices_are_promised_than_can_be_taken_in(
 ) -> None:
     promised: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
-    monkeypatch.setattr("reader_edge.server.listening.listen", lambda app, socket, engine: None)
+    monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
     options = ["--port", "0", "--max-batch", "2", "--max-waiting", "1", "--no-calibrate"]
     assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
     assert promised[0].max_choices == 3

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from reader_edge.server.answer_reader import AnswerReader
+from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.tool_calls import CallReader
-from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationChunk, GenerationConfig
 from reader_edge_runtime.text.call_form import CallForm
 from tests.reader_edge.package_copy import PackageCopy

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.tool_calls import CallReader, Said
-from reader_edge.server.tools import ToolUse
+from reader_edge.server.forms.tool_calls import CallReader, Said
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm
 
 NAMES = ("look_up", "stop")

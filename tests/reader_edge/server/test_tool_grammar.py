@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from reader_edge.server.api_error import ApiError
+from reader_edge.server.forms.tool_calls import CallReader
+from reader_edge.server.forms.tool_grammar import tool_grammar
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.settings import ServerSettings
-from reader_edge.server.tool_calls import CallReader
-from reader_edge.server.tool_grammar import tool_grammar
-from reader_edge.server.tools import ToolUse
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from tests.family_tokenizers import FAMILIES, MORE_FAMILIES, family_engine
 from tests.reader_edge.server.conftest import Served

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reader_edge.server.tools import ToolUse
+from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm, Notation
 from reader_edge_runtime.text.call_notation import is_open, read_calls
 

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from reader_edge.server.guard import MAX_HEADER_BYTES
+from reader_edge.server.http.guard import MAX_HEADER_BYTES
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
 

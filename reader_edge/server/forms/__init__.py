@@ -1,0 +1,1 @@
+"""The form of an answer: structured outputs, and calls of tools."""

@@ -1,0 +1,1 @@
+"""How the server listens: sockets, bodies, streams of events, who may ask, and the page at `/`."""
