@@ -43,6 +43,7 @@ class Options(JsonObject):
     repeat_last_n: Annotated[int, Meta(ge=-1)] = 64
     seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
     stop: Stop = ()
+    reasoning_effort: str | None = None  # Open WebUI's, for the chat template
 
     mirostat: Annotated[Literal[0], UNSUPPORTED] = 0
     tfs_z: Annotated[Literal[1], UNSUPPORTED] = 1
@@ -136,9 +137,10 @@ class OllamaBody(JsonObject):
 
     def template_args(self) -> dict[str, Any]:
         """What the chat template is told of thinking."""
+        asked = self.think if isinstance(self.think, str) else self.options.reasoning_effort
+        effort = {} if asked is None else {"reasoning_effort": asked}
         if self.think is None:
-            return {}
-        effort = {"reasoning_effort": self.think} if isinstance(self.think, str) else {}
+            return effort
         return {"enable_thinking": bool(self.think)} | effort
 
 
@@ -159,6 +161,7 @@ class OllamaCall(JsonObject):
     function: OllamaFunction
     id: str | None = None
     type: Annotated[Literal["function"], UNSUPPORTED] = "function"
+    index: Annotated[Any, IGNORED] = None  # Open WebUI's place for it
 
 
 class OllamaMessage(JsonObject):

@@ -67,7 +67,8 @@ class StreamOptions(JsonObject):
 
 
 class AnswerBody(JsonObject):
-    """The fields that chats, completions and responses share."""
+    """The fields that chats, completions and responses share. repeat_penalty: repetition_penalty, as llama.cpp and
+    Open WebUI call it."""
 
     model: Annotated[str, Meta(description="the name of a model")] = ""
     stream: bool = False
@@ -78,6 +79,7 @@ class AnswerBody(JsonObject):
     top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 0
     min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
     repetition_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] = 1.0
+    repeat_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] | None = None
     frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
     presence_penalty: Annotated[float, within(SamplingConfig, "presence_penalty")] = 0.0
     seed: Annotated[int, Meta(description="a whole number; -1 for a new one each time")] = -1
@@ -167,7 +169,7 @@ class AnswerBody(JsonObject):
         """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
         wants_logprobs, num_top_logprobs = self.asked_logprobs()
         sampling = SamplingConfig(
-            repetition_penalty=self.repetition_penalty,
+            repetition_penalty=self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             logit_bias=self._biases(),
