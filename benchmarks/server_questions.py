@@ -1,5 +1,6 @@
 """Requests of all kinds for a server under load, nonsense included, made by chance from a seed."""
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -129,23 +130,27 @@ def _response(chance: random.Random, body: Mapping[str, Any], prompt: str) -> di
 
 def nonsense(chance: random.Random, max_body_bytes: int) -> Nonsense:
     """Something malformed, too large, or of wrong types."""
+    path = chance.choice((CHAT, COMPLETIONS))
+    body = functools.partial(_body, path)
     bad: Sequence[tuple[bytes, tuple[int, ...]]] = (
         (b"", (400,)),
         (b'{"model": "model", "prompt": ', (400,)),
         (b"[" * 100_000, (400,)),
         (b"\xff\xfe\x00", (400,)),
         (chance.randbytes(chance.randrange(1, 5000)), (400,)),
-        (_json(prompt="a" * (max_body_bytes + 1)), (413,)),
-        (_json(prompt={"a": 1}, messages=3), (400,)),
-        (_json(prompt=[1 << 70], messages=[None]), (400,)),
-        (_json(prompt="a", messages=[{"role": "root", "content": "a"}], max_tokens=-1), (400,)),
-        (_json(prompt="a", messages=[], temperature="hot"), (400,)),
-        (_json(prompt="a b " * 100_000, messages=[{"role": "user", "content": "a b " * 100_000}]), (400,)),
-        (json.dumps({"model": "another", "prompt": "a", "messages": []}).encode(), (404,)),
+        (body("a" * (max_body_bytes + 1), "a" * (max_body_bytes + 1)), (413,)),
+        (body({"a": 1}, 3), (400,)),
+        (body([1 << 70], [None]), (400,)),
+        (body("a", [{"role": "root", "content": "a"}], max_tokens=-2), (400,)),
+        (body("a", [], temperature="hot"), (400,)),
+        (body("a b " * 100_000, [{"role": "user", "content": "a b " * 100_000}]), (400,)),
+        (body("a", [{"role": "user", "content": "a"}], model="another"), (404,)),
     )
     content, statuses = chance.choice(bad)
-    return Nonsense(chance.choice((CHAT, COMPLETIONS)), content, statuses)
+    return Nonsense(path, content, statuses)
 
 
-def _json(**fields: object) -> bytes:
-    return json.dumps({"model": "model"} | fields).encode()
+def _body(path: str, prompt: object, messages: object, **fields: object) -> bytes:
+    """A body for one of the two paths, which refuse each other's fields."""
+    asked = {"messages": messages} if path == CHAT else {"prompt": prompt}
+    return json.dumps({"model": "model"} | asked | fields).encode()

@@ -182,6 +182,7 @@ class OllamaChatBody(OllamaBody):
 
     messages: Annotated[tuple[OllamaMessage, ...], _MESSAGES] = ()
     tools: Annotated[tuple[Tool, ...], MaxTools] = ()
+    system: Annotated[Any, IGNORED] = None  # Open WebUI's beside a system message; Ollama does not know it either
 
     @property
     def is_empty(self) -> bool:

@@ -210,9 +210,11 @@ class ChoicesBody(AnswerBody):
     include_stop_str_in_output: Annotated[bool, only(False)] = False
     length_penalty: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
     min_tokens: Annotated[Literal[0], UNSUPPORTED] = 0
+    mirostat: Annotated[Literal[0], UNSUPPORTED] = 0
     return_token_ids: Annotated[bool, only(False)] = False
     skip_special_tokens: Annotated[bool, only(True)] = True
     spaces_between_special_tokens: Annotated[bool, only(True)] = True
+    tfs_z: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
     typical_p: Annotated[float, Meta(ge=1, le=1), UNSUPPORTED] = 1.0
     use_beam_search: Annotated[bool, only(False)] = False
 
@@ -221,11 +223,21 @@ class ChoicesBody(AnswerBody):
     cache_salt: Annotated[Any, IGNORED] = None
     chat_id: Annotated[Any, IGNORED] = None
     request_id: Annotated[Any, IGNORED] = None
+    keep_alive: Annotated[Any, IGNORED] = None
+    mirostat_eta: Annotated[Any, IGNORED] = None
+    mirostat_tau: Annotated[Any, IGNORED] = None
+    num_batch: Annotated[Any, IGNORED] = None
+    num_ctx: Annotated[Any, IGNORED] = None
+    num_gpu: Annotated[Any, IGNORED] = None
+    num_keep: Annotated[Any, IGNORED] = None
+    num_thread: Annotated[Any, IGNORED] = None
     return_progress: Annotated[Any, IGNORED] = None
     session_id: Annotated[Any, IGNORED] = None
     store: Annotated[Any, IGNORED] = None
     timings_per_token: Annotated[Any, IGNORED] = None
     usage: Annotated[Any, IGNORED] = None
+    use_mlock: Annotated[Any, IGNORED] = None
+    use_mmap: Annotated[Any, IGNORED] = None
 
     @property
     def num_choices(self) -> int:
