@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from reader_edge.catalogue.names import canonical, is_model_name
+from reader_edge.catalogue.names import canonical, find_origin, is_model_name, similar_name
 from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stage_progress
 from reader_edge_export.pipeline import check_installation
+from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.assembly import open_draft_model_source, open_head_source
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
@@ -98,7 +99,7 @@ def model_name(model: str | None) -> str:
     """What to call a model: its name, or that of its folder or file. None: as for `find_package`."""
     name = _given(model) or "demo"
     path = Path(name)
-    return path.resolve().name if path.exists() else name
+    return Path(os.path.abspath(path)).name if path.exists() else name  # not of what a link leads to
 
 
 def _given(model: str | None) -> str | None:
@@ -119,6 +120,7 @@ def find_package(model: str | None) -> Path:
         return bundled_demo()
     source = find_source(name)
     path = source.path
+    _check_folder(path)
     is_source = path.is_file() or (_is_source_folder(path) and not (path / MANIFEST_NAME).exists())
     return _exported(source) if source.name or is_source else path
 
@@ -132,6 +134,7 @@ def find_source(model: str) -> ModelSource:
     if not _is_name(model):
         return ModelSource(Path(model))
     if StoredModel(canonical(model)).source() is None:
+        find_origin(model)
         check_installation()  # before a download that nothing could be made of
     return ModelSource(pulled(model), canonical(model))
 
@@ -145,9 +148,11 @@ def find_stored(model: str | None) -> Path:
     if not name:
         return bundled_demo()
     if not _is_name(name):
+        _check_folder(Path(name))
         return Path(name)
     source = StoredModel(canonical(name)).source()
     if source is None:
+        find_origin(name)
         raise CatalogueError(f"'{name}' is not here: `reader-edge pull {name}` fetches it.")
     package = _package_of(ModelSource(source, canonical(name)))
     return package if (package / MANIFEST_NAME).is_file() else source
@@ -163,14 +168,6 @@ def load_tokenizer(name: str) -> Tokenizer:
     if not path.is_file():
         raise TokenizerError(f"No tokenizer at '{path}': give a package, a Hugging Face folder or a tokenizer.json.")
     return Tokenizer.from_file(path)
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a file begins as GGUF files do; Ollama keeps them under names without an ending."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(4) == b"GGUF"
 
 
 def bundled_demo() -> Path:
@@ -192,6 +189,17 @@ def _gguf_tokenizer(path: Path) -> Tokenizer:
     return Tokenizer(build_tokenizer(vocabulary_of(GgufFile.open(path))))
 
 
+def _check_folder(path: Path) -> None:
+    """Raise PackageError for a folder that is neither a package nor a model's."""
+    # A manifest may be a link to nothing, about which the package has a sentence of its own.
+    is_package = (path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()
+    if path.is_dir() and not is_package and not _is_source_folder(path):
+        raise PackageError(
+            f"'{path}' is no model: it has neither {MANIFEST_NAME} (a package) nor config.json (a Hugging Face "
+            "folder). Give a folder written by 'reader-edge export', one in Hugging Face format, a GGUF file or a name."
+        )
+
+
 def _is_source_folder(path: Path) -> bool:
     """Whether a folder holds a model to export, or what an export has a better sentence about than a package has."""
     return any(next(path.glob(pattern), None) for pattern in _SOURCE_FILES)
@@ -204,9 +212,10 @@ def _is_name(model: str) -> bool:
         return False
     is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
     if is_slip or not is_model_name(model):
+        similar = None if path.parent.name else similar_name(model)
         raise PackageError(
             f"There is nothing at '{path}': give a package, a model's folder in Hugging Face format, a GGUF file, "
-            "or a name (`reader-edge pull --help` tells those)."
+            f"or a name (`reader-edge pull --help` tells those).{f' Did you mean {similar}?' if similar else ''}"
         )
     return True
 

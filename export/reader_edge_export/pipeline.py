@@ -13,7 +13,7 @@ from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
@@ -36,6 +36,7 @@ def export_model(
     """
     options = options or ExportOptions()
     folder = Path(os.path.abspath(out))  # also gives "." a name
+    check_kind(source)  # what is wrong with the source is told before what is missing here
     check_installation()
     check_target(folder, options.force)
     stages = Stages(on_stage)

@@ -12,7 +12,7 @@ from reader_edge.bench.comparison import ROUNDS, Comparison, DecodeBench, Way, c
 from reader_edge.bench.fixed_budget import BudgetRun
 from reader_edge.bench.fixed_budget_report import budget_fields, budget_table
 from reader_edge.bench.plot import new_figure, save_plot
-from reader_edge.chat.answer import start_line, write
+from reader_edge.chat.answer import start_line, tell_context_end, write
 from reader_edge.chat.answer_report import num_threads, stats_fields, stats_table, width_sentence
 from reader_edge.terminal.console import count_progress, figures_table, print_report, print_table
 from reader_edge.terminal.sizes import readable_size
@@ -65,6 +65,8 @@ def print_compared(
     text = plain.text
     write(text if text.endswith("\n") or not sys.stdout.isatty() else text + "\n")
     start_line(text)
+    if plain.finish_reason == "context":
+        tell_context_end(engine)
     print_table(_table(comparison))
     if shows_stats:
         print_table(stats_table(engine, stats))

@@ -1,6 +1,7 @@
 """The names of models: those of the catalogue, of repositories of the hub, and of single files there."""
 
 import re
+from difflib import get_close_matches
 
 from reader_edge.catalogue.entries import CATALOGUE, Origin
 from reader_edge_runtime.errors import CatalogueError
@@ -29,8 +30,20 @@ def find_origin(name: str) -> Origin:
         return Origin(found[1], found[2])
     family = name.lower().partition(":")[0]
     sizes = [each for each in CATALOGUE if each.startswith(f"{family}:")]
-    remedy = f"there is {', '.join(sizes)}" if sizes else "`reader-edge pull --help` names them"
-    raise CatalogueError(f"The catalogue has no model '{name}': {remedy}; any of the hub's is OWNER/NAME.")
+    similar = similar_name(name)
+    if sizes:
+        remedy = f"there is {', '.join(sizes)};"
+    elif similar:
+        remedy = f"did you mean {similar}? If not,"
+    else:
+        remedy = "`reader-edge pull --help` names them;"
+    raise CatalogueError(f"The catalogue has no model '{name}': {remedy} any of the hub's is OWNER/NAME.")
+
+
+def similar_name(name: str) -> str | None:
+    """The name of the catalogue that a misspelt one is most like; None where it is like none."""
+    known = [*CATALOGUE, *sorted(_families())]
+    return next(iter(get_close_matches(name.lower(), known, n=1, cutoff=0.75)), None)
 
 
 def _families() -> set[str]:

@@ -81,24 +81,39 @@ def print_json(engine: Engine, prompt: Encodable, config: GenerationConfig) -> s
 def print_answer(
     engine: Engine, prompt: Encodable, config: GenerationConfig, pieces: list[str], ends_line: bool
 ) -> GenerationStats:
-    """Write an answer as it comes, then warnings; `pieces` takes its text, which so outlives an interruption."""
+    """Write an answer as it comes, then warnings, and whether the context cut it.
+
+    pieces: takes its text, which so outlives an interruption.
+    """
     chunks = engine.stream(prompt, config)
     stats = GenerationStats()
+    is_cut = False
     try:
         with warnings.catch_warnings(record=True) as held:
             for chunk in chunks:
                 pieces.append(chunk.text)
                 write(chunk.text)
                 stats = chunk.stats or stats
+                is_cut = chunk.finish_reason == "context"
     finally:
         text = "".join(pieces)
         if ends_line and not text.endswith("\n"):
             click.echo()
-        if held and not ends_line:
+        if (held or is_cut) and not ends_line:
             start_line(text)
         for warning in held:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        if is_cut:
+            tell_context_end(engine)
     return stats
+
+
+def tell_context_end(engine: Engine) -> None:
+    """Say why an answer ended before its time."""
+    click.echo(
+        f"The answer ended at the model's context of {engine.package.manifest.max_context} tokens.",
+        err=True,
+    )
 
 
 def start_line(text: str) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--name", help="What the requests call the model. Default: as MODEL is called.")
 @click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
 @click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of an answer at most."
+)
 @options.engine
 @options.guard
 @options.text_is_text

@@ -60,6 +60,18 @@ temperature = click.option("-t", "--temperature", default=0.0, show_default=True
 top_p = click.option(
     "--top-p", default=1.0, show_default=True, help="Keep the likeliest tokens up to this mass; 1 is off."
 )
+frequency_penalty = click.option(
+    "--frequency-penalty",
+    default=0.0,
+    show_default=True,
+    help="From -2 to 2: what a token loses for each time that the answer holds it; 0 is off.",
+)
+presence_penalty = click.option(
+    "--presence-penalty",
+    default=0.0,
+    show_default=True,
+    help="From -2 to 2: what a token loses once the answer holds it; 0 is off.",
+)
 seed = click.option("--seed", default=0, show_default=True, help="The same seed gives the same text, drafted or not.")
 threads = click.option("--threads", default=0, show_default=True, help="0 takes all usable cores.")
 no_native = _switch_off("--no-native", "uses_native", "Leave native kernels out, where they are installed.")

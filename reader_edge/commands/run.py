@@ -51,6 +51,8 @@ class Question:
 @options.top_p
 @click.option("--min-p", default=0.0, show_default=True, help="Drop tokens below this share of the best; 0 is off.")
 @click.option("--repetition-penalty", default=1.0, show_default=True, help="1 is off.")
+@options.frequency_penalty
+@options.presence_penalty
 @options.seed
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
 @options.engine

@@ -48,14 +48,16 @@ class Limits:
 @click.option("--max-batch", default=8, show_default=True, help="Answers decoded together.")
 @click.option("--max-waiting", default=64, show_default=True, help="Answers beyond that may wait; more are refused.")
 @click.option("--kv-bytes", "max_kv_bytes", default=0, show_default=True, help="KV cache at most; 0 is no limit.")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Of an answer.")
+@click.option(
+    "-n", "--max-tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of an answer at most."
+)
 @click.option(
     "--max-seconds",
     "max_answer_s",
     type=options.FiniteRange(1),
     default=600.0,
     show_default=True,
-    help="For an answer.",
+    help="Seconds an answer may take.",
 )
 @options.engine
 @options.guard

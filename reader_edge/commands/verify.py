@@ -55,7 +55,13 @@ def verify(
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.proof.proof import ProofListener, prove
-    from reader_edge.proof.report import estimate_sentence, proof_fields, proof_table, proof_verdict
+    from reader_edge.proof.report import (
+        estimate_sentence,
+        not_covered_sentence,
+        proof_fields,
+        proof_table,
+        proof_verdict,
+    )
     from reader_edge.proof.time_budget import TimeBudget
     from reader_edge.question import play_out
     from reader_edge.terminal.console import print_table, share_progress
@@ -82,6 +88,8 @@ def verify(
         click.echo(json.dumps(proof_fields(engine, report)))
     else:
         print_table(proof_table(report))
+        if left_out := not_covered_sentence(report):
+            click.echo(left_out, err=True)
         for line in proof_verdict(engine, report):
             click.echo(line)
     if not report.is_promise_kept:

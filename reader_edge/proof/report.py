@@ -34,24 +34,31 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
 
 
 def proof_table(report: ProofReport) -> Table:
-    """One row a run."""
+    """One row for each run that compared something; the others are counted by `not_covered_sentence`."""
     columns = ("drafter", "way", "batch", "prompts", "nodes", "acceptance length", "tokens", "divergences")
     title = f"Drafted against plain decoding ({report.provider}, {report.precision}, {report.attention} attention)"
     table = Table(*columns, "rows bit-equal", title=title, title_justify="left")
     for run in report.runs:
+        if not run.is_covered:
+            continue
         setting, counts = run.setting, run.counts
-        prompts = f"{run.num_whole} of {len(report.questions)}"
+        num_begun = sum(answer.tokens_compared > 0 for answer in run.answers.values())
+        prompts = f"{run.num_whole} of {len(report.questions)}" if run.num_whole else f"part of {num_begun}"
         row = [setting.drafter, setting.way.name, str(setting.batch_size), prompts]
-        if run.is_covered:
-            row += [str(sum(run.nodes_by_source.values())), f"{run.acceptance_length:.2f}"]
-            row += [str(counts.tokens_compared), str(counts.divergences)]
-            row += [
-                f"{counts.logit_rows_equal} of {counts.logit_rows}" if setting.way.reads_logits else "none compared"
-            ]
-        else:
-            row.append("not covered")
+        row += [str(sum(run.nodes_by_source.values())), f"{run.acceptance_length:.2f}"]
+        row += [str(counts.tokens_compared), str(counts.divergences)]
+        row += [f"{counts.logit_rows_equal} of {counts.logit_rows}" if setting.way.reads_logits else "none compared"]
         table.add_row(*row)
     return table
+
+
+def not_covered_sentence(report: ProofReport) -> str:
+    """How many runs the table leaves out; "" where it has them all."""
+    num_none = coverage(report)[2]
+    if not num_none:
+        return ""
+    ways = "1 further way was" if num_none == 1 else f"{num_none} further ways were"
+    return f"{ways} not covered: --minutes 0 compares everything."
 
 
 def coverage(report: ProofReport) -> tuple[int, int, int]:
@@ -108,7 +115,8 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
         lines.append("A source of drafts named token ids outside the vocabulary and was not stopped: please report it.")
     else:
         lines.append(
-            f"A source of drafts that names token ids outside the vocabulary, on purpose, was stopped: {report.refusal}"
+            "Expected: a source of drafts that names token ids outside the vocabulary, on purpose, was stopped: "
+            f"{report.refusal}"
         )
     return lines
 

@@ -18,7 +18,7 @@ from reader_edge.server.http.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import ServerSettings
-from reader_edge_runtime import AsyncEngine, GenerationResult
+from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _LEFT_STATUS = 499  # nginx's; nobody is there to read it
@@ -27,9 +27,10 @@ Body = TypeVar("Body", bound=JsonObject)
 
 
 class Endpoint(ABC, Generic[Body]):
-    """A route's handler. body_type: what it takes."""
+    """A route's handler. body_type: what it takes. plain_path: of the interface's endpoint that takes plain prompts."""
 
     body_type: type[Body]
+    plain_path = "/v1/completions"
 
     def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
         self._engine = engine
@@ -71,8 +72,16 @@ class Endpoint(ABC, Generic[Body]):
         return self._whole(body, question, answers, await answers.whole())
 
     def _checked_question(self, body: Body) -> Question:
-        """Raises what `_question` does, and ApiError for more answers in a form than there ever is room for."""
+        """What a body asks.
+
+        Raises what `_question` does, and ApiError for messages to a model without a chat template, and for more answers
+        in a form than there ever is room for.
+        """
         question = self._question(body)
+        if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in question.prompts):
+            raise ApiError(
+                400, f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages."
+            )
         num_held, most = sum(config.grammar is not None for config in question.configs), self._engine.max_grammars
         if num_held > most:
             asked = f"'n' and prompts ask for {num_held} answers in a form, or with tools, together"

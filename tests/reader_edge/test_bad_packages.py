@@ -75,7 +75,7 @@ def _claim_more_layers(package: PackageCopy) -> None:
         (_truncate, "bytes instead of"),
         (_flip_bit, "differs from its checksum"),
         (_lose_file, "is missing"),
-        (_lose_manifest, "holds no reader_edge.json"),
+        (_lose_manifest, "it has neither reader_edge.json"),
         (_break_manifest, "is not valid JSON"),
         (_take_newer_format, "format version 99"),
         (_point_outside, "'../secret', which is not a plain file name"),
@@ -106,7 +106,7 @@ def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tm
     (tmp_path / "empty").mkdir()
     empty = runner.invoke(main, [command, str(tmp_path / "empty")], input="# tar")
     assert empty.exit_code == 1
-    assert "holds no reader_edge.json" in empty.stderr
+    assert "is no model: it has neither reader_edge.json (a package) nor config.json (a Hugging" in empty.stderr
 
 
 @pytest.mark.parametrize("is_read_only", [False, True])

@@ -17,7 +17,13 @@ from reader_edge.cli import main
 from reader_edge.model_source import ModelSource, bundled_demo, find_package, find_source, find_stored, model_name
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
-from reader_edge_runtime.errors import CatalogueError, InstallationError, PackageError
+from reader_edge_runtime.errors import (
+    CatalogueError,
+    GgufError,
+    InstallationError,
+    PackageError,
+    UnsupportedArchitectureError,
+)
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -64,8 +70,9 @@ def test_a_package_folder_means_itself(demo_folder: Path) -> None:
 
 def test_the_environment_comes_before_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
-    mine.mkdir()
-    other.mkdir()
+    for folder in (mine, other):
+        folder.mkdir()
+        (folder / "reader_edge.json").touch()
     monkeypatch.setenv("READER_EDGE_MODEL", str(mine))
     assert find_package(None) == find_stored(None) == mine
     assert find_package(str(other)) == find_stored(str(other)) == other
@@ -140,6 +147,29 @@ def test_nothing_is_fetched_where_nothing_could_be_exported(monkeypatch: pytest.
     monkeypatch.setattr("reader_edge.model_source.pulled", None)  # calling it would fail
     with pytest.raises(InstallationError, match="Exporting needs torch"):
         find_package("owner/name")
+
+
+@pytest.mark.parametrize("find", [find_package, find_stored])
+def test_a_misspelt_name_is_told_before_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, find: Callable[[str], object]
+) -> None:
+    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    with pytest.raises(CatalogueError, match=r"no model 'smolm2:135m': did you mean smollm2:135m\?"):
+        find("smolm2:135m")
+    with pytest.raises(PackageError, match=r"nothing at 'smolm2'.* Did you mean smollm2\?$"):
+        find("smolm2")
+
+
+def test_a_file_of_another_kind_is_told_before_what_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, source_folder: Path
+) -> None:
+    monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
+    (source_folder / "x.gguf").write_text("hello")
+    with pytest.raises(GgufError, match="is no GGUF file: give"):
+        find_package(str(source_folder / "x.gguf"))
+    (source_folder / "config.json").write_text('{"model_type": "sphinx"}')
+    with pytest.raises(UnsupportedArchitectureError, match="'sphinx' cannot be exported"):
+        find_package(str(source_folder))
 
 
 def test_what_an_export_warns_of_is_told_once(

@@ -75,10 +75,23 @@ def test_drafting_changes_no_text(runner: CliRunner) -> None:
 
 
 def test_sampling_options_reach_the_engine(runner: CliRunner, engine: Engine) -> None:
+    penalties = SamplingConfig(frequency_penalty=1.5, presence_penalty=-0.5)
+    expected = engine.generate(PROMPT, GenerationConfig(max_tokens=24, sampling=penalties)).text
+    assert _run(runner, "-p", PROMPT, "--frequency-penalty", "1.5", "--presence-penalty", "-0.5") == expected
     sampling = SamplingConfig(repetition_penalty=1.2, temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=7)
     expected = engine.generate(PROMPT, GenerationConfig(max_tokens=24, sampling=sampling)).text
     options = ["-t", "0.9", "--top-k", "40", "--top-p", "0.9", "--min-p", "0.01", "--seed", "7"]
     assert _run(runner, "-p", PROMPT, "--repetition-penalty", "1.2", *options) == expected
+
+
+def test_an_answer_that_the_context_ends_is_told_so(runner: CliRunner, package: PackageCopy) -> None:
+    package.change_manifest(max_context=64)
+    asked = ["run", str(package.folder), "-p", PROMPT, "-n", "999999"]
+    assert "The answer ended at the model's context of 64 tokens.\n" in runner.invoke(main, asked).stderr
+    assert "context" not in runner.invoke(main, [*asked[:-1], "4"]).stderr
+    told = runner.invoke(main, [*asked, "--json"])
+    assert json.loads(told.stdout)["finish_reason"] == "context"
+    assert "context" not in told.stderr
 
 
 def test_the_answer_ends_before_a_stop_text(runner: CliRunner) -> None:
@@ -146,6 +159,7 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
     [
         (["-t", "-1"], "Error: temperature is -1.0, but must be from 0 to 100.\n"),
         (["--top-p", "0"], "Error: top_p is 0.0, but must be above 0 and at most 1.\n"),
+        (["--presence-penalty", "3"], "Error: presence_penalty is 3.0, but must be from -2 to 2.\n"),
         (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
         (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),
         (["--threads", "-1"], "Error: threads is -1, but must be from 0 to 1024.\n"),

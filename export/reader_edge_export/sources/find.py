@@ -2,8 +2,21 @@
 
 from pathlib import Path
 
-from reader_edge_export.sources.hugging_face import find_folder
+from reader_edge_export.sources.gguf.magic import is_gguf, no_gguf_file
+from reader_edge_export.sources.hugging_face import check_folder, find_folder
 from reader_edge_export.sources.source import Source
+
+
+def check_kind(name: str | Path) -> None:
+    """Refuse what is no model of a kind that can be exported. Needs nothing of the extra "export".
+
+    Raises ExportError or UnsupportedArchitectureError, as `find_source` does.
+    """
+    path = Path(name)
+    if not path.is_file():
+        check_folder(path)
+    elif not is_gguf(path):
+        raise no_gguf_file(path)
 
 
 def find_source(name: str | Path, max_context: int | None) -> Source:

@@ -62,15 +62,21 @@ class HuggingFaceSource(Source):
         return eos, bos[0] if bos else None
 
 
+def check_folder(folder: Path) -> None:
+    """Raise ExportError or UnsupportedArchitectureError unless a folder holds a model of a known architecture."""
+    if not folder.is_dir():
+        raise ExportError(f"No model at '{folder}': give a folder in Hugging Face format or a GGUF file.")
+    check_entries(folder)
+    check_architecture(read_json(folder / "config.json"))
+
+
 def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
     """Check a model in a folder.
 
     Raises ExportError, UnsupportedArchitectureError or TokenizerError, with the remedy in one sentence.
     """
     folder = Path(name)
-    if not folder.is_dir():
-        raise ExportError(f"No model at '{name}': give a folder in Hugging Face format or a GGUF file.")
-    check_entries(folder)
+    check_folder(folder)
     source = _checked(str(name), folder, max_context)
     _check_tokenizer(folder)
     for name in ("eos_token_id", "bos_token_id"):
@@ -81,7 +87,6 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
 
 def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
     config = read_json(folder / "config.json")
-    check_architecture(config)
     config = with_settings(config, folder, stored_tensors(folder))
     class_form(plain_config(config))
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))

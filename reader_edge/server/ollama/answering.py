@@ -72,6 +72,8 @@ class OllamaReader:
 class OllamaEndpoint(Endpoint[AnyBody]):
     """One of Ollama's. Whoever asks gets the model's name back as it was asked for."""
 
+    plain_path = "/api/generate"
+
     async def _values(self, request: Request) -> object:
         return await read_ollama_values(request, self._settings)
 

@@ -107,7 +107,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
         items, reason = ResponseItems(self._reader(question)), results[0].finish_reason
         for _ in (*items.push(results[0]), *items.end(_status(reason))):
             pass
-        return self._response(question) | _end(items.output, reason, answers)
+        return self._response(body, question) | _end(items.output, reason, answers)
 
     async def _events(self, body: ResponseBody, question: Question, answers: Answers) -> AsyncGenerator[Json, None]:
         """What a stream tells, in OpenAI's order."""
@@ -118,7 +118,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             number += 1
             return {"type": f"response.{kind}", "sequence_number": number - 1, **fields}
 
-        head, items, reason = self._response(question), ResponseItems(self._reader(question)), ""
+        head, items, reason = self._response(body, question), ResponseItems(self._reader(question)), ""
         async for _, chunk in answers.pieces():
             if number == 0:  # not before it is taken in
                 for kind in ("created", "in_progress"):
@@ -130,7 +130,7 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             yield event(*told)
         yield event(_status(reason), {"response": head | _end(items.output, reason, answers)})
 
-    def _response(self, question: Question) -> Json:
+    def _response(self, body: ResponseBody, question: Question) -> Json:
         """A response before its answer, with what OpenAI's clients look for."""
         sampling, use = question.configs[0].sampling, question.use
         return {
@@ -143,9 +143,9 @@ class ResponsesEndpoint(Endpoint[ResponseBody]):
             "output": [],
             "error": None,
             "incomplete_details": None,
-            "instructions": None,
+            "instructions": body.instructions or None,
             "max_output_tokens": question.configs[0].max_tokens,
-            "metadata": {},
+            "metadata": body.metadata if isinstance(body.metadata, dict) else {},
             "parallel_tool_calls": use.is_parallel,
             "previous_response_id": None,
             "store": False,

@@ -1,10 +1,14 @@
 """What a client is told of each kind of error, and what stays in the log."""
 
+import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
 from reader_edge_runtime.errors import (
     BusyError,
     CapacityError,
@@ -14,6 +18,7 @@ from reader_edge_runtime.errors import (
     PackageError,
     PromptError,
 )
+from tests.reader_edge.server.conftest import Served
 
 TOLD = [
     (BusyError("Full."), 429, "queue_full", "Full."),
@@ -44,3 +49,21 @@ def test_what_is_nobodys_mistake_stays_in_the_log(caplog: pytest.LogCaptureFixtu
 def test_what_is_told_already_is_told_as_it_is() -> None:
     error = ApiError(413, "Too large.", "input")
     assert api_error(error) is error
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "plain_path"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}, "/v1/completions"),
+        ("/v1/responses", {"input": "hello"}, "/v1/completions"),
+        ("/api/chat", {"messages": [{"role": "user", "content": "hello"}]}, "/api/generate"),
+    ],
+)
+def test_a_model_without_a_template_names_the_path_for_plain_prompts(
+    demo_folder: Path, path: str, fields: dict[str, object], plain_path: str
+) -> None:
+    engine = AsyncEngine(Engine.load(demo_folder, EngineConfig(is_calibrated=False)))
+    response = Served(engine, ServerSettings("demo", max_tokens=8)).post(path, {"model": "demo", **fields})
+    asyncio.run(engine.close(cancels=True))
+    assert response.status_code == 400
+    assert f"send a plain prompt to {plain_path} instead of messages." in response.text

@@ -51,6 +51,15 @@ def test_a_response_tells_the_penalties_that_were_asked_for(served: Served) -> N
     assert (told["frequency_penalty"], told["presence_penalty"]) == (1.5, -0.5)
 
 
+def test_a_response_tells_the_instructions_and_metadata_that_were_given(served: Served) -> None:
+    given = {"instructions": "Be short.", "metadata": {"a": "b"}}
+    told = served.post("/v1/responses", ASKED | {"max_output_tokens": 2} | given).json()
+    assert {name: told[name] for name in given} == given
+    bare = {name: value for name, value in ASKED.items() if name != "instructions"}
+    told = served.post("/v1/responses", bare | {"max_output_tokens": 2}).json()
+    assert (told["instructions"], told["metadata"]) == (None, {})
+
+
 def test_messages_in_parts_are_understood_as_a_conversation(served: Served, chat_engine: Engine) -> None:
     parts = [{"type": "input_text", "text": "What is "}, {"type": "input_text", "text": "tar?"}]
     said = [{"type": "output_text", "text": "A program.", "annotations": []}]

@@ -42,6 +42,9 @@ def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: p
     assert model_name(None) == "demo"
     assert model_name("smollm2:135m") == "smollm2:135m"
     assert model_name(str(tmp_path)) == tmp_path.name
+    (tmp_path / "package").mkdir()
+    (tmp_path / "qwen").symlink_to("package")
+    assert model_name(str(tmp_path / "qwen")) == "qwen"
     monkeypatch.setenv("READER_EDGE_MODEL", "qwen2.5:0.5b")
     assert model_name(None) == "qwen2.5:0.5b"
 

@@ -86,6 +86,15 @@ def test_without_the_sort_library_building_tells_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_lack_of_the_sort_library_is_told_before_all_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydivsufsort", None)
+    monkeypatch.setattr(builder, "_MAX_SHORT", 2)
+    collected = builder.DatastoreBuilder("00" * 32, 10)
+    collected.add([1, 2])
+    with pytest.raises(InstallationError, match=r"reader-edge\[datastore\]"):
+        collected.add([3])
+
+
 @settings(deadline=None)  # the first sort loads a library
 @given(
     stream=st.lists(st.sampled_from([0, 1, 2, 255, 256, 65535]), max_size=80),

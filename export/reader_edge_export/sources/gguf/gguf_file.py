@@ -17,6 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_export.sources.gguf.magic import MAGIC, no_gguf_file
 from reader_edge_runtime.errors import GgufError
 
 Scalar = str | int | float | bool
@@ -24,7 +25,6 @@ Value = Scalar | list[Scalar]
 Float32Array = npt.NDArray[np.float32]
 UInt8Array = npt.NDArray[np.uint8]
 
-MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ARRAY, _STRING = 9, 8
 _SCALARS = {  # value type -> struct format
@@ -158,7 +158,7 @@ class _Header:
     def read(self) -> tuple[dict[str, Value], dict[str, Tensor]]:
         """Metadata and tensors, by name."""
         if self._num_bytes < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
-            raise GgufError(f"'{self._path}' is no GGUF file: give a .gguf file or a folder in Hugging Face format.")
+            raise no_gguf_file(self._path)
         version = self._number("I")
         if version not in _VERSIONS:
             raise self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read")

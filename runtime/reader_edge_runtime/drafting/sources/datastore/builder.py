@@ -126,6 +126,8 @@ class DatastoreBuilder:
                 "build several and name them all."
             )
         self._stream += data
+        if len(self._stream) // self._token_bytes > _MAX_SHORT:
+            _long_sorter()  # its lack is told now, not when all has been collected
 
 
 def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
@@ -136,6 +138,18 @@ def _keys(stream: npt.NDArray[Any], suffixes: npt.NDArray[np.uint32]) -> npt.NDA
     return keys
 
 
+def _long_sorter() -> Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.int32]]:
+    """The library's sort. Raises InstallationError where it is missing."""
+    try:
+        from pydivsufsort import divsufsort
+    except ImportError:
+        raise InstallationError(
+            "Building a datastore needs pydivsufsort: install it with pip install 'reader-edge[datastore]'."
+        ) from None
+    sort: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.int32]] = divsufsort
+    return sort
+
+
 def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
     """Positions of a stream of uint16 ids, or uint32 ids below 2**24 - 1, in the order of the suffixes they begin.
 
@@ -143,18 +157,13 @@ def sort_suffixes(stream: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
     """
     if len(stream) <= _MAX_SHORT:
         return _sort_short(stream)
-    try:
-        from pydivsufsort import divsufsort
-    except ImportError:
-        raise InstallationError(
-            "Building a datastore needs pydivsufsort: install it with pip install 'reader-edge[datastore]'."
-        ) from None
+    divsufsort = _long_sorter()
     width = _bytes_sorted(stream.itemsize)
     # Big-endian bytes order like the numbers they are, so the suffixes that begin at whole ids come out in order.
     big_endian = stream.astype(stream.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, stream.itemsize)
     text = np.ascontiguousarray(big_endian[:, stream.itemsize - width :]).reshape(-1)
     del big_endian
-    found: npt.NDArray[np.int32] = divsufsort(text)
+    found = divsufsort(text)
     del text
     num = 0
     for start in range(0, len(found), _CHUNK):  # in place: a second array of this size would be the peak of a build
