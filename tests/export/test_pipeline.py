@@ -144,10 +144,12 @@ def test_force_never_replaces_what_is_no_package(source: Path, tmp_path: Path) -
     assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
 
 
-def test_without_the_extra_the_remedy_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_remedy_is_one_sentence(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("reader_edge_export.pipeline.util.find_spec", lambda name: None)
     with pytest.raises(InstallationError, match=r"pip install 'reader-edge\[export\]'"):
-        export_model(tmp_path / "any", tmp_path / "out")
+        export_model(source, tmp_path / "out")
 
 
 def test_importing_the_exporter_is_cheap() -> None:

@@ -150,6 +150,7 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
     monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: SimpleNamespace(is_kept=False))
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
     result = runner.invoke(main, ["export", str(tmp_path / "model"), str(tmp_path / "out")])
     assert result.exit_code == 130
     assert result.stdout == ""
