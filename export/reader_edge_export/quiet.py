@@ -7,8 +7,12 @@ from contextlib import contextmanager
 
 _LOGGERS = ("torch.onnx", "transformers", "optimum", "onnx_ir", "onnxscript", "huggingface_hub")
 
-# Torch's tracer warns from C++, where no Python module is to be named.
-_TRACER_MESSAGES = (r"Converting a tensor to a Python", r"torch\.tensor results are registered as constants")
+# Torch's tracer warns from C++, where no Python module is to be named, or in the name of its caller.
+_TRACER_MESSAGES = (
+    r"Converting a tensor to a Python",
+    r"torch\.tensor results are registered as constants",
+    r"You are using the legacy TorchScript-based ONNX export",
+)
 
 
 @contextmanager

@@ -1,20 +1,21 @@
-"""Trace a model with Optimum so that its ONNX graph follows the contract of `reader_edge_runtime.package.manifest`.
+"""Trace a model so that its ONNX graph follows the contract of `reader_edge_runtime.package.manifest`.
 
+Optimum's TasksManager says which model types can do the task, and by which config class their graphs are described.
 A survey pass first asks every attention layer what it wants; the trace then has one marker op per layer.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import optimum.exporters.onnx.model_configs  # noqa: F401  (fills the TasksManager's table)
 import torch
-from optimum.exporters.onnx import OnnxConfig, export
-from optimum.exporters.onnx.model_patcher import ModelPatcher
+from optimum.exporters.base import ExporterConfig
 from optimum.exporters.tasks import TasksManager
-from transformers import PreTrainedModel
+from optimum.utils import NormalizedTextConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
+from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
@@ -25,11 +26,47 @@ from reader_edge_export.tracing import (
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 TRACE_OPSET = 18  # the newest that the TorchScript exporter and all lowerings share
+EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
 _B, _N, _R, _PAST, _S = 2, 3, 2, 5, 16
 
 DynamicAxes = dict[str, dict[int, str]]
+
+
+class TreeConfig(ExporterConfig):  # type: ignore[misc]
+    """Inputs and outputs of the graph contract. layers: what the model's attention layers ask for."""
+
+    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+
+    def __init__(self, config: PretrainedConfig, task: str, layers: Sequence[AttentionLayer]) -> None:
+        super().__init__(config, task)
+        self._layers = layers
+
+    @property
+    def inputs(self) -> DynamicAxes:
+        axes = {
+            "input_ids": {0: "B", 1: "N"},
+            "position_ids": {0: "B", 1: "N"},
+            "tree_mask": {0: "B", 2: "N", 3: "M"},
+            "write_pos": {0: "B"},
+            "logit_rows": {0: "B", 1: "R"},
+            **_kv_axes("past", len(self._layers)),
+        }
+        if sliding_window_of(self._layers) is not None:
+            axes["tree_mask_sliding"] = axes["tree_mask"]
+        return axes
+
+    @property
+    def outputs(self) -> DynamicAxes:
+        return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", len(self._layers))}
+
+    def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, Any]:
+        return _example_inputs(self._layers)
+
+
+for _model_type in SUPPORTED:
+    TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
 
 
 def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[AttentionLayer]:
@@ -39,13 +76,20 @@ def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[A
     """
     layers = survey(model, max_context)
     constructor = TasksManager.get_exporter_config_constructor(
-        "onnx", model_type=model.config.model_type, task="text-generation-with-past", library_name="transformers"
+        EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
     )
-    config_class = _tree_config(getattr(constructor, "func", constructor), layers, max_context)
-    config = config_class(model.config, task="text-generation")
-    # The dynamic axes fix would load the file into ONNX Runtime, which does not know the markers.
-    with _markers(model):
-        export(model, config, graph, opset=TRACE_OPSET, disable_dynamic_axes_fix=True)
+    config: TreeConfig = constructor(model.config, layers=layers)
+    with torch.no_grad(), _markers(model), _tree_forward(model, max_context):
+        torch.onnx.export(
+            model,
+            tuple(config.generate_dummy_inputs().values()),
+            graph,
+            input_names=list(config.inputs),
+            output_names=list(config.outputs),
+            dynamic_axes=config.inputs | config.outputs,
+            opset_version=TRACE_OPSET,
+            dynamo=False,  # the markers are TorchScript's
+        )
     return layers
 
 
@@ -71,7 +115,7 @@ def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
     return layers
 
 
-def sliding_window_of(layers: list[AttentionLayer]) -> int | None:
+def sliding_window_of(layers: Sequence[AttentionLayer]) -> int | None:
     """The window that the windowed layers share, or None."""
     return next((layer.sliding_window for layer in layers if layer.sliding_window is not None), None)
 
@@ -102,68 +146,38 @@ def _run(forward: Callable[..., Any], trace: Trace, input_ids: torch.Tensor, pos
             position_ids=position_ids,
             attention_mask=trace.tree_mask,
             use_cache=False,  # the markers write the cache
-            cache_position=torch.arange(input_ids.shape[1]),
             return_dict=True,
         ).logits
     finally:
         current_trace.reset(token)
 
 
-class _TreePatcher(ModelPatcher):  # type: ignore[misc]
-    """Gives the model the signature of the graph contract for the time of the trace."""
+@contextmanager
+def _tree_forward(model: PreTrainedModel, max_context: int) -> Iterator[None]:
+    """While entered, the model takes and returns what the graph contract says."""
+    source_forward = model.forward
 
-    def __init__(self, config: OnnxConfig, model: PreTrainedModel, model_kwargs: dict[str, Any] | None = None) -> None:
-        super().__init__(config, model, model_kwargs)
-        source_forward = self.orig_forward
+    def forward(
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        tree_mask: torch.Tensor,
+        write_pos: torch.Tensor,
+        logit_rows: torch.Tensor,
+        past_key: list[torch.Tensor],
+        past_value: list[torch.Tensor],
+        tree_mask_sliding: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        past = list(zip(past_key, past_value, strict=True))
+        trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, max_context)
+        logits = _run(source_forward, trace, input_ids, position_ids)
+        present_key, present_value = zip(*(trace.present[layer] for layer in range(len(past))), strict=True)
+        return logits, *present_key, *present_value
 
-        def forward(
-            input_ids: torch.Tensor,
-            position_ids: torch.Tensor,
-            tree_mask: torch.Tensor,
-            write_pos: torch.Tensor,
-            logit_rows: torch.Tensor,
-            past_key: list[torch.Tensor],
-            past_value: list[torch.Tensor],
-            tree_mask_sliding: torch.Tensor | None = None,
-        ) -> dict[str, Any]:
-            past = list(zip(past_key, past_value, strict=True))
-            trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, config.max_context)
-            logits = _run(source_forward, trace, input_ids, position_ids)
-            present_key, present_value = zip(*(trace.present[layer] for layer in range(len(past))), strict=True)
-            return {"logits": logits, "present_key": present_key, "present_value": present_value}
-
-        self.patched_forward = forward
-
-
-def _tree_config(base: type[OnnxConfig], layers: list[AttentionLayer], source_context: int) -> type[OnnxConfig]:
-    class TreeOnnxConfig(base):  # type: ignore[misc]
-        """Optimum's config of the architecture with the inputs and outputs of the graph contract."""
-
-        _MODEL_PATCHER = _TreePatcher
-        max_context = source_context
-
-        @property
-        def inputs(self) -> DynamicAxes:
-            axes = {
-                "input_ids": {0: "B", 1: "N"},
-                "position_ids": {0: "B", 1: "N"},
-                "tree_mask": {0: "B", 2: "N", 3: "M"},
-                "write_pos": {0: "B"},
-                "logit_rows": {0: "B", 1: "R"},
-                **_kv_axes("past", len(layers)),
-            }
-            if sliding_window_of(layers) is not None:
-                axes["tree_mask_sliding"] = axes["tree_mask"]
-            return axes
-
-        @property
-        def outputs(self) -> DynamicAxes:
-            return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", len(layers))}
-
-        def generate_dummy_inputs(self, framework: str = "pt", **shapes: Any) -> Mapping[str, Any]:
-            return _example_inputs(layers)
-
-    return TreeOnnxConfig
+    model.forward = forward
+    try:
+        yield
+    finally:
+        del model.forward
 
 
 def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
@@ -171,11 +185,11 @@ def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
     return {name: {0: "B", 2: "S"} for name in names}
 
 
-def _example_inputs(layers: list[AttentionLayer]) -> dict[str, Any]:
+def _example_inputs(layers: Sequence[AttentionLayer]) -> dict[str, Any]:
     def buffers() -> list[torch.Tensor]:
         return [torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim) for layer in layers]
 
-    inputs: dict[str, Any] = {
+    inputs: dict[str, Any] = {  # in the order of the traced signature
         "input_ids": torch.ones(_B, _N, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + _N).expand(_B, -1).contiguous(),
         "tree_mask": torch.zeros(_B, 1, _N, _PAST + _N),
