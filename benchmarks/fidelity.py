@@ -5,7 +5,7 @@
 SOURCE: a Hugging Face folder or a GGUF file. --texts: recorded answers (the format of `reader-edge bench replay`),
 rendered with the model's own chat template. CACHE keeps llama.cpp's environment, packages, GGUF files and the figures
 of each text, so that a run which was cut short goes on where it ended, and after a change of the export only packages
-are made and measured anew.
+are made and measured again.
 """
 
 import argparse

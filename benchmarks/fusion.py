@@ -141,7 +141,8 @@ class FusedRequest:
         return fused(drafted, retrieved, self._model(self._last), self._rule, max_nodes - 1)
 
     def extend(self, turn: RecordedTurn) -> None:
-        raise NotImplementedError("turns recorded with successors are requests of their own")
+        """No turn follows another here: successors are recorded for requests of one turn."""
+        raise ValueError("a request of several turns has no recorded successors")
 
     def observe(self, token_ids: Sequence[int]) -> None:
         self._retrieval.observe(token_ids)

@@ -3,7 +3,7 @@
     python -m benchmarks.gguf_proof CACHE --model FILE.gguf [--only architectures|types]
 
 Tiny random models of every architecture are written as llama.cpp's converters write them (tests/export/gguf_models.py),
-exported, and run by llama.cpp. The real FILE is stored anew in every type by llama.cpp's quantiser; what we read of it
+exported, and run by llama.cpp. The real FILE is stored again in every type by llama.cpp's quantiser; what we read of it
 is compared with what llama.cpp makes of it in fp32. CACHE keeps llama.cpp's environment, nothing else.
 """
 

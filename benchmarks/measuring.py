@@ -104,7 +104,7 @@ class Round:
                     self.records[name]["pass_s"].setdefault(width, []).extend(seconds)
 
     def take(self) -> dict[str, Record]:
-        """What was measured since the last call, by contender; `records` begin anew."""
+        """What was measured since the last call, by contender; `records` begin again."""
         taken = {name: {key: record[key] for key in _nothing_measured()} for name, record in self.records.items()}
         for record in self.records.values():
             record |= _nothing_measured()

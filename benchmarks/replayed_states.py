@@ -59,7 +59,8 @@ class ReplayedAnswer:
         return tree
 
     def extend(self, turn: RecordedTurn) -> None:
-        raise NotImplementedError("recorded turns are requests of their own")
+        """No turn follows another here: hidden states are recorded for requests of one turn."""
+        raise ValueError("a request of several turns has no recorded hidden states")
 
     def observe(self, token_ids: Sequence[int]) -> None:
         for scored in self._text.extend(token_ids):

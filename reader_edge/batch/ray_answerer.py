@@ -29,7 +29,7 @@ class Worker:
         self._answerer = Answerer(engine, name, max_tokens)
 
     async def notice(self) -> str:
-        """What its user is to be told of drafting here; its own standard error is nobody's."""
+        """What the user has to know about drafting on this node. Nobody reads the standard error of a node."""
         return self._notice
 
     async def num_pending(self) -> int:

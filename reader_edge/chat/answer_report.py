@@ -74,7 +74,7 @@ def width_sentence(engine: Engine) -> str:
 def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
     rule = engine.decoder.acceptance
     if isinstance(rule, Recheck):
-        return f"{stats.num_redecided_tokens} choices below a margin of {rule.margin:.2g} decided anew"
+        return f"{stats.num_redecided_tokens} choices below a margin of {rule.margin:.2g} decided again"
     return "not needed" if engine.decoder.config.is_near_tie_guarded else "off"
 
 

@@ -49,7 +49,7 @@ class PlainAnswers:
         return self._known[place]
 
     def drop_short(self) -> None:
-        """Forget those that the time cut, so that they are decoded anew when they are asked for."""
+        """Forget those that the time cut, so that they are decoded again when they are asked for."""
         self._known = {place: few for place, few in self._known.items() if all(each.is_whole for each in few)}
 
     def decoded(self, asked: PlainAnswer, is_over: Callable[[], bool], min_tokens: int) -> PlainAnswer:

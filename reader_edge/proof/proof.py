@@ -33,10 +33,10 @@ _REFUSED_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ProofListener:
-    """Who is told of a proof on its way.
+    """Callbacks that report the progress of a proof.
 
-    on_progress: what is done, and how much there is in all, of the work or of the time. on_estimate: seconds that a
-    whole proof takes, once the first visit tells.
+    on_progress: how much is done and how much there is in all, of the work or of the time. on_estimate: seconds that
+    the whole proof will take, known after the first visit.
     """
 
     on_progress: Callable[[int, int], None] = lambda done, total: None

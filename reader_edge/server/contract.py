@@ -7,6 +7,7 @@ same classes.
 import gc
 import math
 import re
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -37,8 +38,8 @@ def only(value: bool) -> Meta:
     return Meta(extra={"is_unsupported": True, "only": value}, extra_json_schema={"const": value})
 
 
-class _Strict(msgspec.StructMeta):
-    """What all classes of the contract are like; msgspec would have each of them say it."""
+class _Strict(msgspec.StructMeta, ABCMeta):
+    """The options that all classes of the contract share. ABCMeta: shared bodies have abstract members."""
 
     def __new__(mcls, name: str, bases: tuple[type, ...], members: dict[str, Any], **options: Any) -> "_Strict":
         options |= {"forbid_unknown_fields": True, "frozen": True, "kw_only": True}

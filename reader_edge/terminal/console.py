@@ -165,7 +165,7 @@ def work_progress(label: str) -> Iterator[Work]:
     console = stderr_console()
 
     def tell(line: str) -> None:
-        console.print(line, soft_wrap=True)  # above the spinner, which is drawn anew
+        console.print(line, soft_wrap=True)  # above the spinner, which is drawn again
 
     if not console.is_terminal:
         yield Work(lambda stage: tell(f"{label}: {stage}"), lambda done, total: None, tell)

@@ -40,7 +40,7 @@ class GenerationStats(StepTimes):
     num_vain_drafts: drafts that promised too little to verify: their pass was plain.
     num_rested_steps: passes without a draft because drafts had been in vain; num_unready_steps: because the drafter was
         not loaded yet.
-    num_redecided_tokens: near ties that a single-token pass decided anew.
+    num_redecided_tokens: near ties that a single-token pass decided again.
     log_probability: sum over the tokens of what the target gave them, where the request was scored.
     accepted_by_depth: accepted draft tokens by their depth below the pending token (1 is a child of it).
     drafted_by_tenth, predicted_by_tenth, accepted_by_tenth: draft tokens by the tenth their predicted value falls in

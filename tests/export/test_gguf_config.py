@@ -55,7 +55,7 @@ def test_the_small_model_is_a_source(tmp_path: Path) -> None:
         ({"general.type": "adapter"}, "'adapter'"),
         ({"tokenizer.ggml.tokens": MANY, "tokenizer.ggml.token_type": None}, "400 tokens, but embeddings of 259"),
         ({"split.count": 3}, "one of 3 parts"),
-        ({"llama.vocab_size": 7}, "vocab_size as 7, but embeddings of 259"),
+        ({"llama.vocab_size": 7}, "vocab_size as 7, and 259 embeddings"),
         ({"llama.attention.head_count_kv": [1, 2]}, r"head_count_kv as \[1, 2\]"),
         ({"llama.pooling_type": 3}, "'llama.pooling_type' to 3"),
         ({"llama.rope.mrope_section": [1, 1]}, "'llama.rope.mrope_section' to"),
@@ -114,7 +114,7 @@ def test_keys_of_ollama_that_mean_the_same_are_taken_and_may_not_contradict(
     assert with_known.config == with_other.config == with_both.config
     path = write_small(tmp_path / "contradiction", VOCABULARY, {**yarn, known: value, other: 2 * value})
     with pytest.raises(
-        GgufError, match=f"gives {known} as .*, but {other} as .*, which mean the same: convert it anew"
+        GgufError, match=f"gives {known} as .*, but {other} as .*, which mean the same: convert it again"
     ):
         find_source(path, None)
 

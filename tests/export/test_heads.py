@@ -160,7 +160,7 @@ def test_a_head_of_sizes_that_none_has_is_refused(manifest: Manifest, tmp_path: 
 
 
 def test_the_runtime_has_the_graph_that_export_writes() -> None:
-    """`scripts/write_head_graph` writes it anew."""
+    """`scripts/write_head_graph` writes it again."""
     assert resources.files(onnxruntime).joinpath("head.onnx").read_bytes() == head_graph()
     onnx.checker.check_model(onnx.load_from_string(head_model(rounded(untrained()))), full_check=True)
 

@@ -27,7 +27,7 @@ _PART = ArrayFormat(
     error=ExportError,
     name="answers to learn from",
     owner="package, or was written to other prompts",
-    remedy="erase it, it is written anew",
+    remedy="erase it, it is written again",
     other="erase its folder, or name another --out",
     again="the same command goes on",
 )

@@ -31,7 +31,7 @@ _CHECKPOINT = ArrayFormat(
     error=ExportError,
     name="a head in training",
     owner="plan of training",
-    remedy="erase it, training starts anew",
+    remedy="erase it, training starts over",
     again="the same command goes on",
 )
 

@@ -39,7 +39,8 @@ class StoredTensor:
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """A folder's tensors by name. Nothing is read but headers, whose sizes the library compares with the files.
 
-    Raises ExportError for a broken file, a tensor that comes twice, and one that the index promises in vain.
+    Raises ExportError for a broken file, a tensor that is stored twice, and one that the index names but no file
+    holds.
     """
     tensors: dict[str, StoredTensor] = {}
     for path in weight_files(folder):

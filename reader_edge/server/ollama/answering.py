@@ -2,6 +2,7 @@
 
 import json
 import time
+from abc import abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -70,7 +71,7 @@ class OllamaReader:
 
 
 class OllamaEndpoint(Endpoint[AnyBody]):
-    """One of Ollama's. Whoever asks gets the model's name back as it was asked for."""
+    """What both endpoints of Ollama share. An answer names the model as the request named it."""
 
     plain_path = "/api/generate"
 
@@ -78,7 +79,7 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return await read_ollama_values(request, self._settings)
 
     def _told_at_once(self, body: AnyBody) -> Json | None:
-        """Ollama loads a model for who asks nothing: it is here already, and stays."""
+        """Ollama takes a request without a prompt as one to load the model. Here it is loaded already, and stays."""
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
             return None
@@ -132,9 +133,9 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         content = told["content"] if told is not None else []
         return content if isinstance(content, list) else []
 
+    @abstractmethod
     def _said(self, piece: Piece, logprobs: list[object]) -> Json:
         """A part of an answer, or all of it."""
-        raise NotImplementedError
 
 
 class OllamaChatEndpoint(OllamaEndpoint[OllamaChatBody]):

@@ -1,6 +1,7 @@
 """What Ollama's `/api/chat` and `/api/generate` take: its words for what OpenAI's bodies say in theirs."""
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -100,9 +101,9 @@ class OllamaBody(JsonObject):
     truncate: Annotated[Any, IGNORED] = None
 
     @property
+    @abstractmethod
     def is_empty(self) -> bool:
         """Whether nothing is asked but that the model be loaded."""
-        raise NotImplementedError
 
     @property
     def thinks(self) -> bool:
@@ -113,9 +114,9 @@ class OllamaBody(JsonObject):
         """The tools that the answer may call. Raises ApiError."""
         return ToolUse()
 
+    @abstractmethod
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
         """What is answered. Raises ApiError."""
-        raise NotImplementedError
 
     def form(self) -> AnswerForm:
         """What form the answer is to have. Raises ApiError and ConfigError."""

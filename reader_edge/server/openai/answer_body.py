@@ -1,6 +1,7 @@
 """What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what form they come."""
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -118,17 +119,17 @@ class AnswerBody(JsonObject):
         """The tools that the answer may call. Raises ApiError."""
         return ToolUse()
 
+    @abstractmethod
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         """The prompts to answer, each as often as choices are wanted. Raises ApiError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def form(self) -> AnswerForm:
         """What form the answers are to have. Raises ApiError and ConfigError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def asked_tokens(self) -> tuple[str, int | None]:
         """The field that names how many tokens an answer may have, and what it says; None where it says nothing."""
-        raise NotImplementedError
 
     def asked_logprobs(self) -> tuple[bool, int]:
         """Whether log-probabilities are wanted, and of how many likely tokens besides. Raises ApiError."""

@@ -71,16 +71,16 @@ class DraftingCore:
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], vocab_size: int) -> None:
         """Take up what `state` gave, in place of nothing. Raises DraftError for what it could not have given.
 
-        The history is counted anew: texts that were forgotten leave no trace.
+        The history is counted again: texts that were forgotten leave no trace.
         """
         for name, own in self.state().items():
             given = arrays.get(name)
             if given is None or given.dtype != own.dtype or (given.ndim, given.shape[1:]) != (own.ndim, own.shape[1:]):
-                raise DraftError("What was learned is of another version: start anew.")
+                raise DraftError("What was learned is of another version: start over.")
         history, lengths, parameters = (arrays[name] for name in ("history", "history_lengths", "parameters"))
         is_text = bool(np.all((history >= 0) & (history < vocab_size)) and np.all(lengths > 0))
         if not is_text or lengths.sum(dtype=np.int64) != len(history) or not _are_sound(parameters):
-            raise DraftError("What was learned is not sound: start anew.")
+            raise DraftError("What was learned is not sound: start over.")
         self.successors.restore(arrays["after_token"], arrays["after_pair"], vocab_size)
         self.parameters[:] = parameters
         for text in np.split(history, np.cumsum(lengths)[:-1]):
@@ -189,7 +189,7 @@ class RequestCore:
             self._num_nodes = 0  # its states have positions, too
 
     def _current_arrays(self) -> Arrays:
-        """The kernels' argument, packed anew if an array was replaced by a larger one."""
+        """The kernels' argument, packed again if an array was replaced by a larger one."""
         core, sources = self.core, self._sources
         if (
             sources is None

@@ -166,7 +166,7 @@ class RetrievalDrafter:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """While compiled code changes the core. After an interrupt amid it nothing in it can be trusted, no array's
-        size either: the core is made anew when it is next asked for."""
+        size either: the core is made again when it is next asked for."""
         self._is_changing = True
         yield
         self._is_changing = False
@@ -238,7 +238,7 @@ class RetrievalRequest:
             self.made_without = self._state.draft(wish.max_nodes, wish.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
-        """The compiled state, with all of the text learned; made anew if `core` has changed."""
+        """The compiled state, with all of the text learned; made again if `core` has changed."""
         if self._state is None or self._state.core is not core:
             self._state = core.begin(self.token_ids[: self._num_prompt_tokens], self._guesses)
             self._num_learned = self._num_prompt_tokens

@@ -13,7 +13,7 @@ _FORMAT = ArrayFormat(
     error=DraftError,
     name="what a drafter learned",
     owner="tokenizer",
-    remedy="erase it, the drafter learns anew",
+    remedy="erase it, the drafter learns again",
 )
 
 

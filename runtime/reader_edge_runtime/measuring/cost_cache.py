@@ -45,7 +45,7 @@ def load_or_measure(
 
 
 def forget_cost(target: Target, threads: int, batch_size: int) -> None:
-    """Have a cost measured anew at the next start."""
+    """Have a cost measured again at the next start."""
     with suppress(OSError):
         cost_path(target, threads, batch_size).unlink()
 

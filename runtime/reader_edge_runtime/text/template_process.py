@@ -14,7 +14,7 @@ _WORKER = Path(__file__).with_name("template_worker.py")
 
 
 class TemplateProcess:
-    """Started with the first request, and anew after one that it did not survive. Thread-safe."""
+    """Started with the first request, and again after one that it did not survive. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

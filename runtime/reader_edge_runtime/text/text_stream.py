@@ -50,7 +50,7 @@ class StreamDecoder:
         self._held.append(token_id)
         if _BYTE_TOKEN.fullmatch(token):
             return ""
-        if len(self._held) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded anew for each
+        if len(self._held) > _MAX_CHARACTER_TOKENS:  # else a long run of broken characters is decoded again for each
             last = self._tokenizer.decode(self._held[-_MAX_CHARACTER_TOKENS:])
             if last.endswith(_REPLACEMENT):
                 return ""

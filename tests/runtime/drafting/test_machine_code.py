@@ -94,24 +94,24 @@ def test_a_damaged_object_file_is_never_loaded_and_compiled_anew(
     name = library.object_name(Target.of_this_machine())
     (nothing_compiled / name).write_bytes(content)
     (nothing_compiled / "cache" / name).write_bytes(content)
-    monkeypatch.setattr(library, "_compiled", lambda path: b"compiled anew")
-    assert library.machine_code() == b"compiled anew"
+    monkeypatch.setattr(library, "_compiled", lambda path: b"compiled again")
+    assert library.machine_code() == b"compiled again"
 
 
 def test_kernels_of_other_sources_or_for_another_kind_of_machine_are_not_taken(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_compiled", lambda path: b"compiled anew")
+    monkeypatch.setattr(library, "_compiled", lambda path: b"compiled again")
     for target in TARGETS.values():
         if target != Target.of_this_machine():
             (nothing_compiled / library.object_name(target)).write_bytes(sealed(b"of another machine"))
-    assert library.machine_code() == b"compiled anew"
+    assert library.machine_code() == b"compiled again"
     source = nothing_compiled / "counts.py"
     source.write_text("changed")
     name = library.object_name(Target.of_this_machine())
     (nothing_compiled / name).write_bytes(sealed(b"from the wheel"))
     monkeypatch.setattr(library, "_SOURCES", (*library._SOURCES, source))
-    assert library.machine_code() == b"compiled anew"
+    assert library.machine_code() == b"compiled again"
 
 
 def test_processes_that_start_together_compile_once(nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

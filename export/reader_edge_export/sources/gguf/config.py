@@ -87,10 +87,10 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     num_heads = values.size("attention.head_count")
     num_kv_heads = values.size("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
-        raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it anew")
+        raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it again")
     vocab_size = values.size("vocab_size", embedding.shape[0])
     if vocab_size != embedding.shape[0]:
-        raise file.error(f"gives vocab_size as {vocab_size}, but embeddings of {embedding.shape[0]}", "convert it anew")
+        raise file.error(f"gives vocab_size as {vocab_size}, and {embedding.shape[0]} embeddings", "convert it again")
     return {
         "vocab_size": vocab_size,
         "hidden_size": values.size("embedding_length"),
@@ -110,7 +110,7 @@ def _heads(file: GgufFile, values: Metadata) -> Config:
     """Head size and rotary embedding, where all of a head rotates; scaling as the file has it."""
     head_dim = _head_dim(file, values)
     if rotary_share(file, values, head_dim) != 1:
-        raise file.error("rotates only a part of each head, which its architecture does not", "convert it anew")
+        raise file.error("rotates only a part of each head, which its architecture does not", "convert it again")
     return {
         "head_dim": head_dim,
         "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
@@ -189,7 +189,7 @@ def _layer_types(file: GgufFile, values: Metadata, usual_period: int) -> list[st
         period = values.size(key, usual_period)
         windowed = [(layer + 1) % period != 0 for layer in range(num_layers)]
     if len(windowed) != num_layers:
-        raise file.error(f"gives {key} for {len(windowed)} of {num_layers} layers", "convert it anew")
+        raise file.error(f"gives {key} for {len(windowed)} of {num_layers} layers", "convert it again")
     return ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed]
 
 

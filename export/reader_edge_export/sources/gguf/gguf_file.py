@@ -273,4 +273,4 @@ class _Header:
         return self._file.read(num_bytes)
 
     def _error(self, reason: str) -> GgufError:
-        return GgufError(f"'{self._path}' cannot be read as GGUF ({reason}): fetch it again, or convert it anew.")
+        return GgufError(f"'{self._path}' cannot be read as GGUF ({reason}): fetch it again, or convert it again.")

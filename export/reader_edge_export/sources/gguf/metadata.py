@@ -91,12 +91,12 @@ class Metadata:
         name = self._prefix + key
         value = self._agreed(key, default)
         if value is None:
-            raise GgufError(f"'{self._file.path}' gives no {name}: convert the model anew.")
+            raise GgufError(f"'{self._file.path}' gives no {name}: convert the model again.")
         if key in _BY_LAYER and isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
         if not is_usable(value):
             shown = reprlib.repr(value)  # not the whole of it, which may be many megabytes
-            raise GgufError(f"'{self._file.path}' gives {name} as {shown}, which cannot be: convert it anew.")
+            raise GgufError(f"'{self._file.path}' gives {name} as {shown}, which cannot be: convert it again.")
         return value
 
     def _agreed(self, key: str, default: Any) -> Any:
@@ -108,7 +108,7 @@ class Metadata:
             if value != given[0][1]:
                 first, second = (f"{each} as {reprlib.repr(value)}" for each, value in (given[0], (name, value)))
                 raise GgufError(
-                    f"'{self._file.path}' gives {first}, but {second}, which mean the same: convert it anew."
+                    f"'{self._file.path}' gives {first}, but {second}, which mean the same: convert it again."
                 )
         return given[0][1] if given else default
 

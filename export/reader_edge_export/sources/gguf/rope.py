@@ -23,7 +23,7 @@ def rotary_share(file: GgufFile, values: Metadata, head_dim: int) -> float:
     num_rotated = values.size("rope.dimension_count", head_dim)
     share = num_rotated / head_dim
     if num_rotated % 2 or int(head_dim * share) != num_rotated or share > 1:
-        raise file.error(f"rotates {num_rotated} of {head_dim} values of a head", "convert it anew")
+        raise file.error(f"rotates {num_rotated} of {head_dim} values of a head", "convert it again")
     return share
 
 
@@ -75,12 +75,12 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
         ratio = values.size("context_length") / original_context
         if ratio > 1:
             if original_context == 1:
-                raise file.error("stretches positions from a context of one token", "convert it anew")
+                raise file.error("stretches positions from a context of one token", "convert it again")
             computed = math.sqrt(1 + math.log(ratio) / math.log(original_context))
         long, short = (factors_of(file, name).tolist() for name in (_LONG_FACTORS, _SHORT_FACTORS))
         scaling = {"type": "longrope", "long_factor": long, "short_factor": short}
     if abs(said - computed) > 1e-4:
-        raise file.error(f"scales attention by {said:g} instead of {computed:g}", "convert it anew")
+        raise file.error(f"scales attention by {said:g} instead of {computed:g}", "convert it again")
     return scaling
 
 

@@ -26,7 +26,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     except TokenizerError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"The GGUF file's tokenizer cannot be built ({error!s:.200}): convert it anew.") from error
+        raise TokenizerError(f"The GGUF tokenizer cannot be built ({error!s:.200}): convert it again.") from error
     tokenizer.post_processor = _frame(vocabulary)
     return tokenizer
 

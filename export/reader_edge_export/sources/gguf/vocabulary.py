@@ -115,7 +115,7 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
         strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
     )
     if (vocabulary.adds_bos and vocabulary.bos_id is None) or (vocabulary.adds_eos and vocabulary.eos_id is None):
-        raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: convert it anew.")
+        raise TokenizerError(f"'{file.path}' wants a token before or behind a text, but names none: convert it again.")
     values.check_all_asked(_IGNORED, _INERT)
     return vocabulary
 
@@ -126,7 +126,7 @@ def chat_template_of(file: GgufFile) -> str | dict[str, str] | None:
     default = values.text("chat_template", "")
     names = values.texts("chat_templates") if values.has("chat_templates") else []
     if len(names) > _MAX_TEMPLATES:
-        raise TokenizerError(f"'{file.path}' has {len(names)} chat templates: convert it anew.")
+        raise TokenizerError(f"'{file.path}' has {len(names)} chat templates: convert it again.")
     named = {name: values.text(f"chat_template.{name}", "") for name in names}
     if default and named:
         return {**named, "default": default}
@@ -165,7 +165,7 @@ def _special_ids(file: GgufFile, values: Metadata, kind: str, num_tokens: int) -
         default = _SENTENCE_PIECE_IDS.get(name) if kind == SENTENCE_PIECE else None
         ids[name] = values.size(key, default, least=0) if values.has(key) or default is not None else None
         if (ids[name] or 0) >= num_tokens:
-            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: convert it anew.")
+            raise TokenizerError(f"'{file.path}' gives {key} as {ids[name]} of {num_tokens} tokens: convert it again.")
     return ids
 
 
@@ -174,7 +174,7 @@ def _further_ends(file: GgufFile, values: Metadata, num_tokens: int) -> list[int
     ends = values.sizes("eos_token_ids") if values.has("eos_token_ids") else []
     if any(not 0 <= end < num_tokens for end in ends):
         raise TokenizerError(
-            f"'{file.path}' gives eos_token_ids as {ends!r:.80} of {num_tokens} tokens: convert it anew."
+            f"'{file.path}' gives eos_token_ids as {ends!r:.80} of {num_tokens} tokens: convert it again."
         )
     return ends
 

@@ -93,7 +93,7 @@ class _Text:
 class History(CountStore):
     """Past texts, bounded in tokens, in the order of their last use; the first is forgotten first.
 
-    A text that was used moves behind the others: its stored positions change, and nothing is counted anew.
+    A text that was used moves behind the others: its stored positions change, and nothing is counted again.
     num_tokens: tokens that are remembered. epoch: grows when texts are forgotten or move, so that positions are void.
     """
 

@@ -115,7 +115,7 @@ class DraftModel:
         return said
 
     def forget(self) -> None:
-        """Drop all texts; those still drafted for are scored anew."""
+        """Drop all texts; those still drafted for are scored again."""
         for slot in self._slots:
             slot.clear()
         for number in range(self._cache.num_slots):

@@ -21,7 +21,7 @@ MOST_TOKENS = DraftConfig().max_history_tokens  # more would be forgotten at onc
 
 _MOST_BYTES_A_TOKEN, _MOST_OTHER_BYTES = 8, 1024  # with its text's length; header, and names and shapes of arrays
 _MOST_BYTES = MOST_TOKENS * _MOST_BYTES_A_TOKEN + _MOST_OTHER_BYTES
-_REMEDY = "erase it, `reader-edge warm` makes it anew"
+_REMEDY = "erase it, `reader-edge warm` makes it again"
 _AGAIN, _ELSEWHERE = "warm it again", "copy the package to a folder that can be written"
 _FORMAT = ArrayFormat(
     magic=b"\x89redgoa\n",

@@ -103,7 +103,7 @@ class Source(Protocol):
         """What it has learned, as named arrays of int32, int64, float32, float64 or uint8; {} for nothing."""
 
     def restore(self, arrays: Arrays) -> None:
-        """Take up what `state` gave, maybe long ago; of {}, start anew.
+        """Take up what `state` gave, maybe long ago; of {}, start over.
 
         The arrays come from a file: raises whatever it likes where they are not what it could have given.
         """

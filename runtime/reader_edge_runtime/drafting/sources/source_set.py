@@ -129,7 +129,7 @@ class SourceSet:
         return arrays
 
     def restore(self, arrays: Arrays) -> None:
-        """Let each take up its part of what `state` gave; without one it starts anew. Raises DraftError."""
+        """Let each take up its part of what `state` gave; without one it starts over. Raises DraftError."""
         for source in self._sources:
             prefix = f"{source.name}/"
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -56,14 +56,14 @@ class SuccessorStore:
     def restore(self, after_token: Int32Table, after_pair: Int32Table, vocab_size: int) -> None:
         """Take up the arrays of another store. Raises DraftError for ones that kernels could not walk."""
         if after_pair.shape != self.arrays.after_pair.shape or len(after_token) > max(_FIRST_TOKENS, 2 * vocab_size):
-            raise DraftError("Recorded successors are of another draft configuration: start anew.")
+            raise DraftError("Recorded successors are of another draft configuration: start over.")
         for records in (after_token, after_pair):
             num_named = records[:, successors.NUM_AND_LEVEL] // LEVELS
             is_named = np.arange(successors.MAX_SUCCESSORS) < num_named[:, None]
             named = records[:, successors.NAMED : successors.NUMBERS][is_named]
             is_counted = (num_named >= 0) & (num_named <= successors.MAX_SUCCESSORS)
             if not (np.all(is_counted) and np.all((named >= 0) & (named < vocab_size))):
-                raise DraftError("Recorded successors are not sound: start anew.")
+                raise DraftError("Recorded successors are not sound: start over.")
         self._take(Successors(after_token, after_pair))
 
     def _grow(self, token_id: int) -> None:
