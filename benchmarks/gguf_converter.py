@@ -9,6 +9,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -58,23 +59,29 @@ def write_gguf(checkpoint: Path, out: Path, num_layers: int | None = None, vocab
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_tokenizer_model("no_vocab")  # the benchmarks hand over token ids
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    with safe_open(checkpoint / "model.safetensors", "pt") as tensors:
-        for name in tensors.keys():  # noqa: SIM118  (the file object is no dict)
-            array: FloatArray = tensors.get_tensor(name).float().numpy()
-            if config["model_type"] == "llama":
-                array = interleave_rotary(name, array, config)
-            if "embed_tokens" in name:
-                array = np.resize(array, (config["vocab_size"], array.shape[1]))
-            for layer in range(num_layers or 1) if ".layers.0." in name else (0,):
-                repeated = name.replace(".layers.0.", f".layers.{layer}.")
-                gguf_name = names.get_name(repeated, try_suffixes=(".weight", ".bias"))
-                if gguf_name is None:
-                    raise ValueError(f"llama.cpp has no name for the tensor {repeated}.")
-                writer.add_tensor(gguf_name, array)
+    for name, array in stored_tensors(checkpoint):
+        if config["model_type"] == "llama":
+            array = interleave_rotary(name, array, config)
+        if "embed_tokens" in name:
+            array = np.resize(array, (config["vocab_size"], array.shape[1]))
+        for layer in range(num_layers or 1) if ".layers.0." in name else (0,):
+            repeated = name.replace(".layers.0.", f".layers.{layer}.")
+            gguf_name = names.get_name(repeated, try_suffixes=(".weight", ".bias"))
+            if gguf_name is None:
+                raise ValueError(f"llama.cpp has no name for the tensor {repeated}.")
+            writer.add_tensor(gguf_name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def stored_tensors(checkpoint: Path) -> Iterator[tuple[str, FloatArray]]:
+    """Names and values in fp32, of one file or of several shards."""
+    for file in sorted(checkpoint.glob("model*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  (the file object is no dict)
+                yield name, tensors.get_tensor(name).float().numpy()
 
 
 def interleave_rotary(name: str, array: FloatArray, config: dict[str, int]) -> FloatArray:
