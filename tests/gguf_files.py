@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
 
 Array = npt.NDArray[Any]
@@ -84,16 +85,19 @@ def random_rows(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...], rng: np
     """Rows (J, bytes) of a matrix (J, K): any codes and integers, and numbers in fp16 that leave weights near 0.1."""
     block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (shape[0], shape[1] // block_size, type_size)).astype(np.uint8)
-    for place in _HALVES[kind.name]:
+    for place in _places_of_halves(BLOCK_TYPES[kind.name]):
         halves = rng.normal(scale=2e-4 if kind.name.endswith("_K") else 1e-2, size=(*blocks.shape[:2], 1))
         blocks[..., place : place + 2] = halves.astype(np.float16).view(np.uint8)
     return blocks.reshape(shape[0], -1)
 
 
-_HALVES = {  # where numbers in fp16 lie in a block
-    **{"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,)},
-    **{"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)},
-}
+def _places_of_halves(block_type: BlockType) -> Iterator[int]:
+    """Where numbers in fp16 lie in a unit."""
+    place = 0
+    for field, num_bytes in block_type.fields.items():
+        if field in ("d", "m"):
+            yield place
+        place += num_bytes
 
 
 def small_tensors(vocab_size: int) -> dict[str, Array]:

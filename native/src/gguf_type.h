@@ -1,4 +1,4 @@
-// The block types of GGUF files that products take as they are.
+// A block type of GGUF files that products take as they are; gguf_types.h has them.
 #pragma once
 
 #include <cstddef>
@@ -25,13 +25,7 @@ struct GgufType {
   }
 };
 
-inline constexpr GgufType kQ4_0{"Q4_0Linear", 32, 4, 8, false, false, 1};
-inline constexpr GgufType kQ4_1{"Q4_1Linear", 32, 4, 0, true, false, 1};
-inline constexpr GgufType kQ5_0{"Q5_0Linear", 32, 5, 16, false, false, 1};
-inline constexpr GgufType kQ5_1{"Q5_1Linear", 32, 5, 0, true, false, 1};
-inline constexpr GgufType kQ8_0{"Q8_0Linear", 32, 8, 128, false, false, 1};
-inline constexpr GgufType kQ4_K{"Q4_KLinear", 32, 4, 0, true, false, 8};
-inline constexpr GgufType kQ5_K{"Q5_KLinear", 32, 5, 0, true, false, 8};
-inline constexpr GgufType kQ6_K{"Q6_KLinear", 16, 6, 32, false, true, 16};
+template <const GgufType&... kTypes>
+struct GgufTypes {};
 
 }  // namespace reader_edge

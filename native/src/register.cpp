@@ -1,8 +1,12 @@
 // What ONNX Runtime looks for in the library: the operators of the domain "reader_edge".
 
+#include <array>
+#include <tuple>
+
 #include "block_linear.h"
 #include "cache_rows.h"
 #include "gguf_linear.h"
+#include "gguf_types.h"
 #include "half_rows.h"
 #include "instruction_sets.h"
 #include "int8_attention.h"
@@ -21,6 +25,13 @@
 
 using namespace reader_edge;
 
+// Products by matrices of each type.
+template <const GgufType&... kTypes>
+std::array<const ort::CustomOp*, sizeof...(kTypes)> gguf_products(GgufTypes<kTypes...>) {
+  static const std::tuple<KernelOp<GgufLinear<kTypes>>...> products;
+  return {&std::get<KernelOp<GgufLinear<kTypes>>>(products)...};
+}
+
 // The name of the instruction set in use, none where there are no kernels for this processor or the one that
 // READER_EDGE_INSTRUCTIONS names is not there; then why, none where it names nothing; and those that are, with commas.
 EXPORTED const char* reader_edge_instructions() { return choice().set == nullptr ? nullptr : choice().set->name; }
@@ -36,14 +47,6 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<RowLinear<true, 2, true>> spread_row_linear_16_bias;
   static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
   static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
-  static const KernelOp<GgufLinear<kQ4_0>> q4_0_linear;
-  static const KernelOp<GgufLinear<kQ4_1>> q4_1_linear;
-  static const KernelOp<GgufLinear<kQ5_0>> q5_0_linear;
-  static const KernelOp<GgufLinear<kQ5_1>> q5_1_linear;
-  static const KernelOp<GgufLinear<kQ8_0>> q8_0_linear;
-  static const KernelOp<GgufLinear<kQ4_K>> q4_k_linear;
-  static const KernelOp<GgufLinear<kQ5_K>> q5_k_linear;
-  static const KernelOp<GgufLinear<kQ6_K>> q6_k_linear;
   static const KernelOp<SpreadRows> spread_rows;
   static const KernelOp<ExactAttention<false>> exact_attention;
   static const KernelOp<ExactAttention<true>> exact_attention_16;
@@ -58,9 +61,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
-      &swiglu,               &cache_rows,                &int8_cache_attention, &q4_0_linear,
-      &q4_1_linear,          &q5_0_linear,               &q5_1_linear,         &q8_0_linear,
-      &q4_k_linear,          &q5_k_linear,               &q6_k_linear,         &half_rows,
+      &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,
       &exact_attention_16,   &integer_attention_16};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
@@ -71,6 +72,9 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   if (domain == nullptr) {
     if (ort::Status* status = api->CreateCustomOpDomain("reader_edge", &domain)) return status;
     for (const ort::CustomOp* op : operators) {
+      if (ort::Status* status = api->CustomOpDomain_Add(domain, op)) return status;
+    }
+    for (const ort::CustomOp* op : gguf_products(AllGgufTypes{})) {
       if (ort::Status* status = api->CustomOpDomain_Add(domain, op)) return status;
     }
   }

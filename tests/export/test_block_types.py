@@ -1,17 +1,37 @@
-"""Blocks of GGUF files taken apart: the values that the library gives them, bit for bit."""
+"""The table of block types, and blocks taken apart: the values that the library gives them, bit for bit."""
+
+import re
 
 import gguf
 import numpy as np
 import pytest
 
-from reader_edge_export.block_types import BLOCK_TYPES, Blocks
-from reader_edge_export.sources.gguf.blocks import blocks_of
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.native_header import header
+from tests.conftest import ROOT
 from tests.gguf_files import random_rows
 
 
 @pytest.fixture(params=BLOCK_TYPES)
 def kind(request: pytest.FixtureRequest) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[request.param]
+
+
+def test_the_header_of_the_kernels_is_the_table() -> None:
+    assert (ROOT / "native" / "src" / "gguf_types.h").read_text(encoding="utf-8") == header()
+
+
+def test_types_are_as_large_as_the_library_has_them(kind: gguf.GGMLQuantizationType) -> None:
+    block_type = BLOCK_TYPES[kind.name]
+    assert (block_type.unit_inputs, block_type.unit_bytes) == gguf.GGML_QUANT_SIZES[kind]
+
+
+@pytest.mark.parametrize("page", ["docs/quantisation.md", "docs/gguf.md", "native/README.md"])
+def test_pages_that_name_the_types_name_them_all(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not [name for name in BLOCK_TYPES if not re.search(rf"\b{name}(Linear)?\b", text)]
 
 
 def test_blocks_have_the_bits_of_the_library(kind: gguf.GGMLQuantizationType) -> None:

@@ -18,12 +18,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.block_linear import BlockMatrix, spread_block_linear
-from reader_edge_export.block_types import BLOCK_TYPES
-from reader_edge_export.gguf_linear import gguf_linear, store_blocks
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.spread import block_size, hadamard
-from reader_edge_export.sources.gguf.blocks import blocks_of
 from tests.gguf_files import random_rows
 from tests.runtime.execution.attention_feeds import attention_feed, build_attention, cached_feed
 from tests.runtime.execution.native_operator import EXACT, FORMS, Attention, Build, Operator
@@ -74,7 +74,7 @@ def cases() -> Iterator[Case]:
             build = _int8(num_inputs, num_outputs, num_planes, rng)
             yield _product(f"int8-{num_planes}-{num_inputs}", num_inputs, build)
         yield _product(f"int4-{num_inputs}", num_inputs, _int4(num_inputs, num_outputs, rng))
-    for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"):
+    for name in BLOCK_TYPES:
         yield _product(f"keep-{name}", 768, _keep(name, 768, 40, rng), has_own_bits=True)
     yield _product("swiglu", 2 * 100, lambda editor, values: [swiglu(editor, values[0])])
     yield _rotary(rng)

@@ -13,10 +13,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from reader_edge_export.block_types import BLOCK_TYPES, Blocks
-from reader_edge_export.gguf_linear import gguf_linear, looked_up, store_blocks
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.linear import gguf_linear, looked_up, store_blocks
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.sources.gguf.blocks import blocks_of
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session

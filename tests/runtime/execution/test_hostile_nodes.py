@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -12,9 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
+from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_export.quantize.spread import hadamard
 from reader_edge_runtime.execution.onnxruntime.native import native_library
+from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import needs_kernels
 
 pytestmark = needs_kernels
@@ -62,7 +66,15 @@ def _kept(kind: type[np.generic], *sizes: int) -> Input:
     return Input(np.ones(sizes, kind), True)
 
 
-_ROWS, _LONG_ROWS = _fed(np.float32, 1, 3, 64), _fed(np.float32, 1, 3, 256)
+def _block_inputs(block_type: BlockType) -> list[Input]:
+    """Rows and a matrix of five outputs, in the blocks of one or two units."""
+    num_inputs = max(64, block_type.unit_inputs)
+    rows = random_rows(gguf.GGMLQuantizationType[block_type.name], (5, num_inputs), np.random.default_rng(0))
+    matrix = blocks_of(block_type, rows)
+    return [_fed(np.float32, 1, 3, num_inputs), *(Input(array, True) for array in matrix.arrays.values())]
+
+
+_ROWS = _fed(np.float32, 1, 3, 64)
 _SPREAD = (_kept(np.float32, 64), Input(hadamard(32).astype(np.float32), True))
 _SCALES = _kept(np.float32, 5)
 _WEIGHT = (_kept(np.int8, 5, 64), _SCALES)
@@ -70,8 +82,6 @@ _BLOCKS = (_kept(np.uint8, 5, 2, 16), _kept(np.int8, 5, 2), _SCALES)
 _QUERY, _MASK = _fed(np.float32, 1, 4, 3, 64), _fed(np.float32, 1, 1, 3, 6)
 _FLOATS, _HALVES = [_fed(np.float32, 1, 2, 8, 64)] * 2, [_fed(np.float16, 1, 2, 8, 64)] * 2
 _NEW = _fed(np.float32, 1, 2, 3, 64)
-_CODES, _HIGHS, _NUMBERS = _kept(np.uint8, 5, 2, 16), _kept(np.uint8, 5, 2, 4), _kept(np.float16, 5, 2)
-_NESTED = (_kept(np.float16, 5, 1), _kept(np.uint8, 5, 8))  # numbers of many blocks, and their codes
 _SCALED = {"scale": 1.0}
 # Nodes as exports write them: types of outputs, attributes, inputs.
 VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
@@ -97,22 +107,7 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "ExactAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "IntegerAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "Int8CacheAttention": ([FLOAT], _SCALED, [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK]),
-    "Q4_0Linear": ([FLOAT], {}, [_ROWS, _CODES, _NUMBERS]),
-    "Q4_1Linear": ([FLOAT], {}, [_ROWS, _CODES, _NUMBERS, _NUMBERS]),
-    "Q5_0Linear": ([FLOAT], {}, [_ROWS, _CODES, _HIGHS, _NUMBERS]),
-    "Q5_1Linear": ([FLOAT], {}, [_ROWS, _CODES, _HIGHS, _NUMBERS, _NUMBERS]),
-    "Q8_0Linear": ([FLOAT], {}, [_ROWS, _kept(np.uint8, 5, 2, 32), _NUMBERS]),
-    "Q4_KLinear": ([FLOAT], {}, [_LONG_ROWS, _kept(np.uint8, 5, 8, 16), *_NESTED, *_NESTED]),
-    "Q5_KLinear": (
-        [FLOAT],
-        {},
-        [_LONG_ROWS, _kept(np.uint8, 5, 8, 16), _kept(np.uint8, 5, 8, 4), *_NESTED, *_NESTED],
-    ),
-    "Q6_KLinear": (
-        [FLOAT],
-        {},
-        [_LONG_ROWS, _kept(np.uint8, 5, 16, 8), _kept(np.uint8, 5, 16, 4), _NESTED[0], _kept(np.int8, 5, 16)],
-    ),
+    **{f"{name}Linear": ([FLOAT], {}, _block_inputs(block_type)) for name, block_type in BLOCK_TYPES.items()},
 }
 
 

@@ -1,0 +1,78 @@
+"""The table of the block types of GGUF files that stay as they are: whatever handles a type reads its row.
+
+`native_header` writes the table in C++. To add a type, add a row and write that header anew. Two tests then compare:
+bytes and values with the package gguf (tests/export/test_block_types.py), products with exact ones
+(tests/runtime/execution/test_gguf_products.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """Blocks of `num_inputs` inputs of an output. A weight is scale * (code - zero), or scale * code + minimum.
+
+    name: GGUF's. bits: of a code. zero: the code that stands for the weight nought.
+    num_sharing: blocks that share numbers in fp16; where there are several, each has integers that multiply these.
+
+    In a file, a unit is a block, or the blocks that share numbers (ggml-common.h of llama.cpp).
+    fields: of a unit, in order, their bytes; "m" are minima (dmin), "qs" the low bits of codes, "qh" what is above.
+    low_run, high_run: codes lie in runs of so many bytes: first the lowest bits of all bytes of a run, then the next.
+    """
+
+    name: str
+    num_inputs: int
+    bits: int
+    zero: int
+    fields: Mapping[str, int]
+    low_run: int
+    high_run: int = 0
+    num_sharing: int = 1
+
+    @property
+    def has_minima(self) -> bool:
+        return "m" in self.fields
+
+    @property
+    def has_signed_scales(self) -> bool:
+        """Whether the integers that multiply shared scales have a sign: where no minimum makes up for one."""
+        return self.num_sharing > 1 and not self.has_minima
+
+    @property
+    def high_bits(self) -> int:
+        """Of a code, what does not fit half a byte and lies apart."""
+        return self.bits - 4 if self.bits < 8 else 0
+
+    @property
+    def unit_inputs(self) -> int:
+        """Inputs of a unit in a file."""
+        return self.num_inputs * self.num_sharing
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit in a file."""
+        return sum(self.fields.values())
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the arrays that a matrix consists of, see `Blocks`."""
+        names = ["values", "highs"] if self.high_bits else ["values"]
+        for name in ("scale", "minimum") if self.has_minima else ("scale",):
+            names += [f"{name}_numbers", f"{name}_codes"] if self.num_sharing > 1 else [f"{name}_numbers"]
+        return tuple(names)
+
+
+BLOCK_TYPES = {
+    block_type.name: block_type
+    for block_type in (
+        BlockType("Q4_0", 32, 4, 8, {"d": 2, "qs": 16}, 16),
+        BlockType("Q4_1", 32, 4, 0, {"d": 2, "m": 2, "qs": 16}, 16),
+        BlockType("Q5_0", 32, 5, 16, {"d": 2, "qh": 4, "qs": 16}, 16, 1),
+        BlockType("Q5_1", 32, 5, 0, {"d": 2, "m": 2, "qh": 4, "qs": 16}, 16, 1),
+        BlockType("Q8_0", 32, 8, 128, {"d": 2, "qs": 32}, 32),
+        BlockType("Q4_K", 32, 4, 0, {"d": 2, "m": 2, "scales": 12, "qs": 128}, 32, num_sharing=8),
+        BlockType("Q5_K", 32, 5, 0, {"d": 2, "m": 2, "scales": 12, "qh": 32, "qs": 128}, 32, 32, num_sharing=8),
+        BlockType("Q6_K", 16, 6, 32, {"qs": 128, "qh": 64, "scales": 16, "d": 2}, 64, 32, num_sharing=16),
+    )
+}

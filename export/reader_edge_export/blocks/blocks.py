@@ -1,0 +1,89 @@
+"""A matrix in blocks: codes of a few bits, and scales for blocks of inputs.
+
+Each product of a scale is exact in fp32, so that one rounding is left, that of the sum: values are those of llama.cpp
+and of the package gguf bit for bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_export.blocks.block_type import BlockType
+
+Array = npt.NDArray[Any]
+Float32Array = npt.NDArray[np.float32]
+UInt8Array = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A matrix (J, K) in blocks of n inputs; arrays: by the names of its type's `parts`, all with J first.
+
+    values: uint8 (J, blocks, n / 2), two codes a byte, the first in its low half; (J, blocks, n) with eight bits.
+    highs: uint8 (J, blocks, n h / 8), the h bits of a code above four, those of the first input lowest.
+    scale_numbers, minimum_numbers: float16 (J, blocks), or (J, blocks / num_sharing) and then integers, scale_codes and
+    minimum_codes (J, blocks), that multiply them.
+    """
+
+    block_type: BlockType
+    arrays: Mapping[str, Array]
+
+    @classmethod
+    def of_codes(cls, block_type: BlockType, codes: UInt8Array, others: Mapping[str, Array]) -> "Blocks":
+        """codes (J, blocks, n), to be packed."""
+        if block_type.bits == 8:
+            return cls(block_type, {"values": codes, **others})
+        low, arrays = codes & np.uint8(15), dict(others)
+        arrays["values"] = low[..., 0::2] | (low[..., 1::2] << np.uint8(4))
+        if high_bits := block_type.high_bits:
+            shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
+            grouped = (codes >> np.uint8(4)).reshape(*codes.shape[:2], -1, len(shifts))
+            arrays["highs"] = np.bitwise_or.reduce(grouped << shifts, axis=-1)
+        return cls(block_type, {name: arrays[name] for name in block_type.parts})
+
+    @classmethod
+    def joined(cls, parts: Sequence["Blocks"]) -> "Blocks":
+        """Matrices of one type and the same inputs, one's outputs after the other's."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        arrays = {name: np.concatenate([part.arrays[name] for part in parts]) for name in first.arrays}
+        return cls(first.block_type, arrays)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(J, K)"""
+        num_outputs, num_blocks = self.arrays["values"].shape[:2]
+        return num_outputs, num_blocks * self.block_type.num_inputs
+
+    def codes(self) -> UInt8Array:
+        """(J, blocks, n)"""
+        values = self.arrays["values"]
+        if self.block_type.bits == 8:
+            return values
+        codes = np.stack([values & np.uint8(15), values >> np.uint8(4)], axis=-1).reshape(*values.shape[:2], -1)
+        if high_bits := self.block_type.high_bits:
+            shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
+            highs = (self.arrays["highs"][..., None] >> shifts) & np.uint8(2**high_bits - 1)
+            codes |= highs.reshape(codes.shape) << np.uint8(4)
+        return codes
+
+    def dequantized(self, outputs: slice) -> Float32Array:
+        """Weights (j, K) of some outputs."""
+        part = Blocks(self.block_type, {name: array[outputs] for name, array in self.arrays.items()})
+        integers = part.codes().astype(np.float32) - np.float32(self.block_type.zero)
+        weight: Float32Array = integers * part._numbers("scale")[..., None]
+        if self.block_type.has_minima:
+            weight += part._numbers("minimum")[..., None]
+        return weight.reshape(len(weight), -1)
+
+    def _numbers(self, name: str) -> Float32Array:
+        """Scales or minima (J, blocks) in fp32."""
+        numbers: Float32Array = self.arrays[f"{name}_numbers"].astype(np.float32)
+        codes = self.arrays.get(f"{name}_codes")
+        if codes is None:
+            return numbers
+        return np.repeat(numbers, self.block_type.num_sharing, axis=1) * codes.astype(np.float32)

@@ -1,0 +1,42 @@
+"""The table of block types in C++.
+
+python -m reader_edge_export.blocks.native_header > native/src/gguf_types.h
+"""
+
+import sys
+
+from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
+
+_HEADER = """\
+// The block types of GGUF files, which reader_edge_export/blocks/block_type.py has.
+// It is written by: python -m reader_edge_export.blocks.native_header > native/src/gguf_types.h
+#pragma once
+
+#include "gguf_type.h"
+
+namespace reader_edge {{
+
+{types}
+
+// All of them.
+using AllGgufTypes = GgufTypes<{names}>;
+
+}}  // namespace reader_edge
+"""
+
+
+def header() -> str:
+    """native/src/gguf_types.h"""
+    types = "\n".join(f"inline constexpr GgufType k{row.name}{{{_members(row)}}};" for row in BLOCK_TYPES.values())
+    return _HEADER.format(types=types, names=", ".join(f"k{name}" for name in BLOCK_TYPES))
+
+
+def _members(row: BlockType) -> str:
+    """In the order of GgufType's."""
+    flags = [str(flag).lower() for flag in (row.has_minima, row.has_signed_scales)]
+    members = [f'"{row.name}Linear"', row.num_inputs, row.bits, row.zero, *flags, row.num_sharing]
+    return ", ".join(map(str, members))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(header())
