@@ -40,8 +40,8 @@ signal.pause()
 def held(source: str, *arguments: str) -> Iterator[list[int]]:
     """The processes of a program that has printed its first line."""
     process = subprocess.Popen([sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         process.stdout.readline()
         yield (pids := [process.pid, *descendants(process.pid)])
     finally:
@@ -87,7 +87,7 @@ print("large", flush=True)
 subprocess.run([sys.executable, "-c", "{child}"])
 sys.exit(3)
 """
-    script = [sys.executable, ROOT / "scripts" / "measure_export", "--json", tmp_path / "figures.json"]
+    script = [sys.executable, str(ROOT / "scripts" / "measure_export"), "--json", str(tmp_path / "figures.json")]
     done = subprocess.run([*script, "--", sys.executable, "-c", command], capture_output=True, text=True)
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert done.returncode == figures["exit_code"] == 3

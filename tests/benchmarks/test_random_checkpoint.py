@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
 from benchmarks import random_checkpoint
-from benchmarks.random_checkpoint import DEMO, SHAPES, qwen2, write_checkpoint
+from benchmarks.random_checkpoint import DEMO, SHAPES, TensorShapes, qwen2, write_checkpoint
 
 
 def tiny(**changes: object) -> Qwen2Config:
@@ -22,7 +23,8 @@ def tiny(**changes: object) -> Qwen2Config:
 @pytest.mark.parametrize("shard_bytes", [1 << 30, 1 << 18])
 def test_the_folder_loads_in_transformers(ties: bool, shard_bytes: int, tmp_path: Path) -> None:
     num_parameters = write_checkpoint(tiny(tie_word_embeddings=ties), tmp_path / "out", DEMO, shard_bytes)
-    model, report = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True, dtype="auto")
+    loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True, dtype="auto")
+    model, report = loaded
     assert not any(report.values())
     assert model.dtype == torch.bfloat16
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == ties
@@ -49,7 +51,8 @@ def test_shards_are_of_bounded_size(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_checkpoint, "CHUNK_VALUES", 1 << 14)
-    shapes = {"wide.weight": (1 << 6, 1 << 14), **{f"{layer}.weight": (1 << 7, 1 << 10) for layer in range(8)}}
+    shapes: TensorShapes = {f"{layer}.weight": (1 << 7, 1 << 10) for layer in range(8)}
+    shapes["wide.weight"] = (1 << 6, 1 << 14)
     tracemalloc.start()
     random_checkpoint.write_shard(tmp_path / "shard", shapes, np.random.default_rng(0))
     _, peak = tracemalloc.get_traced_memory()
