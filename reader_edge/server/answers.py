@@ -73,6 +73,7 @@ class Answers:
             "total_tokens": num_prompt_tokens + num_tokens,
             "prompt_tokens_details": {"cached_tokens": sum(stats.num_reused_tokens for stats in first)},
             "completion_tokens_details": {
+                "reasoning_tokens": total.num_reasoning_tokens,
                 "accepted_prediction_tokens": total.num_accepted_tokens,
                 "rejected_prediction_tokens": total.num_drafted_tokens - total.num_accepted_tokens,
             },

@@ -12,6 +12,7 @@ from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.reading import Reading
 from reader_edge_runtime.text.text_stream import TextStream
+from reader_edge_runtime.text.thinking import ThinkingReader
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -94,6 +95,7 @@ class Answer:
         kept_ends = reading.kept.keys() - set(config.stop_token_ids)
         self._left_out = self.request.stop_token_ids - kept_ends  # of the text
         self._thinking = reading.reader()
+        self._thought, self._said = "", ""  # what was read of the stream, and not taken yet
         self._num_taken = 0
 
     def take(self) -> GenerationChunk | None:
@@ -110,15 +112,29 @@ class Answer:
             self._stream.finish()
         elif not token_ids:
             return None
-        reasoning, text = self._read(self._stream.take(), is_last)
+        reasoning, text = self._take_text(is_last)
         chunk = GenerationChunk(text, token_ids, None, None, None, logprobs, sources, prompt_logprobs, reasoning)
         if not is_last:
             return chunk
         return replace(chunk, finish_reason=request.finish_reason, stats=request.stats, error=request.error)
 
-    def _read(self, text: str, is_last: bool) -> tuple[str, str]:
-        """What a further piece of the answer thinks, and what it says."""
-        return ("", text) if self._thinking is None else self._thinking.push(text, is_last)
+    def _take_text(self, is_last: bool) -> tuple[str, str]:
+        """What the model thought since the last chunk, and what it said."""
+        if self._thinking is None:
+            return "", self._stream.take()
+        self._read(self._thinking, is_last)
+        taken = self._thought, self._said
+        self._thought, self._said = "", ""
+        return taken
 
     def _push(self, token_id: int) -> bool:
-        return token_id not in self._left_out and self._stream.push(token_id)
+        is_stopped = token_id not in self._left_out and self._stream.push(token_id)
+        if self._thinking is not None:
+            was_inside = self._thinking.is_inside
+            self._read(self._thinking, is_last=False)
+            self.request.stats.num_reasoning_tokens += was_inside or self._thinking.is_inside
+        return is_stopped
+
+    def _read(self, reader: ThinkingReader, is_last: bool) -> None:
+        reasoning, text = reader.push(self._stream.take(), is_last)
+        self._thought, self._said = self._thought + reasoning, self._said + text

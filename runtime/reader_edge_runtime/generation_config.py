@@ -1,7 +1,6 @@
 """What a caller asks of one answer: its length and end, how its tokens are chosen, what form it has."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -27,7 +26,8 @@ class SamplingConfig:
     logit_bias: token id -> value added to its logit.
     temperature: 0 takes the most likely token (the lowest id of equals).
     top_k: keep the k most likely tokens; 0 is off.
-    top_p: keep the smallest set of most likely tokens whose probability reaches p; 1 is off.
+    top_p: keep the smallest set of most likely tokens whose probability reaches p; 1 is off,
+        0 keeps the most likely alone.
     min_p: drop tokens less likely than min_p times the most likely one; 0 is off.
     seed: one random number is drawn per (seed, position).
     """
@@ -38,7 +38,7 @@ class SamplingConfig:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     temperature: Annotated[float, Range(0, 100)] = 0.0
     top_k: Annotated[int, Range(0)] = 0
-    top_p: Annotated[float, Range(math.ulp(0.0), 1, "above 0 and at most 1")] = 1.0
+    top_p: Annotated[float, Range(0, 1)] = 1.0
     min_p: Annotated[float, Range(0, 1)] = 0.0
     seed: Annotated[int, Range(0, 2**64 - 1, "from 0 to 2**64 - 1")] = 0
 

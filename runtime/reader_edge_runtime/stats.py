@@ -32,7 +32,8 @@ class GenerationStats(StepTimes):
     """Counts and times of one request; sums of several through `total`.
 
     num_prompt_tokens: tokens of the prompt; num_reused_tokens of them were in the KV cache already.
-    num_tokens: tokens emitted, end token included.
+    num_tokens: tokens emitted, end token included. num_reasoning_tokens: of these, what the model thinks, with its
+        marks, where the config splits it off.
     num_steps: decoding passes of the target model, prefill not counted.
     num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
@@ -51,6 +52,7 @@ class GenerationStats(StepTimes):
     num_prompt_tokens: int = 0
     num_reused_tokens: int = 0
     num_tokens: int = 0
+    num_reasoning_tokens: int = 0
     num_steps: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0

@@ -158,7 +158,7 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
     ("arguments", "sentence"),
     [
         (["-t", "-1"], "Error: temperature is -1.0, but must be from 0 to 100.\n"),
-        (["--top-p", "0"], "Error: top_p is 0.0, but must be above 0 and at most 1.\n"),
+        (["--top-p", "1.5"], "Error: top_p is 1.5, but must be from 0 to 1.\n"),
         (["--presence-penalty", "3"], "Error: presence_penalty is 3.0, but must be from -2 to 2.\n"),
         (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
         (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),

@@ -24,7 +24,7 @@ from reader_edge_runtime.errors import ConfigError
         (SamplingConfig, "temperature", math.nan, "from 0 to 100"),
         (SamplingConfig, "temperature", "0.5", "a number"),
         (SamplingConfig, "temperature", True, "a number"),
-        (SamplingConfig, "top_p", 0, "above 0 and at most 1"),
+        (SamplingConfig, "top_p", 2, "from 0 to 1"),
         (SamplingConfig, "top_k", 1.5, "a whole number"),
         (SamplingConfig, "top_k", None, "a whole number"),
         (SamplingConfig, "seed", 2**64, "from 0 to 2**64 - 1"),

@@ -62,6 +62,7 @@ class ResponseBody(AnswerBody):
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
+    reasoning_effort: str | None = None  # the word of chats, which Open WebUI keeps; reasoning.effort goes before it
     chat_template_kwargs: TemplateArgs | None = None
     enable_thinking: bool | None = None
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
@@ -82,7 +83,8 @@ class ResponseBody(AnswerBody):
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        args = template_args(self.chat_template_kwargs, self.reasoning.effort, self.enable_thinking)
+        effort = self.reasoning.effort or self.reasoning_effort
+        args = template_args(self.chat_template_kwargs, effort, self.enable_thinking)
         return [Conversation(first + to_messages_of_input(self.input), use.tools, args)]
 
     def form(self) -> AnswerForm:
@@ -181,7 +183,7 @@ def _end(output: list[Json], reason: str, answers: Answers) -> Json:
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
         },
     }

@@ -91,6 +91,11 @@ class ThinkingReader:
         self._is_trimmed = is_open  # whether white space that comes next is left out
         self._has_thought = is_open
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether what comes next is thought, as far as it is known."""
+        return self._is_inside
+
     def push(self, text: str, is_last: bool) -> tuple[str, str]:
         """What a further piece of an answer thinks, and what it says. is_last: with it the answer ends."""
         self._held += text

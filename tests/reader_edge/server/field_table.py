@@ -1,5 +1,7 @@
 """The table of fields in docs/server.md, made from the classes of the contract: `python -m` this prints it."""
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import inspect
@@ -11,31 +13,71 @@ _NAMES = {"/v1/chat/completions": "chats", "/v1/completions": "completions", "/v
 
 
 def field_table() -> str:
-    """Lines of Markdown: fields with what they may be, then those of no effect, and those that may ask for nothing."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    ignored: dict[str, None] = {}
-    unsupported: dict[str, None] = {}
+    """Lines of Markdown, by endpoints: fields in use, then those that are ignored, then those of a single value."""
+    places: dict[tuple[str, str], list[str]] = {}  # of a field and what it may be
     for path, endpoint in ENDPOINTS.items():
         kind: Any = inspect.type_info(endpoint.body_type)
         for field in kind.fields:
-            extra = getattr(field.type, "extra", None) or {}
-            if extra.get("is_ignored"):
-                ignored[field.encode_name] = None
-            elif extra.get("is_unsupported"):
-                unsupported[field.encode_name] = None
-            else:
-                rows.setdefault((field.encode_name, words_of(field.type)), []).append(_NAMES[path])
-    lines = ["| field | in | what it may be |", "|---|---|---|"]
-    for (name, words), places in rows.items():
-        where = "all" if len(places) == len(ENDPOINTS) else ", ".join(places)
-        lines.append(f"| `{name}` | {where} | {words.replace('|', '/')} |")
-    lines.append(f"| {_listed(ignored)} | | taken for other systems' sake, without effect |")
-    lines.append(f"| {_listed(unsupported)} | | may only have the value that asks for nothing |")
+            places.setdefault((field.encode_name, _words(field)), []).append(_NAMES[path])
+    lines = ["| field | endpoints | value |", "|---|---|---|"]
+    for where in sorted({tuple(each) for each in places.values()}, key=_rank):
+        rows = {name: words for (name, words), found in places.items() if tuple(found) == where}
+        lines += [f"| {names} | {_listed(where)} | {words} |" for names, words in _merged(rows)]
     return "\n".join(lines)
 
 
-def _listed(names: dict[str, None]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names))
+def _rank(where: tuple[str, ...]) -> tuple[int, list[int]]:
+    """Fields of all endpoints come first, then those of two, then those of one."""
+    order = list(_NAMES.values())
+    return -len(where), [order.index(name) for name in where]
+
+
+def _listed(where: tuple[str, ...]) -> str:
+    return "all" if len(where) == len(_NAMES) else ", ".join(where)
+
+
+def _merged(rows: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Fields in use have a row each, the others one for all that are taken alike."""
+    others: dict[str, list[str]] = {}
+    for name, words in rows.items():
+        if words.startswith("accepted"):
+            others.setdefault(words, []).append(f"`{name}`")
+        else:
+            yield f"`{name}`", words
+    for words, names in sorted(others.items()):
+        yield ", ".join(sorted(names)), words
+
+
+def _words(field: inspect.Field) -> str:
+    extra = getattr(field.type, "extra", None) or {}
+    if extra.get("is_ignored"):
+        return "accepted and ignored"
+    if extra.get("is_unsupported"):
+        values = " or ".join(f"`{value}`" for value in _neutral(field.type, extra))
+        return f"accepted only as {values}"
+    return words_of(field.type).replace("|", "/")
+
+
+def _neutral(info: inspect.Type, extra: dict[str, Any]) -> list[str]:
+    """The values that ask for nothing, as JSON."""
+    match info:
+        case inspect.Metadata():
+            return _neutral(info.type, extra)
+        case inspect.UnionType():
+            return [value for each in info.types for value in _neutral(each, extra)]
+        case inspect.LiteralType():
+            return [json.dumps(value) for value in info.values]
+        case inspect.NoneType():
+            return ["null"]
+        case inspect.FloatType():
+            return [f"{info.ge:g}"]
+        case inspect.BoolType():
+            return [json.dumps(extra["only"])]
+        case inspect.VarTupleType() if info.max_length == 0:
+            return ["[]"]
+        case inspect.VarTupleType():
+            return [f"[{value}]" for value in _neutral(info.item_type, extra)]
+    raise ValueError(f"no single value is known of {info}")
 
 
 if __name__ == "__main__":

@@ -114,6 +114,17 @@ def test_a_template_is_told_not_to_think(served: Served, thinking_engine: Engine
     assert said["content"] == expected.text
 
 
+@pytest.mark.parametrize(("is_thinking", "num_tokens"), [(True, 12), (False, 0)])
+def test_usage_counts_the_tokens_of_thoughts(served: Served, is_thinking: bool, num_tokens: int) -> None:
+    fields = {"chat_template_kwargs": {"enable_thinking": is_thinking}}
+    usage = served.post("/v1/chat/completions", CHAT | fields).json()["usage"]
+    assert usage["completion_tokens"] == 12
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == num_tokens
+    asked = {"model": "demo", "input": "What is tar?", "max_output_tokens": 12, "temperature": 0} | fields
+    usage = served.post("/v1/responses", asked).json()["usage"]
+    assert usage["output_tokens_details"]["reasoning_tokens"] == num_tokens
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_completion_is_all_that_the_model_writes(served: Served, thinking_engine: Engine, is_streamed: bool) -> None:
     prompt = "What is tar? <think>\n"

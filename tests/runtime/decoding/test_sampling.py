@@ -158,7 +158,7 @@ def test_one_number_per_seed_and_position_and_they_are_uniform() -> None:
 @given(
     logits=st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=12),
     top_k=st.integers(0, 14),
-    top_p=st.floats(0.05, 1),
+    top_p=st.floats(0.05, 1) | st.just(0.0),
     min_p=st.floats(0, 1),
     temperature=st.floats(0.1, 3),
 )
@@ -176,7 +176,7 @@ def test_probabilities_equal_a_plain_reference(
     if top_p < 1:
         mass = 0.0
         for token_id in sorted(range(len(logits)), key=lambda i: (-wanted[i], i)):
-            kept = mass < top_p
+            kept = mass < top_p or mass == 0
             mass += wanted[token_id]
             if not kept:
                 wanted[token_id] = 0
@@ -273,7 +273,7 @@ def test_bias_on_an_unknown_token_is_refused() -> None:
         ("temperature", -0.1),
         ("temperature", float("nan")),
         ("top_k", -1),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.1),
         ("min_p", -0.1),
         ("repetition_penalty", 0.0),

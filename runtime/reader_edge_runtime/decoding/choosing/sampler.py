@@ -166,11 +166,12 @@ def _likely(weights: Float32Array, top_p: float) -> tuple[Int64Array, float]:
 
 
 def _in_nucleus(probabilities: Float64Array, top_p: float) -> BoolArray:
-    """Which are the most likely that reach the mass `top_p`; of equals, the first come first."""
+    """Which are the most likely that reach the mass `top_p`, at least one; of equals, the first come first."""
     order = np.argsort(-probabilities, kind="stable")
     sorted_probabilities = probabilities[order]
     is_kept = np.zeros(len(probabilities), np.bool_)
     is_kept[order] = np.cumsum(sorted_probabilities) - sorted_probabilities < top_p
+    is_kept[order[0]] = True
     return is_kept
 
 
