@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
 
 TensorShapes = dict[str, tuple[int, ...]]
 
@@ -63,9 +63,8 @@ SHAPES: dict[str, PretrainedConfig] = {
 def write_checkpoint(config: PretrainedConfig, out: Path, tokenizer: Path, shard_bytes: int = SHARD_BYTES) -> int:
     """Write config, weights and tokenizer into a new folder. Returns the number of parameters."""
     out.mkdir(parents=True)
-    with torch.device("meta"):  # names and shapes without memory
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    model = outline(config)
+    shapes = tensor_shapes(model)
     shards = list(sharded(shapes, shard_bytes))
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
     files = dict(zip(names if len(shards) > 1 else ["model.safetensors"], shards, strict=True))
@@ -82,6 +81,18 @@ def write_checkpoint(config: PretrainedConfig, out: Path, tokenizer: Path, shard
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tokenizer / file, out / file)
     return num_parameters
+
+
+def outline(config: PretrainedConfig) -> PreTrainedModel:
+    """A model in bf16 that has names and shapes, and no memory."""
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return model
+
+
+def tensor_shapes(model: PreTrainedModel) -> TensorShapes:
+    """Of a model's parameters by their names, tied ones once."""
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
 def sharded(shapes: TensorShapes, shard_bytes: int) -> Iterator[TensorShapes]:
