@@ -52,6 +52,8 @@ def export_model(
         with new_package(folder, options.force) as partial:
             from reader_edge_export.package_export import PackageExport
 
+            with stages.enter("checking the tokenizer"):
+                found.check_tokenizer()
             export = PackageExport(found, options, calibration, partial, stages)
             manifest = export.run()
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder_tokenizer import load_tokenizer
+from reader_edge_export.sources.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.tokenizer import write_tokenizer
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -217,6 +218,34 @@ def test_special_tokens_that_are_to_be_split_are_refused(source: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"split_special_tokens": True}))
     with pytest.raises(TokenizerError, match=r"split_special_tokens.*set it to false, .*--text-is-text"):
         load_tokenizer(source, 320)
+
+
+def test_spaces_before_punctuation_stay_in_texts_of_bpe_as_in_transformers_5(folder: Path) -> None:
+    _change(folder / "tokenizer_config.json", clean_up_tokenization_spaces=True)
+    fast = load_tokenizer(folder, VOCAB_SIZE).backend_tokenizer
+    assert fast.decode(fast.encode("the cat . sat").ids) == "the cat . sat"
+
+
+@pytest.mark.parametrize("is_bpe", [False, True])
+def test_a_tokenizer_whose_texts_transformers_rewrites_is_refused(folder: Path, is_bpe: bool) -> None:
+    forced = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+    _change(folder / "tokenizer_config.json", clean_up_tokenization_spaces=True, **{forced: is_bpe})
+    if not is_bpe:
+        Tokenizer(models.WordLevel({"a": 0, "b": 1}, "b")).save(str(folder / "tokenizer.json"))
+    with pytest.raises(TokenizerError, match=r"clean_up_tokenization_spaces.*set it to false\.$"):
+        load_tokenizer(folder, VOCAB_SIZE)
+
+
+def test_an_export_checks_the_tokenizer_before_it_loads_weights(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(_: HuggingFaceSource) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(HuggingFaceSource, "load_model", load)
+    (source / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match="cannot be read"):
+        export_model(source, tmp_path / "out", FP32)
 
 
 @pytest.mark.parametrize("value", ["1", [1, "2"], 1.5, True, -1, 10**30, {"id": 1}])

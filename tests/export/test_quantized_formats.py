@@ -115,6 +115,12 @@ def test_every_golden_matrix_is_compared() -> None:
     assert {key.partition(".")[0] for key in GOLDEN} == set(GOLDEN_SETTINGS)
 
 
+def test_zero_points_of_awq_are_read_whatever_the_settings_say_of_them() -> None:
+    """transformers always reads `qzeros`; AutoRound stores symmetric ones there too, with zero_point false."""
+    tensors, expected = golden("awq_gemm")
+    assert torch.equal(widened(packing(awq(zero_point=False)), tensors), expected)
+
+
 @pytest.mark.parametrize(("meta", "order"), [({}, (0, 2, 1, 3)), ({"quantizer": "gptqmodel:7.7.0"}, (0, 1, 2, 3))])
 def test_awq_of_eight_bits_is_in_the_order_of_who_writes_it(meta: dict[str, str], order: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)

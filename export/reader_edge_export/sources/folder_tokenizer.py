@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, models, processors
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -25,6 +25,7 @@ _NAMES = ("bos_token", "eos_token", *_OPTIONAL_NAMES)
 _TOKEN_FIELDS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 _FRAMING_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
 _MAX_ADDED_TOKENS = 1 << 14
+_FORCED_CLEANING = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
@@ -40,6 +41,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
         )
     try:
         fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
+        _check_spaces(settings, fast)
         named = _named_tokens(settings, fast, vocab_size)
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=fast,
@@ -66,6 +68,16 @@ def _settings(folder: Path) -> dict[str, Any]:
     )
     # transformers reads the map only where tokenizer_config.json does not list the added tokens.
     return config if "added_tokens_decoder" in config else config | special
+
+
+def _check_spaces(settings: Mapping[str, Any], fast: FastTokenizer) -> None:
+    """Refuse settings by which transformers rewrites decoded texts ("a ." to "a."); those of BPE only where forced."""
+    is_cleaned = not isinstance(fast.model, models.BPE) or settings.get(_FORCED_CLEANING)
+    if settings.get("clean_up_tokenization_spaces") and is_cleaned:
+        raise TokenizerError(
+            f"{_CONFIG_FILE} sets clean_up_tokenization_spaces, which removes spaces before punctuation from "
+            "answers and cannot be done here: set it to false."
+        )
 
 
 def _named_tokens(settings: Mapping[str, Any], fast: FastTokenizer, vocab_size: int) -> dict[str, AddedToken]:

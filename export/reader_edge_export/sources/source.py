@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.package.manifest import MAX_VOCAB
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -73,6 +74,11 @@ class Source(ABC):
     @abstractmethod
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         """Its fast tokenizer. Raises TokenizerError where it cannot be read, or knows more tokens than the model."""
+
+    def check_tokenizer(self) -> None:
+        """Read the tokenizer for its errors alone, which then come before weights are loaded. Raises TokenizerError."""
+        vocab_size = self.config.get("vocab_size")
+        self.load_tokenizer(vocab_size if isinstance(vocab_size, int) else MAX_VOCAB)
 
     @abstractmethod
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
