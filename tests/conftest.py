@@ -3,14 +3,14 @@
 import atexit
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 import hypothesis
 import pytest
@@ -38,9 +38,13 @@ _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
-# What is not fast: a test whose module imports one of these (it exports models, or waits for processes it starts), and
-# what lies in these places (it decodes many whole answers, or waits for processes of ours).
-_SLOW_IMPORTS = frozenset({"multiprocessing", "onnx", "reader_edge_export", "subprocess", "torch"})
+# Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What is not fast: a file that imports one of these, itself or by a helper of the tests (it exports models, or waits
+# for processes it starts), and what lies in these places (it decodes many whole answers, or waits for ours).
+_SLOW_IMPORT = re.compile(r"^(?:from|import) (?:multiprocessing|onnx|reader_edge_export|subprocess|torch)\b", re.M)
+_HELPER_IMPORT = re.compile(r"^from (tests\.[\w.]+) import", re.M)
 _SLOW_PLACES = [
     ROOT / "tests" / place
     for place in (
@@ -84,17 +88,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         sample = _sample(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in sample])
         items[:] = [item for item in items if item in sample]
-    imports = {module: _imports(module) for module in {_module(item) for item in items}}
     for item in items:
         if "real_model" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.real_model)
-        elif not _is_in_slow_place(item.path) and not imports[_module(item)] & _SLOW_IMPORTS:
+        elif not _is_slow(item.path):
             item.add_marker(pytest.mark.fast)
+    # What takes long begins first (--no-loadscope-reorder), so that no worker is left with it at the end.
+    items.sort(key=_rank)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out what holds no fast test before it imports torch."""
-    return True if config.option.markexpr == "fast" and _is_in_slow_place(collection_path) else None
+    return True if config.option.markexpr == "fast" and _is_slow(collection_path) else None
+
+
+def _rank(item: pytest.Item) -> int:
+    """The real model's tests come first, then those that are not fast."""
+    return 0 if item.get_closest_marker("real_model") else 2 if item.get_closest_marker("fast") else 1
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
@@ -113,19 +123,15 @@ def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
     return sample
 
 
-def _is_in_slow_place(path: Path) -> bool:
-    return any(path.is_relative_to(place) for place in _SLOW_PLACES)
-
-
-def _module(item: pytest.Item) -> ModuleType:
-    assert isinstance(item, pytest.Function)
-    return cast(ModuleType, item.module)
-
-
-def _imports(module: ModuleType) -> set[str]:
-    """The packages whose modules, classes and functions a test module names."""
-    values = vars(module).values()
-    return {str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).split(".")[0] for value in values}
+@cache
+def _is_slow(path: Path) -> bool:
+    if any(path.is_relative_to(place) for place in _SLOW_PLACES):
+        return True
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    source = path.read_text(encoding="utf-8")
+    helpers = (ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _HELPER_IMPORT.findall(source))
+    return bool(_SLOW_IMPORT.search(source)) or any(map(_is_slow, helpers))
 
 
 @pytest.fixture(scope="session")

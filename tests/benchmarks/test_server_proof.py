@@ -23,6 +23,8 @@ def package(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     copy.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
     # A source tree is not installed: other processes must be told where pytest found the packages.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    start = server_proof.reader_edge  # measuring passes takes seconds
+    monkeypatch.setattr(server_proof, "reader_edge", lambda *how: start(*how, "--no-calibrate"))
     return copy.folder
 
 
@@ -37,7 +39,7 @@ def prove(package: Path, requests: int, monkeypatch: pytest.MonkeyPatch) -> int:
 def test_under_load_everybody_gets_the_answer_they_would_get_alone(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert prove(package, 40, monkeypatch) == 0, capsys.readouterr().out
+    assert prove(package, 24, monkeypatch) == 0, capsys.readouterr().out
     assert "0 faults" in capsys.readouterr().out
 
 
@@ -58,7 +60,7 @@ def test_another_answer_is_a_fault(
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
 def test_a_killed_server_starts_again_and_leaves_nothing() -> None:
     script = Path(server_proof.__file__).parent.parent / "scripts" / "kill_servers"
-    command = [sys.executable, str(script), "--kills", "2", "--questions", "8"]
+    command = [sys.executable, str(script), "--kills", "2", "--questions", "8", "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("2 kills")

@@ -85,6 +85,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
     assert "the vocabulary has 6144" in report.refusal
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
     report = prove(engine, QUESTIONS[:1], 4)
@@ -93,6 +94,7 @@ def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypa
     assert not report.is_promise_kept
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
     drafter = engine.decoder.drafter
     engine.generate(PROMPTS[0])
@@ -101,6 +103,7 @@ def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
     assert engine.generate(PROMPTS[0]).stats.num_reused_tokens > 0
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_progress_grows_to_its_end_and_one_estimate_is_told(engine: Engine) -> None:
     told: list[tuple[int, int]] = []
     estimates: list[float] = []
@@ -111,6 +114,7 @@ def test_progress_grows_to_its_end_and_one_estimate_is_told(engine: Engine) -> N
     assert estimates[0] > 0
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     right = DraftTree.ancestors_and_depths
     monkeypatch.setattr(
@@ -127,6 +131,7 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
             assert divergence.logit_gap > 0
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(cache: HostCache, slot: int, path: list[int]) -> None:
         cache.lengths[slot] += len(path)
@@ -151,6 +156,7 @@ def _noisy(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostTarget, "forward", noisy_forward)
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_kernels_that_depend_on_the_width_are_caught_even_where_no_token_changes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +180,7 @@ def _swapped(column: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostTarget, "forward", swapping_forward)
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy answers are made of these ids, and no logits are read."""
     _swapped(0, monkeypatch)
@@ -187,6 +194,7 @@ def test_best_ids_that_are_not_those_of_the_logits_are_caught(engine: Engine, mo
     assert not report.is_promise_kept
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +207,7 @@ def test_wrong_ids_behind_the_best_one_are_caught_though_no_token_changes(
     assert not report.is_promise_kept
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     _noisy(20, monkeypatch)
     report = prove(engine, QUESTIONS[:2], 6)
@@ -213,6 +222,7 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
         assert all(first[each.prompt] <= each.position for each in run.divergences)
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Decoder.step
 
@@ -230,6 +240,7 @@ def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest
     assert all(divergence.drafted_token_id is None for _, divergence in report.first_divergences())
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: PackageCopy) -> None:
     package.change_manifest(max_context=24)
     report = prove(Engine.load(package.folder), [Question("1 2 3 4 5 6 7 8")], 100)

@@ -15,6 +15,7 @@ from reader_edge.proof.ways import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
+from tests.reader_edge.proof.conftest import FEW_DRAFTERS
 
 WHOLE = ("--minutes", "0")  # the same work on every machine
 
@@ -57,6 +58,7 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     assert "'hostile'" in fields["refusal"]
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_conversations_are_played_out_and_counted_by_category(
     runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
 ) -> None:
@@ -65,7 +67,7 @@ def test_conversations_are_played_out_and_counted_by_category(
     prompts.write_text("\n".join(map(json.dumps, lines)))
     arguments = ["verify", str(chat_package.folder), "-n", "3", *WHOLE, "--prompts", str(prompts)]
     fields = json.loads(runner.invoke(main, [*arguments, "--json"]).stdout)
-    num_runs = len(WAYS) * len(DRAFTERS) * len(BATCH_SIZES)
+    num_runs = len(WAYS) * len(FEW_DRAFTERS) * len(BATCH_SIZES)
     pages, numbers = fields["categories"]["pages"], fields["categories"]["numbers"]
     assert pages["tokens_compared"] > 2 * 3 * num_runs
     assert numbers["tokens_compared"] > 3 * num_runs
@@ -82,6 +84,7 @@ def test_the_default_compares_20_000_tokens() -> None:
     assert num_answers * option.default >= 20_000
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_a_wrong_tree_mask_is_caught_and_exits_1(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
     assert {"position", "plain_token_id", "drafted_token_id", "plain_text", "drafted_text", "logit_gap"} <= set(first)
 
 
+@pytest.mark.usefixtures("few_drafters")
 @pytest.mark.parametrize(
     ("attention", "exit_code", "sentence"),
     [("fast", 0, "Every token is the same, but not every bit"), ("exact", 1, "promises the same bits")],
@@ -187,6 +191,7 @@ def test_ctrl_c_before_anything_was_compared_proves_nothing(runner: CliRunner, m
     assert "Interrupted." in result.stderr
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_a_proof_without_drafts_is_no_proof(runner: CliRunner, tmp_path: Path) -> None:
     """The first token of an answer comes from its prompt, and nothing is drafted behind the last."""
     prompts = tmp_path / "prompts.txt"
@@ -197,6 +202,7 @@ def test_a_proof_without_drafts_is_no_proof(runner: CliRunner, tmp_path: Path) -
     assert "-n" in result.stderr
 
 
+@pytest.mark.usefixtures("few_drafters")
 def test_no_time_at_all_compares_one_pair_to_its_end(runner: CliRunner) -> None:
     fields = json.loads(runner.invoke(main, ["verify", "-n", "12", "--minutes", "1e-9", "--json"]).stdout)
     first, *others = fields["runs"]

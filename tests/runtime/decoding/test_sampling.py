@@ -21,7 +21,7 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 VOCAB_SIZE = 6
-NUM_DRAWS = 12_000
+NUM_DRAWS = 6_000
 # One level and two levels below the root, siblings and dead ends: the tokens a drafter might have guessed.
 TREE = DraftTree([0, 1, 2, 4, 3, 1, 5, 0], [-1, 0, 0, 0, 1, 1, 2, 3], [""] + ["test"] * 7)
 UNREAD = ForwardResult(np.empty((1, 0, 0), np.int64), np.empty((1, 0, 0), np.float32))

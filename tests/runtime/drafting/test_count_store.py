@@ -57,7 +57,7 @@ def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     check_integrity(history, kept, text_ends(history), given_texts[: len(given_texts) - len(kept)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), max_tokens=st.sampled_from([13, 40, 120]))
 def test_the_least_recently_used_text_goes_first(data: st.DataObject, max_tokens: int) -> None:
     history = History(max_tokens)

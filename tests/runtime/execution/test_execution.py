@@ -52,7 +52,7 @@ def test_kv_cache_is_updated_in_place_without_a_warning(
     demo_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(provider, "LOG_SEVERITY", 2)
-    engine = Engine.load(demo_folder)
+    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False))
     engine.generate_batch(["# tar", "# git commit and more"], GenerationConfig(max_tokens=20))
     assert IN_PLACE not in capfd.readouterr().err
 

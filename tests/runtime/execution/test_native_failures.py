@@ -19,7 +19,7 @@ VISIBLE = 1 << 19
 RUN = f"""
 import resource
 import numpy as np
-from tests.runtime.execution.test_hostile_nodes import node_session, Input
+from tests.runtime.execution.node_session import Input, node_session
 
 def inputs(visible):
     keys = np.ones((1, 2, visible, 8), np.float32)

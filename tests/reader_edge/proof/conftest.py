@@ -1,0 +1,13 @@
+"""What the tests of proofs share."""
+
+import pytest
+
+from reader_edge.proof import ways
+
+FEW_DRAFTERS = ("stress", ways.DEFAULT, "none")
+
+
+@pytest.fixture
+def few_drafters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough where a fault is to be caught: test_proof.py's report and `test_the_demo_package_passes` have them all."""
+    monkeypatch.setattr(ways, "DRAFTERS", FEW_DRAFTERS)
