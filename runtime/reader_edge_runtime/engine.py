@@ -1,26 +1,25 @@
 """The engine: text in, text out, over one decoder."""
 
 import os
-import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.assembly import assemble
-from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
+from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.after_thinking import AfterThinking
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
-from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
+from reader_edge_runtime.errors import ConfigError, PromptError
+from reader_edge_runtime.given_arguments import Callback, given_callback, given_config, is_iterable
 from reader_edge_runtime.given_path import given_path
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.measuring.cost_cache import forget_cost, load_or_measure
@@ -34,11 +33,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from reader_edge_runtime.decoding.choosing.grammar import Grammars
 
-Callback = Callable[[int, int], None]
-Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig, ServingConfig)
-
 _BATCHES_MEASURED = (4, 16)
-_EXIT_WAIT_S = 5.0  # for another thread's step
 
 
 class Engine:
@@ -65,11 +60,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.width_report = width_report
-        self._lock = threading.RLock()
-        self._is_working = False
-        self._closed: deque[Request] = deque()
-        # Python ends daemon threads at its exit: amid a step of native code that aborts the process.
-        weakref.finalize(self, self._lock.acquire, timeout=_EXIT_WAIT_S)
+        self._shared = SharedDecoder(decoder)
 
     @property
     def draft_permission(self) -> DraftPermission:
@@ -264,32 +255,21 @@ class Engine:
                 decoder.step()
         return GenerationResult.of_chunks([self._next_chunk(answer)])
 
-    @contextmanager
-    def working(self) -> Iterator[Decoder]:
+    def working(self) -> AbstractContextManager[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile.
 
         Raises BusyError amid another such use in the same thread, which would wait for itself.
         """
-        with self._lock:
-            if self._is_working:
-                raise BusyError("This thread is amid a step of this engine, as in a signal handler: ask after it.")
-            try:
-                self._is_working = True
-                while self._closed:
-                    self.decoder.cancel(self._closed[0])
-                    self._closed.popleft()
-                yield self.decoder
-            finally:
-                self._is_working = False
+        return self._shared.working()
 
     def withdraw(self, *requests: Request) -> None:
         """End requests when the decoder next works. Never waits."""
-        self._closed.extend(requests)
+        self._shared.withdraw(*requests)
 
     def close(self, *requests: Request) -> None:
         """End requests, at the latest when the decoder next works: an iterator may be finalised amid a step."""
         self.withdraw(*requests)
-        if not self._is_working:
+        if not self._shared.is_working:
             with self.working() as decoder:
                 for size in decoder.planner.times.take_outrun():  # its measuring ran beside other work
                     forget_cost(decoder.target, decoder.config.threads, size)
@@ -302,26 +282,3 @@ class Engine:
             for size in sorted({min(size, decoder.config.max_batch) for size in _BATCHES_MEASURED} - {1}):
                 if decoder.config.is_calibrated and not decoder.planner.times.has(size):
                     decoder.planner.add(load_or_measure(decoder.target, decoder.config.threads, size))
-
-
-def is_iterable(value: object) -> bool:
-    """Whether it can be gone through, which not all can that say so, as an array of no dimension."""
-    try:
-        iter(value)  # type: ignore[call-overload]
-    except TypeError:
-        return False
-    return True
-
-
-def given_callback(callback: Callback | None, name: str) -> Callback | None:
-    """What a caller gave to be told of progress. Raises ConfigError."""
-    if callback is not None and not callable(callback):
-        raise ConfigError(f"{name} is {shown(callback)}, but must be a function of two numbers.")
-    return callback
-
-
-def given_config(config: Config | None, kind: type[Config], name: str) -> Config:
-    """A config as it was given, or one of defaults. Raises ConfigError."""
-    if config is not None and not isinstance(config, kind):
-        raise ConfigError(f"{name} is {shown(config)}, but must be a {kind.__name__}.")
-    return kind() if config is None else config

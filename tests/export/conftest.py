@@ -1,7 +1,7 @@
 """Tiny models and packages, each made once a session."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +43,13 @@ def folder_of_5(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     return build
 
 
-def export_with_few_texts(source: Path, out: Path, options: ExportOptions) -> None:
-    """An export calibrated and measured on few texts, which are enough for packages that tests look into."""
+@pytest.fixture(autouse=True, scope="module")
+def few_texts() -> Iterator[None]:
+    """Exports calibrate and measure on few texts, which are enough for packages that tests look into."""
     with pytest.MonkeyPatch.context() as patch:
         for name, num_tokens in (("max_calibration_tokens", 200), ("max_quality_tokens", 100)):
             patch.setattr(f"reader_edge_export.package_export.{name}", lambda num_parameters, num=num_tokens: num)
-        export_model(source, out, options)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +60,7 @@ def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPat
     def export(model_type: str, precision: str, attention: str, kv: str | None = None) -> Path:
         out = root / f"{model_type}-{precision}-{attention}-{kv}"
         if not out.exists():
-            export_with_few_texts(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
+            export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
         return out
 
     return export

@@ -25,7 +25,6 @@ from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
-from tests.export.conftest import export_with_few_texts
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FloatArray = npt.NDArray[np.float32]
@@ -134,7 +133,7 @@ def test_a_few_large_inputs_do_not_take_the_steps_of_all(
     model.save_pretrained(tmp_path / "source")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny_model("llama") / name, tmp_path / "source" / name)
-    export_with_few_texts(tmp_path / "source", tmp_path / "out", ExportOptions("int8"))
+    export_model(tmp_path / "source", tmp_path / "out", ExportOptions("int8"))
     assert _strays(tmp_path / "out") < 1.5 * _strays(exported("llama", "int8", "exact"))
 
 

@@ -7,8 +7,9 @@ from types import TracebackType
 
 from reader_edge_runtime.answer import GenerationResult
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
-from reader_edge_runtime.engine import Engine, given_config
+from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.given_arguments import given_config
 from reader_edge_runtime.serving.answer_stream import AnswerStream
 from reader_edge_runtime.serving.preparation import Preparation
 from reader_edge_runtime.serving.worker import Worker

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
+from reader_edge.proof import ways
 from reader_edge.proof.ways import ARRIVAL_WAYS, BATCH_SIZES, DRAFTERS, WAYS
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -84,7 +85,6 @@ def test_the_default_compares_20_000_tokens() -> None:
     assert num_answers * option.default >= 20_000
 
 
-@pytest.mark.usefixtures("few_drafters")
 def test_a_wrong_tree_mask_is_caught_and_exits_1(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,6 +100,7 @@ def test_a_wrong_tree_mask_is_caught_and_exits_1(
     assert "Prompt 1 (# tar)" in result.stdout
     assert "logit gap" in result.stdout
     assert "Drafting changes this model's output here." in result.stdout
+    monkeypatch.setattr(ways, "DRAFTERS", FEW_DRAFTERS)
     result = runner.invoke(main, [*arguments, "--json"])
     assert result.exit_code == 1
     first = json.loads(result.stdout)["first_divergences"][0]

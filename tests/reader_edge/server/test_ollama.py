@@ -7,51 +7,25 @@ import jsonschema
 import pytest
 
 from reader_edge.server.answer_reader import AnswerReader
-from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
 from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.ollama.answering import OllamaReader, Piece
 from reader_edge.server.ollama.open_calls import OpenCalls
-from reader_edge.server.openapi import openapi_document
-from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
-from reader_edge_runtime import AsyncEngine, GenerationChunk
+from reader_edge.server.settings import LIMIT_HEADER
+from reader_edge_runtime import GenerationChunk
 from reader_edge_runtime.text.call_form import CallForm
 from tests.reader_edge.server.conftest import Served
-from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, all_cases
-
-USER = {"role": "user", "content": "Hi"}
-GREEDY = {"temperature": 0, "num_predict": 40}
-CHAT = {"model": "demo", "messages": [USER], "options": GREEDY}
-PROMPT = {"model": "demo", "prompt": "# tar\n", "raw": True, "options": GREEDY}
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tell the weather.",
-        "parameters": {"type": "object", "properties": {"place": {"enum": ["Paris", "Oslo"]}}, "required": ["place"]},
-    },
-}
-DURATIONS = ("total_duration", "prompt_eval_duration", "eval_duration")
-
-
-def whole(served: Served, path: str, body: dict[str, Any]) -> Any:
-    response = served.post(path, body | {"stream": False})
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
-def lines(served: Served, path: str, body: dict[str, Any]) -> list[Any]:
-    response = served.post(path, body)
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "application/x-ndjson"
-    return [json.loads(line) for line in response.text.splitlines()]
-
-
-def assert_refused(response: Any, status: int, words: str = "") -> None:
-    assert response.status_code == status, response.text
-    assert set(response.json()) == {"error"}
-    assert "\n" not in response.json()["error"]
-    assert words in response.json()["error"]
+from tests.reader_edge.server.ollama_requests import (
+    CHAT,
+    DURATIONS,
+    GREEDY,
+    PROMPT,
+    USER,
+    WEATHER,
+    assert_refused,
+    lines,
+    whole,
+)
 
 
 def test_a_chat_says_what_openai_s_face_says(served: Served) -> None:
@@ -212,14 +186,6 @@ def test_answers_of_tools_take_the_calls_that_they_name() -> None:
     assert calls_left.take(None, None) is None
 
 
-def test_a_chat_has_no_more_messages_and_calls_than_openai_s(served: Served) -> None:
-    call = {"function": {"name": "a"}}
-    for messages in ([USER] * 10_001, [{"role": "assistant", "tool_calls": [call] * 10_001}, USER]):
-        assert_refused(served.post("/api/chat", CHAT | {"messages": messages}), 400, "at most 10000")
-    asked = {"model": "demo", "messages": [{"role": "assistant", "tool_calls": [call] * 10_001}]}
-    assert served.post("/v1/chat/completions", asked).status_code == 400
-
-
 def test_an_answer_goes_on_with_what_the_assistant_said_last(served: Served) -> None:
     messages = [USER, {"role": "assistant", "content": "The tar"}]
     said = whole(served, "/api/chat", CHAT | {"messages": messages})["message"]["content"]
@@ -249,12 +215,6 @@ def test_who_asks_nothing_is_told_that_the_model_is_here(served: Served) -> None
     assert served.post("/api/generate", {"model": "demo", "keep_alive": 0}).json()["done_reason"] == "unload"
 
 
-def test_names_have_a_tag_or_none(served: Served) -> None:
-    assert whole(served, "/api/generate", PROMPT | {"model": "demo:latest"})["model"] == "demo:latest"
-    assert_refused(served.post("/api/generate", PROMPT | {"model": "demo:8b"}), 404, "model 'demo:8b' not found")
-    assert_refused(served.post("/api/chat", {"messages": [USER]}), 400, "'model' is missing")
-
-
 def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
     (model,) = served.get("/api/tags").json()["models"]
     assert model["name"] == model["model"] == "demo:latest"
@@ -268,110 +228,3 @@ def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
     assert served.get("/api/ps").json()["models"][0]["name"] == "demo:latest"
     assert served.get("/api/version").json()["version"].count(".") == 2
     assert_refused(served.post("/api/show", {"model": "other"}), 404, "not found")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "words"),
-    [
-        ("POST", "/api/create", 501, "changes nothing"),
-        ("POST", "/api/copy", 501, "changes nothing"),
-        ("POST", "/api/push", 501, "changes nothing"),
-        ("DELETE", "/api/delete", 501, "changes nothing"),
-        ("POST", "/api/embed", 400, "no embeddings"),
-        ("POST", "/api/embeddings", 400, "no embeddings"),
-        ("POST", "/api/version", 405, "There is no POST /api/version here."),
-        ("GET", "/api/nothing", 404, "There is no GET /api/nothing here."),
-    ],
-)
-def test_what_cannot_be_done_here_is_one_sentence(
-    served: Served, method: str, path: str, status: int, words: str
-) -> None:
-    assert_refused(served.request(method, path, json={"model": "demo"}), status, words)
-
-
-def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Served) -> None:
-    assert served.post("/api/pull", {"model": "demo"}).text == '{"status": "success"}\n'
-    assert served.post("/api/pull", {"name": "demo", "stream": False}).json() == {"status": "success"}
-    assert_refused(served.post("/api/pull", {"model": "llama3"}), 501, "`reader-edge pull`")
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "words"),
-    [
-        ("/api/chat", {"options": {"mirostat": 2}}, "'options.mirostat' is not supported here"),
-        ("/api/chat", {"options": {"typical_p": 0.5}}, "'options.typical_p' is not supported here"),
-        ("/api/chat", {"options": {"made_up": 1}}, "There is no field 'options.made_up'"),
-        ("/api/chat", {"options": {"temperature": -1}}, "'options.temperature' is -1"),
-        ("/api/chat", {"options": {"num_predict": -3}}, "'options.num_predict' is -3"),
-        ("/api/chat", {"messages": [USER | {"images": ["aGk="]}]}, "'messages[0].images' is not supported here"),
-        ("/api/chat", {"format": "xml"}, "'format' is 'xml', but must be 'json' or a JSON schema"),
-        ("/api/chat", {"think": True}, "thinking, which the model here does not do"),
-        ("/api/chat", {"think": "hardly"}, "'think' is 'hardly'"),
-        ("/api/generate", {"suffix": "end"}, "'suffix' is not supported here"),
-        ("/api/generate", {"template": "{{ .Prompt }}"}, "'template' is not supported here"),
-        ("/api/generate", {"context": [1, 2]}, "'context' is not supported here"),
-        ("/api/generate", {"images": ["aGk="]}, "'images' is not supported here"),
-        ("/api/generate", {"system": "Be brief."}, "'system' has no place in a 'raw' prompt"),
-    ],
-)
-def test_what_is_not_known_or_not_done_here_is_refused_in_ollama_s_shape(
-    served: Served, path: str, fields: dict[str, Any], words: str
-) -> None:
-    assert_refused(served.post(path, (CHAT if path == "/api/chat" else PROMPT) | fields), 400, words)
-
-
-@pytest.mark.parametrize("case", all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES), ids=str)
-def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(served: Served, case: Case) -> None:
-    response = served.post(case.path, case.body)
-    assert_refused(response, 400, case.place)
-    document: Any = openapi_document(ServerSettings("demo"), served.engine.engine.package.manifest)
-    body = document["paths"][case.path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    schema = {**body, "components": document["components"]}
-    jsonschema.validate(OLLAMA_BODIES[case.path], schema)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(case.body, schema)
-
-
-def test_json_comes_under_any_type_but_not_from_pages(served: Served) -> None:
-    """As `curl -d` sends it, and as another site's page could without being asked for leave."""
-    content = json.dumps(PROMPT | {"stream": False}).encode()
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    assert served.request("POST", "/api/generate", content=content, headers=form).status_code == 200
-    assert served.request("POST", "/api/generate", content=content).status_code == 200
-    for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        response = served.request("POST", "/api/generate", content=content, headers=form | header)
-        assert_refused(response, 415, "Content-Type")
-    assert served.request("POST", "/v1/completions", content=content, headers=form).status_code == 415
-
-
-def test_the_guard_holds_for_these_paths_too(async_engine: AsyncEngine) -> None:
-    key = b"0123456789abcdef"
-    guarded = Served(async_engine, ServerSettings("demo", api_keys=(key,)))
-    for path in ("/api/tags", "/api/version", "/api/ps"):
-        assert_refused(guarded.get(path), 401, "API key")
-    assert_refused(guarded.post("/api/chat", CHAT), 401, "API key")
-    headers = {"Authorization": f"Bearer {key.decode()}"}
-    assert guarded.get("/api/tags", headers=headers).status_code == 200
-    foreign = Served(async_engine, ServerSettings("demo"), host="evil.example")
-    assert_refused(foreign.get("/api/tags"), 403, "evil.example")
-
-
-def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
-    small = Served(async_engine, ServerSettings("demo", max_body_bytes=100))
-    assert_refused(small.post("/api/generate", PROMPT | {"prompt": "a" * 200}), 413, "100 bytes")
-
-
-def test_an_error_amid_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reader_edge.server.answers import Answers
-    from reader_edge.server.api_error import ApiError
-
-    pieces = Answers.pieces
-
-    async def broken(answers: Answers) -> Any:
-        async for piece in pieces(answers):
-            yield piece
-            raise ApiError(504, "The answer takes longer than it may here: ask for fewer tokens.")
-
-    monkeypatch.setattr(Answers, "pieces", broken)
-    *_, last = lines(served, "/api/chat", CHAT)
-    assert last == {"error": "The answer takes longer than it may here: ask for fewer tokens."}

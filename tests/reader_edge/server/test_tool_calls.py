@@ -10,6 +10,7 @@ import pytest
 from reader_edge.server.forms.tool_calls import CallReader, Said
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm
+from tests.reader_edge.server.read_calls import read_calls
 
 NAMES = ("look_up", "stop")
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in NAMES)
@@ -24,22 +25,7 @@ def tagged(text: str) -> str:
 
 
 def read(text: str, size: int, use: ToolUse = AUTO, form: CallForm | None = None) -> tuple[str, list[tuple[str, str]]]:
-    """The text and the calls of an answer that comes in pieces of this size."""
-    reader = CallReader(use, form or CallForm())
-    pieces = [text[place : place + size] for place in range(0, len(text), size)]
-    said: list[Said] = []
-    for piece in pieces:
-        said += reader.push(piece, is_last=False)
-    said += reader.push("", is_last=True)
-    calls: list[tuple[str, str]] = []
-    for each in said:
-        if each.name is not None:
-            calls.append((each.name, ""))
-        if each.call >= 0:
-            assert each.call == len(calls) - 1
-            calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
-    assert reader.num_calls == len(calls)
-    return "".join(each.text for each in said if each.call < 0), calls
+    return read_calls(text, size, use, form or CallForm())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 11, 1000])

@@ -1,0 +1,23 @@
+"""An answer's text that comes in pieces, as a reader of calls takes it apart."""
+
+from reader_edge.server.forms.tool_calls import CallReader, Said
+from reader_edge.server.forms.tools import ToolUse
+from reader_edge_runtime.text.call_form import CallForm
+
+
+def read_calls(text: str, size: int, use: ToolUse, form: CallForm) -> tuple[str, list[tuple[str, str]]]:
+    """The text, and the names and arguments of the calls, of an answer that comes in pieces of this size."""
+    reader = CallReader(use, form)
+    said: list[Said] = []
+    for place in range(0, len(text), size):
+        said += reader.push(text[place : place + size], is_last=False)
+    said += reader.push("", is_last=True)
+    calls: list[tuple[str, str]] = []
+    for each in said:
+        if each.name is not None:
+            calls.append((each.name, ""))
+        if each.call >= 0:
+            assert each.call == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
+    assert reader.num_calls == len(calls)
+    return "".join(each.text for each in said if each.call < 0), calls

@@ -1,0 +1,149 @@
+"""Ollama's interface: what it refuses, in Ollama's shape, each in one sentence."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from reader_edge.server.endpoints import OLLAMA_ENDPOINTS
+from reader_edge.server.openapi import openapi_document
+from reader_edge.server.settings import ServerSettings
+from reader_edge_runtime import AsyncEngine, Engine
+from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.contract_cases import OLLAMA_BODIES, Case, all_cases
+from tests.reader_edge.server.ollama_requests import (
+    CHAT,
+    PROMPT,
+    USER,
+    assert_refused,
+    lines,
+    whole,
+)
+
+
+def test_a_chat_has_no_more_messages_and_calls_than_openai_s(served: Served) -> None:
+    call = {"function": {"name": "a"}}
+    for messages in ([USER] * 10_001, [{"role": "assistant", "tool_calls": [call] * 10_001}, USER]):
+        assert_refused(served.post("/api/chat", CHAT | {"messages": messages}), 400, "at most 10000")
+    asked = {"model": "demo", "messages": [{"role": "assistant", "tool_calls": [call] * 10_001}]}
+    assert served.post("/v1/chat/completions", asked).status_code == 400
+
+
+def test_names_have_a_tag_or_none(served: Served) -> None:
+    assert whole(served, "/api/generate", PROMPT | {"model": "demo:latest"})["model"] == "demo:latest"
+    assert_refused(served.post("/api/generate", PROMPT | {"model": "demo:8b"}), 404, "model 'demo:8b' not found")
+    assert_refused(served.post("/api/chat", {"messages": [USER]}), 400, "'model' is missing")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("POST", "/api/create", 501, "changes nothing"),
+        ("POST", "/api/copy", 501, "changes nothing"),
+        ("POST", "/api/push", 501, "changes nothing"),
+        ("DELETE", "/api/delete", 501, "changes nothing"),
+        ("POST", "/api/embed", 400, "no embeddings"),
+        ("POST", "/api/embeddings", 400, "no embeddings"),
+        ("POST", "/api/version", 405, "There is no POST /api/version here."),
+        ("GET", "/api/nothing", 404, "There is no GET /api/nothing here."),
+    ],
+)
+def test_what_cannot_be_done_here_is_one_sentence(
+    served: Served, method: str, path: str, status: int, words: str
+) -> None:
+    assert_refused(served.request(method, path, json={"model": "demo"}), status, words)
+
+
+def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Served) -> None:
+    assert served.post("/api/pull", {"model": "demo"}).text == '{"status": "success"}\n'
+    assert served.post("/api/pull", {"name": "demo", "stream": False}).json() == {"status": "success"}
+    assert_refused(served.post("/api/pull", {"model": "llama3"}), 501, "`reader-edge pull`")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/api/chat", {"options": {"mirostat": 2}}, "'options.mirostat' is not supported here"),
+        ("/api/chat", {"options": {"typical_p": 0.5}}, "'options.typical_p' is not supported here"),
+        ("/api/chat", {"options": {"made_up": 1}}, "There is no field 'options.made_up'"),
+        ("/api/chat", {"options": {"temperature": -1}}, "'options.temperature' is -1"),
+        ("/api/chat", {"options": {"num_predict": -3}}, "'options.num_predict' is -3"),
+        ("/api/chat", {"messages": [USER | {"images": ["aGk="]}]}, "'messages[0].images' is not supported here"),
+        ("/api/chat", {"format": "xml"}, "'format' is 'xml', but must be 'json' or a JSON schema"),
+        ("/api/chat", {"think": True}, "thinking, which the model here does not do"),
+        ("/api/chat", {"think": "hardly"}, "'think' is 'hardly'"),
+        ("/api/generate", {"suffix": "end"}, "'suffix' is not supported here"),
+        ("/api/generate", {"template": "{{ .Prompt }}"}, "'template' is not supported here"),
+        ("/api/generate", {"context": [1, 2]}, "'context' is not supported here"),
+        ("/api/generate", {"images": ["aGk="]}, "'images' is not supported here"),
+        ("/api/generate", {"system": "Be brief."}, "'system' has no place in a 'raw' prompt"),
+    ],
+)
+def test_what_is_not_known_or_not_done_here_is_refused_in_ollama_s_shape(
+    served: Served, path: str, fields: dict[str, Any], words: str
+) -> None:
+    assert_refused(served.post(path, (CHAT if path == "/api/chat" else PROMPT) | fields), 400, words)
+
+
+@pytest.fixture(scope="module")
+def document(chat_engine: Engine) -> dict[str, Any]:
+    return openapi_document(ServerSettings("demo"), chat_engine.package.manifest)
+
+
+@pytest.mark.parametrize("case", all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES), ids=str)
+def test_a_field_that_does_not_fit_its_class_is_refused_by_its_place(
+    served: Served, document: dict[str, Any], case: Case
+) -> None:
+    response = served.post(case.path, case.body)
+    assert_refused(response, 400, case.place)
+    body = document["paths"][case.path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = {**body, "components": document["components"]}
+    jsonschema.validate(OLLAMA_BODIES[case.path], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(case.body, schema)
+
+
+def test_json_comes_under_any_type_but_not_from_pages(served: Served) -> None:
+    """As `curl -d` sends it, and as another site's page could without being asked for leave."""
+    content = json.dumps(PROMPT | {"stream": False}).encode()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert served.request("POST", "/api/generate", content=content, headers=form).status_code == 200
+    assert served.request("POST", "/api/generate", content=content).status_code == 200
+    for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        response = served.request("POST", "/api/generate", content=content, headers=form | header)
+        assert_refused(response, 415, "Content-Type")
+    assert served.request("POST", "/v1/completions", content=content, headers=form).status_code == 415
+
+
+def test_the_guard_holds_for_these_paths_too(async_engine: AsyncEngine) -> None:
+    key = b"0123456789abcdef"
+    guarded = Served(async_engine, ServerSettings("demo", api_keys=(key,)))
+    for path in ("/api/tags", "/api/version", "/api/ps"):
+        assert_refused(guarded.get(path), 401, "API key")
+    assert_refused(guarded.post("/api/chat", CHAT), 401, "API key")
+    headers = {"Authorization": f"Bearer {key.decode()}"}
+    assert guarded.get("/api/tags", headers=headers).status_code == 200
+    foreign = Served(async_engine, ServerSettings("demo"), host="evil.example")
+    assert_refused(foreign.get("/api/tags"), 403, "evil.example")
+
+
+def test_a_body_beyond_the_limit_is_refused(async_engine: AsyncEngine) -> None:
+    small = Served(async_engine, ServerSettings("demo", max_body_bytes=100))
+    assert_refused(small.post("/api/generate", PROMPT | {"prompt": "a" * 200}), 413, "100 bytes")
+
+
+def test_an_error_amid_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reader_edge.server.answers import Answers
+    from reader_edge.server.api_error import ApiError
+
+    pieces = Answers.pieces
+
+    async def broken(answers: Answers) -> Any:
+        async for piece in pieces(answers):
+            yield piece
+            raise ApiError(504, "The answer takes longer than it may here: ask for fewer tokens.")
+
+    monkeypatch.setattr(Answers, "pieces", broken)
+    *_, last = lines(served, "/api/chat", CHAT)
+    assert last == {"error": "The answer takes longer than it may here: ask for fewer tokens."}

@@ -1,0 +1,138 @@
+"""What an engine refuses, each in one sentence: prompts, arguments, files that are damaged or another model's."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.errors import (
+    ConfigError,
+    HistoryError,
+    IntegrityError,
+    ManifestError,
+    PackageError,
+    PromptError,
+    TokenizerError,
+)
+from reader_edge_runtime.package.manifest import file_entry
+
+GREEDY = GenerationConfig(max_tokens=60, ignores_eos=True)
+
+
+def test_empty_and_overlong_prompts_are_refused(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        engine.generate("")
+    with pytest.raises(PromptError, match="shorten"):
+        engine.generate("word " * 5000)
+
+
+def test_what_is_no_list_of_prompts_and_a_truth_value_as_a_token_are_refused(engine: Engine) -> None:
+    for given in (None, 3, "# tar"):
+        with pytest.raises(PromptError, match="Several prompts are a list"):
+            engine.generate_batch(given)  # type: ignore[arg-type]
+    with pytest.raises(PromptError, match="The prompt is an empty list"):
+        engine.generate([])
+    with pytest.raises(PromptError, match="token id True"):
+        engine.generate([True])
+    few = GenerationConfig(max_tokens=2)
+    assert (
+        engine.generate_batch((text for text in ["# tar"]), few)[0].token_ids == engine.generate("# tar", few).token_ids
+    )
+
+
+def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
+    for name in ("on_progress", "on_calibration"):
+        callback: Any = {name: 3}
+        with pytest.raises(ConfigError, match=f"{name} is 3, but must be a function of two numbers."):
+            Engine.load(demo_folder, **callback)
+
+
+@pytest.mark.parametrize("given", [3, b"history", [], "a\0b", "\ud800", "a" * 5000], ids=ascii)
+def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
+    for name in ("path", "history", "head", "draft_model"):
+        with pytest.raises(ConfigError, match=f"{name} is "):
+            Engine.load(**{"path": demo_folder, name: given})
+    with pytest.raises(ConfigError, match="A datastore is "):
+        Engine.load(demo_folder, datastores=[given])
+    for use in (engine.save_session, engine.load_session):
+        with pytest.raises(ConfigError, match="path is "):
+            use(given)
+
+
+def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engine: Engine) -> None:
+    huge: Any = 10**5000
+    for prompt in (huge, [huge], [1, huge]):
+        with pytest.raises(PromptError, match="too long to show"):
+            engine.generate(prompt)
+    with pytest.raises(PromptError, match="too long to show"):
+        engine.generate_batch(huge)
+    with pytest.raises(ConfigError, match="too long to show"):
+        engine.generate("# tar", huge)
+    for choice in ({"path": huge}, {"path": "", "datastores": huge}, {"path": "", "head": huge}):
+        with pytest.raises(ConfigError, match="too long to show"):
+            Engine.load(**choice)
+
+
+def test_the_root_folder_is_no_history() -> None:
+    history = HistoryFile(Path("/"), bytes(32), 100, 100)
+    with pytest.raises(HistoryError, match="not a regular file"):
+        history.read()
+
+
+def test_messages_without_a_chat_template_are_refused(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="no chat template"):
+        engine.generate([{"role": "user", "content": "tar"}])
+
+
+def test_batch_with_one_bad_prompt_leaves_nothing_behind(engine: Engine) -> None:
+    with pytest.raises(PromptError):
+        engine.generate_batch(["# tar", ""], GREEDY)
+    with pytest.raises(ConfigError, match="2 prompts came with 1 configs"):
+        engine.generate_batch(["# tar", "# curl"], [GREEDY])
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda folder: (folder / "model.onnx").write_bytes(b""), IntegrityError),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), IntegrityError),
+        (lambda folder: (folder / "reader_edge.json").unlink(), ManifestError),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], ManifestError),
+        (lambda folder: ([path.unlink() for path in folder.iterdir()], folder.rmdir()), PackageError),
+    ],
+)
+def test_damaged_package_is_refused_at_load(
+    demo_folder: Path, tmp_path: Path, damage: object, error: type[Exception]
+) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(demo_folder, folder)
+    assert callable(damage)
+    damage(folder)
+    with pytest.raises(error):
+        Engine.load(folder)
+
+
+def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(demo_folder, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab.update({f"extra{i}": len(vocab) + i for i in range(10)})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    manifest = json.loads((folder / "reader_edge.json").read_text())
+    entry = file_entry(folder / "tokenizer.json")
+    manifest["files"]["tokenizer.json"] = {"num_bytes": entry.num_bytes, "sha256": entry.sha256}
+    (folder / "reader_edge.json").write_text(json.dumps(manifest))
+    with pytest.raises(TokenizerError, match="another model"):
+        Engine.load(folder)
+
+
+def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_path: Path) -> None:
+    HistoryFile(tmp_path / "history", bytes(32), 100, 100).append(np.array([1], np.int32))
+    with pytest.raises(HistoryError, match="another tokenizer"):
+        Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
