@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import server_proof
 from benchmarks.server_answers import Answer
+from benchmarks.server_process import reader_edge
 from benchmarks.server_questions import Question
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
@@ -23,8 +24,8 @@ def package(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     copy.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
     # A source tree is not installed: other processes must be told where pytest found the packages.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    start = server_proof.reader_edge  # measuring passes takes seconds
-    monkeypatch.setattr(server_proof, "reader_edge", lambda *how: start(*how, "--no-calibrate"))
+    # Measuring passes takes seconds.
+    monkeypatch.setattr(server_proof, "reader_edge", lambda *how: reader_edge(*how, "--no-calibrate"))
     return copy.folder
 
 
