@@ -5,6 +5,7 @@ are told apart: they are copies of what lies on disk, and the system takes them 
 """
 
 import ctypes
+import io
 import os
 import resource
 import subprocess
@@ -79,7 +80,7 @@ def run_and_measure(command: Sequence[str], interval_s: float = 0.05) -> Cost:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # processes that lose their parent become ours
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     stages = [Stage("", 0.0)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     reader = threading.Thread(target=_follow, args=(process, stages, start), daemon=True)
     reader.start()
     num_samples = 0
@@ -96,11 +97,12 @@ def run_and_measure(command: Sequence[str], interval_s: float = 0.05) -> Cost:
     return Cost(process.returncode, seconds, cpu_s, stages, num_samples)
 
 
-def _follow(process: subprocess.Popen[str], stages: list[Stage], start: float) -> None:
+def _follow(process: subprocess.Popen[bytes], stages: list[Stage], start: float) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
+    for line in io.TextIOWrapper(process.stdout, "utf-8", errors="replace", newline="\n"):
         sys.stderr.write(line)
-        stages.append(Stage(line.strip(), time.perf_counter() - start))
+        last_shown = line.strip().rpartition("\r")[2]  # of a progress bar
+        stages.append(Stage(last_shown, time.perf_counter() - start))
 
 
 def _sample(peaks: Peaks) -> None:

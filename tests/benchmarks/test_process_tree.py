@@ -82,7 +82,7 @@ def test_the_script_reports_each_stage_and_exits_as_the_command_does(tmp_path: P
     child = f"import time; {HOLD}; time.sleep(1)"  # long enough for many samples
     command = f"""
 import subprocess, sys
-print("small", flush=True)
+print("0 %\\r50 %\\rsmall", flush=True)
 print("large", flush=True)
 subprocess.run([sys.executable, "-c", "{child}"])
 sys.exit(3)
