@@ -42,7 +42,9 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
         if is_disk_full(error):
             raise ExportError(f"The disk of '{out.parent}' is full: free some space and export again.") from error
         if isinstance(error, OSError):
-            raise ExportError(f"The package at '{out}' cannot be written: {error.strerror or error}.") from error
+            raise ExportError(
+                f"The package at '{out}' cannot be written ({error.strerror or error}): choose another folder."
+            ) from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

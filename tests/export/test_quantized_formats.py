@@ -193,6 +193,19 @@ def test_zero_points_that_are_not_packed_are_read_too() -> None:
     assert torch.equal(widened(packing(compressed("pack-quantized", symmetric=False)), plain), expected)
 
 
+@pytest.mark.parametrize("group_size", [16, 64, -1, None])
+def test_groups_of_another_size_than_the_settings_say_are_refused_where_shapes_do_not_tell(group_size: int) -> None:
+    tensors, _ = golden("awq_gemv")
+    with pytest.raises(ExportError, match=r"^The quantised matrix 'module' has [^\n]*groups[^\n]*$"):
+        widened(packing(awq(version="gemv", group_size=group_size)), tensors)
+
+
+def test_a_refusal_is_one_line_whatever_the_settings_hold() -> None:
+    with pytest.raises(UnsupportedArchitectureError) as refused:
+        packing(compressed("pack-quantized", type="int\n\x1b[2J"))
+    assert str(refused.value).isprintable()
+
+
 Spoil = Callable[[Tensors], object]
 SPOILT: list[tuple[str, Spoil]] = [
     ("awq_gemm", lambda t: t.pop("qzeros")),
@@ -257,7 +270,7 @@ def test_parts_that_do_not_fit_are_one_sentence(name: str, spoil: Spoil) -> None
         (awq(bits=None), "AWQ of None bits"),
         (compressed("pack-quantized", num_bits=3), "compressed-tensors of 3 bits"),
         (compressed("pack-quantized", num_bits=[4]), r"compressed-tensors of \[4\] bits"),
-        (compressed("float-quantized", num_bits=8, type="float"), r"'float-quantized' \(float of 8 bits\)"),
+        (compressed("float-quantized", num_bits=8, type="float"), r"'float-quantized' \('float' of 8 bits\)"),
         (compressed("nvfp4-pack-quantized", type="float"), "'nvfp4-pack-quantized'"),
         (compressed("mxfp4-pack-quantized", type="float"), "'mxfp4-pack-quantized'"),
         (compressed("marlin-24"), "'marlin-24'"),

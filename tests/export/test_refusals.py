@@ -251,7 +251,11 @@ def test_an_existing_folder_is_refused_before_any_work(source: Path, tmp_path: P
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ExportError, "is full"),
         (RuntimeError(f"write failed: {os.strerror(errno.ENOSPC)}"), ExportError, "is full"),
-        (PermissionError(errno.EACCES, "denied", "part"), ExportError, "cannot be written: denied.$"),
+        (
+            PermissionError(errno.EACCES, "denied", "part"),
+            ExportError,
+            "cannot be written \(denied\): choose another folder.$",
+        ),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
         (ParityError("The graph computes something else."), ParityError, "something else"),
     ],

@@ -102,7 +102,8 @@ class AwqGemv(Packing):
     def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Codes:
         size = self._group_size if self._group_size > 0 else shape[1]
         num_groups = shape[1] // size
+        scales = values["scales"]
+        if scales[:, num_groups:].any() or not scales[:, num_groups - 1].any():
+            raise wrong_part(module, "scales", f"other groups than of {size} inputs, as its config says")
         zeros = unpacked(values["qzeros"], 4)[:, :num_groups]
-        return Codes(
-            unpacked(values["qweight"], 4), zeros, values["scales"][:, :num_groups], equal_groups(shape[1], size)
-        )
+        return Codes(unpacked(values["qweight"], 4), zeros, scales[:, :num_groups], equal_groups(shape[1], size))

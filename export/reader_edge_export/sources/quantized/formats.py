@@ -116,7 +116,7 @@ def compressed_schemes(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, A
     for scheme, form in schemes:
         kind = str(scheme.get("type", "int")).lower()
         if form not in _READ_COMPRESSED or kind != "int":
-            raise _refusal(f"compressed-tensors as {form!r:.40} ({kind:.20} of {scheme.get('num_bits')!r:.20} bits)")
+            raise _refusal(f"compressed-tensors as {form!r:.40} ({kind!r:.20} of {scheme.get('num_bits')!r:.20} bits)")
     return schemes
 
 
