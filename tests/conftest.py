@@ -17,6 +17,7 @@ import pytest
 
 from reader_edge.catalogue.store import StoredModel
 from reader_edge_runtime import Engine, EngineConfig
+from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 
 ROOT = Path(__file__).parent.parent
@@ -169,10 +170,16 @@ def shared_engine(demo_folder: Path) -> Engine:
     return engine
 
 
+def make_as_new(engine: Engine) -> None:
+    """Drop what an engine learned of texts, and of what drafting takes and brings: else it may not draft."""
+    engine.forget()
+    engine.decoder.planner = Planner()
+
+
 @pytest.fixture
 def engine(shared_engine: Engine) -> Iterator[Engine]:
     """The demo engine, with nothing left over from other tests."""
-    shared_engine.forget()
+    make_as_new(shared_engine)
     yield shared_engine
     assert not shared_engine.decoder.running, "a test left a sequence running"
     assert not shared_engine.decoder.waiting, "a test left a sequence waiting"

@@ -13,6 +13,7 @@ from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, ServingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 LIMIT_S = 60  # that no test comes near
@@ -69,7 +70,7 @@ def chat_engine(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def async_engine(chat_engine: Engine) -> Iterator[AsyncEngine]:
-    chat_engine.forget()
+    make_as_new(chat_engine)
     engine = AsyncEngine(chat_engine, ServingConfig(max_waiting=4))
     yield engine
     asyncio.run(engine.close(cancels=True))

@@ -2,12 +2,10 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
 
 PROMPT = "# tar\n\n> Archiving utility."
 BOTH = SamplingConfig(frequency_penalty=0.3, presence_penalty=0.2)
@@ -19,10 +17,7 @@ SAMPLINGS = {
 }
 
 
-def test_drafted_answers_are_the_plain_ones_alone_and_in_a_batch(demo_folder: Path) -> None:
-    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False))  # what others taught may silence a source
-    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
-    engine.decoder.drafter.wait()
+def test_drafted_answers_are_the_plain_ones_alone_and_in_a_batch(engine: Engine) -> None:
     config = GenerationConfig(max_tokens=40, ignores_eos=True, wants_logprobs=True)
     configs = [replace(config, sampling=sampling) for sampling in SAMPLINGS.values()]
     together = engine.generate_batch([PROMPT] * len(configs), configs)
