@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from reader_edge_runtime.measuring import verify_cost
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 
@@ -12,6 +13,12 @@ from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the user's settings comes in; the cache folder is the tests' own (tests/conftest.py)."""
     monkeypatch.delenv("READER_EDGE_MODEL", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _measured_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands measure a package's passes at its first use: in as few rounds as on a slow machine."""
+    monkeypatch.setattr(verify_cost, "_MAX_ROUNDS", verify_cost._MIN_ROUNDS)
 
 
 @pytest.fixture

@@ -141,13 +141,13 @@ def test_arguments_have_no_place_without_a_template(runner: CliRunner) -> None:
 
 def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: PackageCopy) -> None:
     chat_package.write_file("chat_template.jinja", b"{{ messages[0].content }}")
-    engine = Engine.load(chat_package.folder)
+    engine = Engine.load(chat_package.folder, EngineConfig(is_calibrated=False))
     special = next(iter(engine.tokenizer.special_tokens.values()))
     config = GenerationConfig(max_tokens=24)
     usual = engine.encode_prompt([{"role": "user", "content": f"hello {special}"}])
     model = str(chat_package.folder)
     assert _run(runner, model, "-p", f"hello {special}") == engine.generate(usual, config).text
-    literal = Engine.load(chat_package.folder, EngineConfig(is_text_literal=True))
+    literal = Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_text_literal=True))
     spelled = literal.encode_prompt([{"role": "user", "content": f"hello {special}"}])
     assert set(spelled).isdisjoint(engine.tokenizer.special_tokens)
     assert not set(usual).isdisjoint(engine.tokenizer.special_tokens)

@@ -95,16 +95,14 @@ def test_cache_after_drafted_commits_equals_a_fresh_prefill(engine: Engine) -> N
 def test_prefill_in_chunks_of_any_size_gives_the_same_answer(demo_folder: Path, held_out_texts: list[str]) -> None:
     answers = set()
     for chunk in (1, 7, 64, 1024):
-        engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_probed=False))
+        engine = Engine.load(demo_folder, EngineConfig(prefill_chunk=chunk, is_calibrated=False, is_probed=False))
         answers.add(engine.generate(held_out_texts[1][:500], GREEDY).token_ids)
     assert len(answers) == 1
 
 
 def test_one_and_two_threads_give_the_same_answer(demo_folder: Path) -> None:
-    answers = {
-        Engine.load(demo_folder, EngineConfig(threads=threads, is_probed=False)).generate("# curl", GREEDY).token_ids
-        for threads in (1, 2)
-    }
+    configs = [EngineConfig(threads=threads, is_calibrated=False, is_probed=False) for threads in (1, 2)]
+    answers = {Engine.load(demo_folder, config).generate("# curl", GREEDY).token_ids for config in configs}
     assert len(answers) == 1
 
 
@@ -182,7 +180,7 @@ def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Pat
 def test_history_file_that_cannot_be_written_costs_no_answer(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
+    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history")
 
     def full(file: HistoryFile, record: bytes) -> None:
         raise OSError(28, "No space left on device")

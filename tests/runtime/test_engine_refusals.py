@@ -135,4 +135,4 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
 def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_path: Path) -> None:
     HistoryFile(tmp_path / "history", bytes(32), 100, 100).append(np.array([1], np.int32))
     with pytest.raises(HistoryError, match="another tokenizer"):
-        Engine.load(demo_folder, EngineConfig(is_probed=False), history=tmp_path / "history")
+        Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history")

@@ -37,7 +37,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
 
 @pytest.fixture
 def chat_engine(chat_package: PackageCopy) -> Engine:
-    return Engine.load(chat_package.folder, EngineConfig(is_probed=False))
+    return Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_probed=False))
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_template_that_fails_does_not_end_the_chat(
 ) -> None:
     chat_package.write_file("chat_template.jinja", b"{{ 1 / (messages | length - 1) }}")
     say("one", "two")
-    _chat(Engine.load(chat_package.folder, EngineConfig(is_probed=False)))
+    _chat(Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_probed=False)))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("Error: The model's chat template refuses these messages: division by zero.\n") == 2

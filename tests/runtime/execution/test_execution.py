@@ -149,7 +149,7 @@ def test_no_tool_imports_onnx_runtime_before_the_runtime_does() -> None:
 
 def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
     assert num_usable_cores() >= 1
-    target = Engine.load(demo_folder, EngineConfig(threads=1, is_probed=False)).decoder.target
+    target = Engine.load(demo_folder, EngineConfig(threads=1, is_calibrated=False, is_probed=False)).decoder.target
     assert isinstance(target, HostTarget)
     assert target.session.get_session_options().intra_op_num_threads == 1
 
