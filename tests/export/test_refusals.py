@@ -254,7 +254,7 @@ def test_an_existing_folder_is_refused_before_any_work(source: Path, tmp_path: P
         (
             PermissionError(errno.EACCES, "denied", "part"),
             ExportError,
-            "cannot be written \(denied\): choose another folder.$",
+            r"cannot be written \(denied\): choose another folder.$",
         ),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
         (ParityError("The graph computes something else."), ParityError, "something else"),
