@@ -37,6 +37,8 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
         [endpoint.body_type for endpoint in endpoints.values()], ref_template="#/components/schemas/{name}"
     )
     limits = _limits(settings, manifest)
+    alternatives = _alternatives(classes)
+    classes = {name: each if name in alternatives else _without_tag(each) for name, each in classes.items()}
     schemas = {name: _with_nulls(_with_limits(schema, limits)) for name, schema in classes.items()}
     asked = zip(endpoints, bodies, strict=True)
     document: Schema = {
@@ -53,6 +55,21 @@ def openapi_document(settings: ServerSettings, manifest: Manifest) -> Schema:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
     return document
+
+
+def _alternatives(schema: object) -> set[str]:
+    """The names of classes that are told apart by a tag, from the others that may stand in their place."""
+    if isinstance(schema, dict):
+        tagged = schema.get("discriminator", {}).get("mapping", {}).values()
+        names = {ref.rpartition("/")[2] for ref in tagged}
+        return names.union(*map(_alternatives, schema.values()))
+    return set().union(*map(_alternatives, schema)) if isinstance(schema, list) else set()
+
+
+def _without_tag(schema: Schema) -> Schema:
+    """The same, its tag optional: where no other class may stand, msgspec does without it, as some clients do."""
+    tags = [name for name in schema["required"] if len(schema["properties"][name].get("enum", ())) == 1]
+    return {**schema, "required": [name for name in schema["required"] if name not in tags]}
 
 
 def _limits(settings: ServerSettings, manifest: Manifest) -> Mapping[str, Schema]:

@@ -52,6 +52,22 @@ def test_half_a_character_anywhere_is_answered_or_refused(served: Served, case: 
         assert_refused(response, 404 if case.place == "model" else 400)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "is_optional"),
+    [
+        ("tools", [{"function": {"name": "f"}}], True),
+        ("response_format", {"json_schema": {"name": "f", "schema": {}}}, False),
+    ],
+)
+def test_a_type_may_be_left_out_where_there_is_but_one(
+    served: Served, schemas: dict[str, Any], field: str, value: object, is_optional: bool
+) -> None:
+    path = "/v1/chat/completions"
+    body = {**BODIES[path], field: value, "max_tokens": 1}
+    assert served.post(path, body).status_code == (200 if is_optional else 400)
+    assert jsonschema.Draft202012Validator(schemas[path]).is_valid(body) is is_optional
+
+
 def test_limits_are_the_server_s_own(served: Served, schemas: dict[str, Any]) -> None:
     body = schemas["/v1/completions"]["components"]["schemas"]["CompletionBody"]
     token_ids = body["properties"]["prompt"]["anyOf"][1]
