@@ -130,6 +130,15 @@ def test_a_folder_of_another_kind_is_one_sentence(tmp_path: Path, files: list[st
         find_source(tmp_path / "folder", None)
 
 
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "consolidated.safetensors"])
+def test_weights_under_another_name_are_refused_before_anything_is_loaded(source: Path, name: str) -> None:
+    (source / "model.safetensors").rename(source / name)
+    with pytest.raises(
+        ExportError, match=rf"^[^\n]* holds {name} but no model\.safetensors, [^\n]*: give the folder [^\n]*$"
+    ):
+        find_source(source, None)
+
+
 def test_an_adapter_beside_a_model_is_not_left_out_without_a_word(source: Path) -> None:
     (source / "adapter_config.json").write_text('{"base_model_name_or_path": "/elsewhere", "peft_type": "LORA"}')
     with pytest.raises(ExportError, match=r"^[^\n]*a model and an adapter .* or remove adapter_config\.json[^\n]*$"):

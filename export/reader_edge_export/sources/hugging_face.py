@@ -14,7 +14,7 @@ from reader_edge_export.sources.quantized.formats import Quantization, plain_con
 from reader_edge_export.sources.quantized.unsaid import with_settings
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
-from reader_edge_export.sources.weight_files import weight_files
+from reader_edge_export.sources.weight_files import check_names, weight_files
 from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
 
@@ -92,7 +92,9 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     types = () if weight_type is None else (weight_type,)
     quantization = quantization_of(config)
-    if quantization is not None:
+    if quantization is None:
+        check_names(folder)
+    else:
         types = (*quantization.weight_types, *types)
     return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder, quantization)
 

@@ -29,6 +29,16 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def check_names(folder: Path) -> None:
+    """Refuse weights under another name, which only folders of quantised weights may give them. Raises ExportError."""
+    files = [path.name for path in weight_files(folder)]
+    if _WHOLE not in files and not (folder / _INDEX).exists():
+        raise ExportError(
+            f"'{folder}' holds {files[0]} but no {_WHOLE}, which is where this format keeps a model's weights: give "
+            "the folder of the whole model in Hugging Face format."
+        )
+
+
 def shard_of_tensors(folder: Path) -> dict[str, str]:
     """Tensor name -> file name, as a folder's index says; {} without one. Raises ExportError."""
     path = folder / _INDEX
@@ -44,7 +54,7 @@ def shard_of_tensors(folder: Path) -> dict[str, str]:
 
 
 def _only_name(folder: Path) -> str:
-    """Of a folder's weights under another name, as tools of before gave them."""
+    """Of a folder's weights under another name, as older quantising tools gave them."""
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(names) == 1:
         return names[0]
