@@ -103,11 +103,11 @@ def test_a_tensor_in_two_shards_is_refused(source: Path) -> None:
         find_source(source, None)
 
 
-def test_an_index_that_promises_a_tensor_too_many_is_refused(source: Path) -> None:
+def test_an_index_that_names_a_tensor_too_many_is_refused(source: Path) -> None:
     index = json.loads((sharded(source) / INDEX).read_text())
     index["weight_map"]["model.other.weight"] = "model-00001-of-00002.safetensors"
     (source / INDEX).write_text(json.dumps(index))
-    with pytest.raises(ExportError, match=r"model\.other\.weight', which its index promises"):
+    with pytest.raises(ExportError, match=r"model\.other\.weight', which its index names"):
         find_source(source, None)
 
 
@@ -118,6 +118,7 @@ def test_an_index_that_promises_a_tensor_too_many_is_refused(source: Path) -> No
         (["one.Q4_K_M.gguf", "two.Q8_0.gguf"], r"holds GGUF files \(one.Q4_K_M.gguf, two.Q8_0.gguf\).* give one"),
         (["model-00001-of-00003.gguf"], "holds GGUF files"),
         (["snapshots/0123/config.json"], "hub cache's folder of a model: give '.*snapshots/0123' instead"),
+        (["snapshots/01/adapter_config.json"], "hub cache's folder of a model: give '.*snapshots/01' instead"),
         (["modules.json"], "holds no config.json"),
     ],
 )

@@ -31,7 +31,8 @@ def check_entries(folder: Path) -> None:
             f"'{folder}' holds an adapter (adapter_config.json) for another model: merge it into that model "
             "(peft's merge_and_unload), and give the merged one."
         )
-    if snapshots := sorted(folder.glob("snapshots/*/config.json")):
+    names = ("config.json", "adapter_config.json")
+    if snapshots := sorted(path for name in names for path in folder.glob(f"snapshots/*/{name}")):
         raise ExportError(f"'{folder}' is the hub cache's folder of a model: give '{snapshots[-1].parent}' instead.")
     if files := sorted(path.name for path in folder.glob("*.gguf")):
         more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""

@@ -50,9 +50,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
             tensors[tensor.name] = tensor
     for name, shard in shard_of_tensors(folder).items():
         if name not in tensors:
-            raise ExportError(
-                f"'{folder / shard}' lacks {name!r:.80}, which its index promises: fetch the model again."
-            )
+            raise ExportError(f"'{folder / shard}' lacks {name!r:.80}, which its index names: fetch the model again.")
     return tensors
 
 
