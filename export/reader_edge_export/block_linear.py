@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from reader_edge_export.gguf_definitions import CODES_4
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 
@@ -97,6 +97,5 @@ def block_rows(editor: GraphEditor, matrix: BlockMatrix, indices: ir.Value) -> i
 
 
 def _length(constant: ir.Value) -> int:
-    array = weight_of(constant)
-    assert array is not None
-    return len(array)
+    assert constant.const_value is not None
+    return int(constant.const_value.shape.numpy()[0])

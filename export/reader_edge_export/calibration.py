@@ -1,17 +1,22 @@
 """How large the inputs of a model's matrices are on a text, and how they go together: what rounding may lean on; and
 how much hangs on their outputs, where that was measured."""
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sources.module import check_finite
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_runtime.errors import ExportError
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -74,40 +79,45 @@ class OutputGradients:
         return self.squares / np.float32(max(self.num_rows, 1))
 
 
-@dataclass(frozen=True, slots=True)
 class Calibration:
-    """What is known of every matrix of a model, found by the matrix itself: graphs name them anew."""
+    """What is known of the matrices of a model, by the names of their parameters. Nothing unless added.
 
-    _moments: dict[bytes, InputMoments] = field(default_factory=dict)
-    _gradients: dict[bytes, OutputGradients] = field(default_factory=dict)
+    file: where second moments are kept, which take more memory than a layer's weights; None keeps them in memory.
+    """
 
-    def inputs_of(self, weight: Float32Array) -> InputMoments:
-        """Of a matrix (K, J), as a graph multiplies by it."""
-        return self._moments[matrix_key(weight)]
+    def __init__(self, file: BinaryIO | None = None) -> None:
+        self._file = file or BytesIO()
+        self._places: dict[str, tuple[int, int, int]] = {}  # offset, inputs, rows
+        self._gradients: dict[str, OutputGradients] = {}
 
-    def moments_for(self, weight: Float32Array) -> InputMoments:
-        """Those to count rows in, none so far; matrices that are equal share them."""
-        return self._moments.setdefault(matrix_key(weight), InputMoments.none(len(weight)))
+    def inputs_of(self, name: str) -> InputMoments:
+        """Of what a matrix is multiplied by."""
+        offset, num_inputs, num_rows = self._places[name]
+        self._file.seek(offset)
+        grams = []
+        for size in run_sizes(num_inputs):
+            data = bytearray(size * size * 4)
+            if self._file.readinto(data) < len(data):  # type: ignore[attr-defined]
+                raise ExportError("The file of the calibration became shorter: export again.")
+            grams.append(np.frombuffer(data, np.float32).reshape(size, size))
+        return InputMoments(grams, num_rows)
 
-    def check(self) -> None:
-        """Raise ExportError where inputs were not finite, or too large to say how they go together."""
-        for moments in self._moments.values():
-            for gram in moments.grams:
-                check_finite(torch.from_numpy(gram))
+    def add_inputs(self, names: Iterable[str], moments: InputMoments) -> None:
+        """Of matrices that are multiplied by the same rows. Raises ExportError where they are not finite."""
+        offset = self._file.seek(0, os.SEEK_END)
+        for gram in moments.grams:
+            check_finite(torch.from_numpy(gram))
+            self._file.write(gram.tobytes())
+        num_inputs = sum(len(gram) for gram in moments.grams)
+        self._places.update(dict.fromkeys(names, (offset, num_inputs, moments.num_rows)))
 
-    def gradients_of(self, weight: Float32Array) -> OutputGradients:
-        """Of the outputs of a matrix (K, J)."""
-        return self._gradients[matrix_key(weight)]
+    def gradients_of(self, name: str) -> OutputGradients:
+        """Of the outputs of a matrix."""
+        return self._gradients[name]
 
-    def gradients_for(self, weight: Float32Array) -> OutputGradients:
-        """Those to count gradients in; matrices that are equal share them."""
-        none = OutputGradients(np.zeros(weight.shape[1], np.float32))
-        return self._gradients.setdefault(matrix_key(weight), none)
-
-
-def matrix_key(weight: Float32Array) -> bytes:
-    """What a matrix (K, J) is known by, whatever its order in memory: its edges tell it from the others of a model."""
-    return hashlib.sha256(repr(weight.shape).encode() + weight[0].tobytes() + weight[:, 0].tobytes()).digest()
+    def gradients_for(self, name: str, num_outputs: int) -> OutputGradients:
+        """Those to count gradients in."""
+        return self._gradients.setdefault(name, OutputGradients(np.zeros(num_outputs, np.float32)))
 
 
 def max_calibration_tokens(num_parameters: int) -> int:
@@ -115,39 +125,68 @@ def max_calibration_tokens(num_parameters: int) -> int:
     return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
 
 
-def calibrate(model: PreTrainedModel, sequences: Sequence[list[int]]) -> Calibration:
-    """Run the source over the token ids of texts, each from its beginning.
+def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: Calibration) -> None:
+    """Run the source over the token ids of texts, each from its beginning, and add what is seen to a calibration.
 
     Raises ExportError where what it computes is not finite.
     """
-    calibration = Calibration()
-    head = model.get_output_embeddings()
-    hooks = [
-        module.register_forward_pre_hook(_counting(calibration.moments_for(matrix), module is head))
-        for matrix, module in matrices_of(model)
-    ]
-    try:
-        for token_ids in sequences:
-            with torch.no_grad():
-                model(torch.tensor([token_ids]), use_cache=False)
-    finally:
-        for hook in hooks:
+    names = model.source.names
+    texts = model.begin(sequences)
+    layer = None
+    for index in model.walk(texts):
+        if layer is not None:
+            layer.add_to(calibration)
+        layer = _LayerInputs(products_of(model.layers[index], model.source))
+    if layer is not None:
+        layer.add_to(calibration)
+    head = InputMoments.none(model.head.weight.shape[1])
+    with torch.no_grad():
+        for text in texts:
+            head.add(model.head_inputs(text).flatten(end_dim=-2))
+    calibration.add_inputs([names[id(model.head.weight)]], head)
+
+
+def products_of(layer: torch.nn.Module, source: SourceModel) -> dict[torch.nn.Module, str]:
+    """The modules of a layer that multiply by a matrix, and the name of each one's matrix."""
+    names = {id(module): name for name, module in source.skeleton.named_modules()}
+    modules = [module for module in layer.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    return {module: f"{names[id(module)]}.weight" for module in modules}
+
+
+class _LayerInputs:
+    """Counts what the products of a layer read; those that read the same rows share their moments."""
+
+    def __init__(self, products: Mapping[torch.nn.Module, str]) -> None:
+        self._names: list[tuple[list[str], InputMoments]] = []
+        self._places: dict[str, InputMoments] = {}
+        self._last: tuple[torch.Tensor, InputMoments] | None = None
+        self._hooks = [
+            module.register_forward_pre_hook(partial(self._count, name)) for module, name in products.items()
+        ]
+
+    def add_to(self, calibration: Calibration) -> None:
+        """Hand on what was counted, and count no more."""
+        for hook in self._hooks:
             hook.remove()
-    calibration.check()
-    return calibration
+        for names, moments in self._names:
+            calibration.add_inputs(names, moments)
 
+    def _count(self, name: str, _module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        rows, moments = inputs[0], self._places.get(name)
+        is_shared = self._last is not None and self._last[0] is rows
+        if moments is None:
+            moments = self._new(name, rows.shape[-1], is_shared)
+        if not is_shared:
+            moments.add(rows.flatten(end_dim=-2))
+        self._last = rows, moments
 
-def matrices_of(model: PreTrainedModel) -> Iterator[tuple[Float32Array, torch.nn.Module]]:
-    """The products of a model, each with its weight as (K, J)."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear | Conv1D):
-            matrix: Float32Array = module.weight.detach().numpy()
-            yield (matrix if isinstance(module, Conv1D) else matrix.T), module
-
-
-def _counting(moments: InputMoments, is_head: bool) -> Callable[..., tuple[torch.Tensor] | None]:
-    def count(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
-        moments.add(inputs[0].flatten(end_dim=-2))
-        return (inputs[0][:, :1],) if is_head else None  # nobody reads logits, the dearest product of all
-
-    return count
+    def _new(self, name: str, num_inputs: int, is_shared: bool) -> InputMoments:
+        if is_shared:
+            assert self._last is not None
+            moments = self._last[1]
+            next(names for names, each in self._names if each is moments).append(name)
+        else:
+            moments = InputMoments.none(num_inputs)
+            self._names.append(([name], moments))
+        self._places[name] = moments
+        return moments

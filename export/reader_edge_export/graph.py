@@ -10,41 +10,72 @@ from onnxscript.rewriter.rules.common import no_op_cast_rule
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.fusion.heads import MERGED_HEADS, fuse_heads
-from reader_edge_export.fusion.linear import FLAT_PRODUCTS
 from reader_edge_export.fusion.norm import NORMS
 from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
+from reader_edge_export.insert_matrices import insert_matrices
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_weights
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.sizes import fold_sizes
-from reader_edge_runtime.package.manifest import GRAPH_NAME, HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.weight_file import WeightFile
+from reader_edge_runtime.package.manifest import (
+    GRAPH_NAME,
+    HALF_PRECISIONS,
+    QUANTIZED_PRECISIONS,
+    WEIGHTS_NAME,
+    FileEntry,
+    file_entry,
+)
 
 TOP_K = 8
 
 
 def write_graph(
-    traced: Path, folder: Path, options: ExportOptions, calibration: Calibration, kept: KeptWeights = NOTHING_KEPT
-) -> None:
+    traced: Path, folder: Path, options: ExportOptions, calibration: Calibration, source: SourceModel
+) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
-    calibration: of the source; looked into for quantised weights only. kept: matrices that stay as they are.
+    calibration: of the source; looked into for quantised weights only. Returns what was written, by file name.
     Raises ExportError.
     """
     model = ir.load(traced)
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    with WeightFile(folder) as weights:
+        editor = GraphEditor(model, weights)
+        insert_matrices(editor, source)
+        _lower(editor, options, calibration)
+        for value in model.graph.initializers.values():
+            value.const_value = _written(value, weights)
+    ir.save(model, folder / GRAPH_NAME)
+    onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
+    return {GRAPH_NAME: file_entry(folder / GRAPH_NAME), WEIGHTS_NAME: weights.entry}
+
+
+def _written(value: ir.Value, weights: WeightFile) -> ir.TensorProtocol:
+    """An initializer's tensor as the package has it: in the file of weights, or small and in the graph."""
+    tensor = value.const_value
+    assert tensor is not None
+    if isinstance(tensor, ir.ExternalTensor) and tensor.location == WEIGHTS_NAME:
+        return tensor
+    name = str(value.name)
+    if weights.takes(tensor.nbytes):
+        return weights.add(tensor.numpy(), tensor.dtype, name)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
+
+
+def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration) -> None:
+    model = editor.model
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
     if "tree_mask" not in [value.name for value in model.graph.inputs]:  # where nobody reads it; the contract has it
         shape = ir.Shape(["B", 1, "N", "M"])
         model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
-    editor = GraphEditor(model)
     fold_sizes(editor)
-    FLAT_PRODUCTS.apply_to_model(model)
     if options.attention != "portable":
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
         RewriteRuleSet([no_op_cast_rule]).apply_to_model(model)
@@ -54,7 +85,7 @@ def write_graph(
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable", calibration, kept)
+    store_weights(editor, options.precision, options.attention == "portable", calibration)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)
@@ -66,8 +97,6 @@ def write_graph(
         model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
-    ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
-    onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
 
 
 def _add_top_logits(editor: GraphEditor) -> None:

@@ -1,10 +1,13 @@
 """Replace nodes of an ONNX graph, one subgraph at a time."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from reader_edge_export.weight_file import WeightFile
 
 Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
@@ -12,13 +15,16 @@ Attributes = Mapping[str, int | float | str | Sequence[int]]
 _NONE: Attributes = {}
 _FLOAT = ir.DataType.FLOAT
 _MAX_SHARED_ELEMENTS = 64
+_MIN_WRITTEN_BYTES = 1 << 14
 
 
 class GraphEditor:
     """Nodes made with `op` wait until they are inserted; small constants with the same contents are one initializer."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, weight_file: WeightFile | None = None) -> None:
+        """weight_file: where large constants go as soon as they are made; None keeps them in memory."""
         self.model = model
+        self._weight_file = weight_file
         self.graph = model.graph
         self._pending: list[ir.Node] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
@@ -69,11 +75,20 @@ class GraphEditor:
             return known
         self._num_constants += 1
         name = f"{name}.{self._num_constants}"
-        tensor = ir.Tensor(array, name=name)
+        tensor: ir.Tensor[Any] | ir.ExternalTensor = ir.Tensor(array, name=name)
+        if self._weight_file is not None and array.nbytes >= _MIN_WRITTEN_BYTES:
+            tensor = self._weight_file.add(array, tensor.dtype, name)
         value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self.graph.register_initializer(value)
         if is_small:
             self._constants[key] = value
+        return value
+
+    def initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """A tensor of the graph, by its own name."""
+        value = ir.Value(name=tensor.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
+        value.const_value = tensor
+        self.graph.register_initializer(value)
         return value
 
     def int64s(self, *values: int) -> ir.Value:
@@ -116,15 +131,14 @@ class GraphEditor:
 
 
 def weight_of(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
-    """The array behind an initializer, or None for anything computed."""
-    if value is None or value.const_value is None:
+    """The array behind an initializer, or None for anything computed, and for the source's matrices."""
+    if value is None or value.const_value is None or isinstance(value.const_value, ir.LazyTensor):
         return None
     return value.const_value.numpy()
 
 
 def matrix_shape(value: ir.Value) -> tuple[int, int]:
     """Sizes of an initializer of two axes."""
-    weight = weight_of(value)
-    assert weight is not None
-    num_rows, num_columns = weight.shape
+    assert value.const_value is not None
+    num_rows, num_columns = value.const_value.shape.numpy()
     return num_rows, num_columns

@@ -1,10 +1,14 @@
 """What a trace leaves behind where the graph will differ from the source: one marker op per place.
 
     reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask) -> (output, present_key, present_value)
-    reader::LogitHead(hidden, weight, rows[, bias]) -> logits
+    reader::Linear<parameter>(rows) -> product
+    reader::Embedding<parameter>(ids) -> rows
+    reader::LogitHead<parameter>(hidden, rows[, bias]) -> logits
 
-The lowering replaces every one of them. Shapes: q and output (B, Hq, N, D); k, v (B, H, N, D); past and present
-(B, H, S, D); write_pos (B,); mask (B, 1, N, M); hidden (B, N, E); weight (V, E); rows (B, R); bias (V,).
+Matrices are named and stay out of the trace. `insert_matrices` gives the graph Linear and Embedding as standard
+operators and the head its weight: reader::LogitHead(hidden, rows, weight[, bias]). The lowering replaces the others.
+Shapes: q and output (B, Hq, N, D); k, v (B, H, N, D); past and present (B, H, S, D); write_pos (B,); mask (B, 1, N, M);
+hidden (B, N, E); weight (V, E); rows (B, R); bias (V,).
 """
 
 from collections.abc import Iterator
@@ -14,7 +18,10 @@ import onnx_ir as ir
 
 MARKER_DOMAIN = "reader"
 TREE_ATTENTION = "TreeAttention"
+LINEAR = "Linear"
+EMBEDDING = "Embedding"
 LOGIT_HEAD = "LogitHead"
+PARAMETER = "parameter"  # attribute: the name of a matrix
 ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of a TreeAttention
 
 
@@ -68,7 +75,7 @@ def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
 def logit_head_marker(graph: ir.Graph) -> LogitHeadMarker:
     """The graph's only LogitHead."""
     node = next(node for node in graph if node.op_type == LOGIT_HEAD)
-    hidden, weight, rows, *bias = _present(node)
+    hidden, rows, weight, *bias = _present(node)
     return LogitHeadMarker(node, hidden, weight, rows, bias[0] if bias else None)
 
 

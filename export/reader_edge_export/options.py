@@ -11,8 +11,10 @@ from reader_edge_runtime.package.manifest import ATTENTIONS, HALF_PRECISIONS, PR
 AUTO = "auto"
 KV_TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # numpy names
 
+CHECKS = ("none", "quick", "full")
+
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
-_CALIBRATED = ("int8", "int8-a16", "int4")
+CALIBRATED = ("int8", "int8-a16", "int4")
 _NEVER_PORTABLE = ("int4", "keep")
 
 
@@ -25,6 +27,7 @@ class ExportOptions:
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
     kv: how the KV cache is stored, one of KV_TYPES; None takes `default_kv` of the precision and attention.
+    check: one of CHECKS, how much is measured before the package is used.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
@@ -34,6 +37,7 @@ class ExportOptions:
     force: bool = False
     calibration_text: Path | None = None
     kv: str | None = None
+    check: str = "full"
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -48,8 +52,10 @@ class ExportOptions:
             )
         if self.precision in HALF_PRECISIONS and self.attention != "fast":
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
-        if self.calibration_text is not None and self.precision not in (AUTO, *_CALIBRATED):
+        if self.calibration_text is not None and self.precision not in (AUTO, *CALIBRATED):
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
+        if self.check not in CHECKS:
+            raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join(CHECKS)}.")
         if self.kv is not None:
             self._check_kv()
 

@@ -7,14 +7,15 @@ from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.calibration import Calibration, calibrate, max_calibration_tokens
 from reader_edge_export.chat_check import ChatCheck, check_chats
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.graph import TOP_K, write_graph
-from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
-from reader_edge_export.options import ExportOptions
+from reader_edge_export.kept_types import KeptTypes
+from reader_edge_export.layered_model import LayeredModel
+from reader_edge_export.options import CALIBRATED, ExportOptions
 from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
 from reader_edge_export.quantize.half import write_widened
@@ -22,6 +23,7 @@ from reader_edge_export.sensitivity import measure_sensitivity
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.successors import measure_successors, num_table_tokens
@@ -35,6 +37,7 @@ from reader_edge_runtime.package.manifest import (
     HALF_PRECISIONS,
     QUANTIZED_PRECISIONS,
     SUCCESSORS_NAME,
+    FileEntry,
     Manifest,
     file_entry,
     write_manifest,
@@ -64,15 +67,27 @@ class PackageExport:
         self.chats = ChatCheck()
 
     def run(self) -> Manifest:
-        with self._stages.enter("loading the model"):
-            model = self._source.load_model()
-            tokenizer = self._source.load_tokenizer(vocab_size_of(model))
+        with self._stages.enter("reading the source"):
+            model = self._source.open_model()
+            tokenizer = self._source.load_tokenizer(vocab_size_of(model.skeleton))
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             self.chats = check_chats(tokenizer, text)
-        kept = self._source.kept_weights(model) if self._options.precision == "keep" else NOTHING_KEPT
+        kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
         self.other_types = kept.num_others
-        layers = self._write_graph(model, self._calibrate(model, text, kept), kept)
+        with self._stages.enter("tracing"):
+            traced = self._folder / "trace" / "traced.onnx"
+            traced.parent.mkdir()
+            layers = trace_model(model, self._source.max_context, traced)
+            self._source.check_layers(layers)
+        with (traced.parent / "moments").open("w+b") as moments:
+            calibration = Calibration(moments)
+            if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration:
+                with self._stages.enter("calibrating"):
+                    self._calibrate(model, text, calibration)
+            with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
+                files = write_graph(traced, self._folder, self._options, calibration, model)
+        shutil.rmtree(traced.parent)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -80,44 +95,37 @@ class PackageExport:
                 write_commit_graph(
                     self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
                 )
-            manifest = self._manifest(model, tokenizer, layers, kept)
+            manifest = self._manifest(model, tokenizer, layers, kept, files)
+        if self._options.check != "none":
+            manifest = self._checked(manifest, model, text)
+        write_manifest(self._folder, manifest)
+        return manifest
+
+    def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer) -> Manifest:
         with self._stages.enter("checking against the source"):
             target = self._checked_target(ModelPackage(self._folder, manifest))
             manifest = replace(manifest, checks=self._check(target, model, text) | self.chats.figures())
+        if self._options.check == "quick":
+            return manifest
         with self._stages.enter("asking for likely successors"):
-            path = self._write_successors(target, text, model.num_parameters())
-            manifest = replace(manifest, files={**manifest.files, path.name: file_entry(path)})
-            write_manifest(self._folder, manifest)
-        return manifest
+            path = self._write_successors(target, text, model.num_parameters)
+        return replace(manifest, files={**manifest.files, path.name: file_entry(path)})
 
-    def _calibrate(self, model: PreTrainedModel, text: Tokenizer, kept: KeptWeights) -> Calibration:
-        if self._options.precision not in QUANTIZED_PRECISIONS or not kept.needs_calibration:
-            return Calibration()
-        with self._stages.enter("calibrating"):
-            max_tokens = max_calibration_tokens(model.num_parameters())
-            sequences = self._sequences(self._calibration, text, max_tokens)
-            calibration = calibrate(model, sequences)
-            if self._options.precision == "int4":
-                measure_sensitivity(model, sequences, calibration)
-        return calibration
-
-    def _write_graph(self, model: PreTrainedModel, calibration: Calibration, kept: KeptWeights) -> list[AttentionLayer]:
-        traced = self._folder / "trace" / "traced.onnx"
-        with self._stages.enter("tracing"):
-            traced.parent.mkdir()
-            layers = trace_model(model, self._source.max_context, traced)
-            self._source.check_layers(layers)
-        with self._stages.enter("lowering"):
-            write_graph(traced, self._folder, self._options, calibration, kept)
-            shutil.rmtree(traced.parent)
-        return layers
+    def _calibrate(self, model: SourceModel, text: Tokenizer, calibration: Calibration) -> None:
+        max_tokens = max_calibration_tokens(model.num_parameters)
+        sequences = self._sequences(self._calibration, text, max_tokens)
+        layered = LayeredModel(model)
+        calibrate(layered, sequences, calibration)
+        if self._options.precision == "int4":
+            measure_sensitivity(layered, sequences, calibration)
 
     def _manifest(
         self,
-        model: PreTrainedModel,
+        model: SourceModel,
         tokenizer: PreTrainedTokenizerFast,
         layers: list[AttentionLayer],
-        kept: KeptWeights,
+        kept: KeptTypes,
+        files: Mapping[str, FileEntry],
     ) -> Manifest:
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
         return Manifest(
@@ -126,8 +134,8 @@ class PackageExport:
             num_kv_heads=layers[0].num_kv_heads,
             head_dim=layers[0].head_dim,
             num_layers=len(layers),
-            vocab_size=vocab_size_of(model),
-            top_k=min(TOP_K, vocab_size_of(model)),
+            vocab_size=vocab_size_of(model.skeleton),
+            top_k=min(TOP_K, vocab_size_of(model.skeleton)),
             max_context=self._source.max_context,
             sliding_window=sliding_window_of(layers),
             precision=self._options.precision,
@@ -140,13 +148,14 @@ class PackageExport:
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: _version(name) for name in _VERSIONS},
             checks={},
-            files={path.name: file_entry(path) for path in sorted(self._folder.iterdir())},
+            files={path.name: files.get(path.name) or file_entry(path) for path in sorted(self._folder.iterdir())},
             kept_types=kept.num_kept,
-            hidden_size=None if self._options.is_for_devices else hidden_size_of(model),
+            hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
         )
 
-    def _check(self, target: HostTarget, model: PreTrainedModel, text: Tokenizer) -> dict[str, float]:
-        max_tokens = max_quality_tokens(model.num_parameters())
+    def _check(self, target: HostTarget, source: SourceModel, text: Tokenizer) -> dict[str, float]:
+        model = LayeredModel(source)
+        max_tokens = max_quality_tokens(source.num_parameters)
         sequences = self._sequences(TextSet.bundled("held_out"), text, max_tokens)
         case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from transformers import PreTrainedModel
 
-from reader_edge_export.sources.module import chain_logits
+from reader_edge_export.layered_model import LayeredModel
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -66,12 +64,14 @@ class TreeCase:
                 yield b, prompt, path, [tree.token_ids[node] for node in path]
 
 
-def check_tree_logits(target: Target, model: PreTrainedModel, case: TreeCase) -> Figures:
+def check_tree_logits(target: Target, model: LayeredModel, case: TreeCase) -> Figures:
     """Logits of the trees' nodes against the source's logits of each path as a plain text."""
     logits = tree_logits(target, case)
     expected = np.zeros_like(logits)
-    for b, prompt, path, token_ids in case.branches():
-        expected[b, path] = chain_logits(model, prompt + token_ids)[len(prompt) :].numpy()
+    branches = list(case.branches())
+    chains = model.logits([prompt + token_ids for _, prompt, _, token_ids in branches])
+    for (b, prompt, path, _), chain in zip(branches, chains, strict=True):
+        expected[b, path] = chain[len(prompt) :].numpy()
     error = float(np.abs(logits - expected).max())
     scale = float(np.abs(expected).max())
     if not error <= _max_relative_error(target.manifest) * max(1.0, scale):
@@ -103,19 +103,25 @@ def check_tree_against_decoding(target: Target, case: TreeCase) -> Figures:
     return {"tree_rows_equal": num_equal / num_rows, "tree_decoding_spread": spread}
 
 
-def check_greedy(target: Target, model: PreTrainedModel, prompt: list[int]) -> Figures:
-    """The source's greedy tokens against the package's choices after them; near ties are counted, not refused."""
+def check_greedy(target: Target, model: LayeredModel, prompt: list[int]) -> Figures:
+    """The package's greedy tokens against the source's choices in front of them, all in one pass of the source.
+
+    Near ties are counted, not refused.
+    """
     num_tokens = min(NUM_GREEDY_TOKENS, target.manifest.max_context - len(prompt))
-    tokens, margins = _greedy(model, prompt, num_tokens)
-    choices = logits_after(target, prompt[:-1], [prompt[-1], *tokens[:-1]], 1).argmax(axis=1).tolist()
-    others = [i for i, (token, choice) in enumerate(zip(tokens, choices, strict=True)) if token != choice]
-    for position in others:
-        if margins[position] >= NEAR_TIE:
+    tokens = _greedy(target, prompt, num_tokens)
+    (logits,) = model.logits([[*prompt, *tokens[:-1]]])
+    near_ties = 0
+    for position, (token, row) in enumerate(zip(tokens, logits[len(prompt) - 1 :], strict=True)):
+        best = int(row.argmax())
+        margin = float(row[best] - row[token])
+        if best != token and margin >= NEAR_TIE:
             raise ParityError(
-                f"Greedy token {position + 1} is {choices[position]} instead of the source's {tokens[position]} "
-                f"(margin {margins[position]:.2g}): please report it."
+                f"Greedy token {position + 1} is {token} instead of the source's {best} (margin {margin:.2g}): "
+                "please report it."
             )
-    return {"greedy_tokens": float(num_tokens), "greedy_near_ties": float(len(others))}
+        near_ties += best != token
+    return {"greedy_tokens": float(num_tokens), "greedy_near_ties": float(near_ties)}
 
 
 def tree_logits(target: Target, case: TreeCase) -> Float32Array:
@@ -158,15 +164,14 @@ def _prefill(target: Target, cache: Cache, slot: int, prompt: list[int]) -> None
     cache.commit(slot, list(range(len(prompt))))
 
 
-def _greedy(model: PreTrainedModel, prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
-    """The source's own greedy tokens, and the margin between its two best logits at each."""
-    tokens, margins = [], []
-    inputs, cache = torch.tensor([prompt]), None
+def _greedy(target: Target, prompt: list[int], num_tokens: int) -> list[int]:
+    """The package's own greedy tokens."""
+    cache = target.new_cache(1, len(prompt) + num_tokens)
+    if prompt[:-1]:
+        _prefill(target, cache, 0, prompt[:-1])
+    tokens = [prompt[-1]]
     for _ in range(num_tokens):
-        with torch.no_grad():
-            output = model(inputs, past_key_values=cache, use_cache=True)
-        best = output.logits[0, -1].topk(2)
-        tokens.append(int(best.indices[0]))
-        margins.append(float(best.values[0] - best.values[1]))
-        inputs, cache = best.indices[:1].reshape(1, 1), output.past_key_values
-    return tokens, margins
+        wanted = Pass(0, [DraftTree.root(tokens[-1])], [[0]], wants_logits=True)
+        tokens.append(int(target.forward(cache, wanted).wanted_logits[0, 0].argmax()))
+        cache.commit(0, [0])
+    return tokens[1:]

@@ -3,11 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from transformers import PreTrainedModel
-
 from reader_edge_export.divergence import Divergence
+from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.parity import passes_after
-from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.target import Target
 
@@ -25,14 +23,14 @@ def max_quality_tokens(num_parameters: int) -> int:
     return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
 
 
-def check_quality(target: Target, model: PreTrainedModel, sequences: Sequence[list[int]]) -> dict[str, float]:
+def check_quality(target: Target, model: LayeredModel, sequences: Sequence[list[int]]) -> dict[str, float]:
     """Divergence of a package from its source over texts, each from its first token; see `Divergence.figures`.
 
     Raises ParityError where the package has lost the model.
     """
     divergence = Divergence()
-    for token_ids in sequences:
-        expected = chain_logits(model, token_ids).numpy()
+    for token_ids, logits_of_source in zip(sequences, model.logits(sequences), strict=True):
+        expected = logits_of_source.numpy()
         for start, logits in passes_after(target, [], token_ids, _CHUNK):
             divergence.add(expected[start : start + len(logits)], logits)
     figures = divergence.figures()

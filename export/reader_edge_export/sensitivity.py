@@ -4,13 +4,15 @@ The KL divergence that small errors e of an output bring is e^2 / 2 times the me
 log probability of a token that the model itself draws (Fisher information).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.calibration import Calibration, OutputGradients, matrices_of
+from reader_edge_export.calibration import Calibration, OutputGradients, products_of
+from reader_edge_export.layered_model import LayeredModel, Text
 from reader_edge_export.sources.module import check_finite
 
 # A tenth of what calibration takes, gradients included; the order of matrices hardly changes with more.
@@ -24,34 +26,86 @@ def max_sensitivity_tokens(num_parameters: int) -> int:
     return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
 
 
-def measure_sensitivity(model: PreTrainedModel, sequences: Sequence[list[int]], calibration: Calibration) -> None:
-    """Add to a calibration the gradients of all matrices, on the beginnings of texts.
+def measure_sensitivity(model: LayeredModel, sequences: Sequence[list[int]], calibration: Calibration) -> None:
+    """Add to a calibration the gradients of all matrices, on the beginnings of texts, from the last layer to the first.
 
     The embedding (V, E) is among them: a lookup is its product with a row of one.
     """
+    left = max_sensitivity_tokens(model.source.num_parameters)
+    parts = []
+    for token_ids in sequences:
+        parts.append(token_ids[: min(_LENGTH, left)])
+        left -= len(parts[-1])
+    texts = model.begin([part for part in parts if part])
+    inputs: list[list[torch.Tensor]] = []
+    for _ in model.walk(texts):
+        inputs.append([text.hidden for text in texts])
+    gradients = _behind_layers(model, texts, calibration)
+    for index in reversed(range(len(model.layers))):
+        layer = model.layers[index]
+        with model.source.filled([layer]), _counted(products_of(layer, model.source), calibration):
+            for place, text in enumerate(texts):
+                text.hidden = inputs[index][place].detach().requires_grad_()
+                with torch.enable_grad():
+                    model.run_layer(index, text).backward(gradients[place])
+                assert text.hidden.grad is not None
+                gradients[place] = text.hidden.grad
+    _count_embeddings(model, texts, gradients, calibration)
+
+
+def _behind_layers(model: LayeredModel, texts: Sequence[Text], calibration: Calibration) -> list[torch.Tensor]:
+    """Gradients at the last layer's outputs of the log probability of a token drawn after each of a text's."""
     generator = torch.Generator().manual_seed(0)
-    left = max_sensitivity_tokens(model.num_parameters())
+    gradients = []
+    products = {model.head: model.source.names[id(model.head.weight)]}
+    with model.source.filled([model.head]), _counted(products, calibration):
+        for text in texts:
+            text.hidden = text.hidden.detach().requires_grad_()
+            with torch.enable_grad():
+                logits = model.head_logits(text)
+                check_finite(logits)
+                gradient = logits.detach().softmax(dim=-1)
+                drawn = torch.multinomial(gradient, 1, generator=generator)
+                gradient.scatter_add_(1, drawn, torch.full(drawn.shape, -1.0))
+                logits.backward(gradient)
+            assert text.hidden.grad is not None
+            gradients.append(text.hidden.grad)
+    return gradients
+
+
+def _count_embeddings(
+    model: LayeredModel, texts: Sequence[Text], gradients: Sequence[torch.Tensor], calibration: Calibration
+) -> None:
+    embedding: Any = model.source.skeleton.get_input_embeddings()
+    name = model.source.names[id(embedding.weight)]
+    counted = calibration.gradients_for(name, embedding.weight.shape[1])
+    if name == model.source.names[id(model.head.weight)]:
+        counted = calibration.gradients_for(embedding_of(name), embedding.weight.shape[1])
+    with model.filled_surroundings(), _counted_rows(embedding, counted):
+        for text, gradient in zip(texts, gradients, strict=True):
+
+            def finish(_: int, hidden: torch.Tensor, _arguments: object, gradient: torch.Tensor = gradient) -> Any:
+                hidden.backward(gradient)
+                return hidden.detach()
+
+            with torch.enable_grad():
+                model.embed(text, finish)
+
+
+def embedding_of(head: str) -> str:
+    """What gradients of embeddings that are the head's own matrix are known by."""
+    return f"{head}, looked up"
+
+
+@contextmanager
+def _counted(products: Mapping[Any, str], calibration: Calibration) -> Iterator[None]:
+    """While entered, gradients of the products' outputs are counted, and none of the weights'."""
     with ExitStack() as stack:
-        embedding = _embedding(model).weight.detach().numpy()
-        stack.enter_context(_gradients_of_rows_alone(model, calibration.gradients_for(embedding)))
-        for matrix, module in matrices_of(model):
-            hook = module.register_forward_hook(_counting(calibration.gradients_for(matrix)))
+        for module, name in products.items():
+            num_outputs = module.weight.shape[1 if isinstance(module, Conv1D) else 0]
+            hook = module.register_forward_hook(_counting(calibration.gradients_for(name, num_outputs)))
             stack.callback(hook.remove)
-        for token_ids in sequences:
-            part = token_ids[: min(_LENGTH, left)]
-            left -= len(part)
-            if part:
-                _backward(model, part, generator)
-
-
-def _backward(model: PreTrainedModel, token_ids: list[int], generator: torch.Generator) -> None:
-    """Gradients of the log probability of a token drawn after each of a text's."""
-    logits = model(torch.tensor([token_ids]), use_cache=False).logits
-    check_finite(logits)
-    gradient = logits.detach()[0].softmax(dim=-1)
-    drawn = torch.multinomial(gradient, 1, generator=generator)
-    gradient.scatter_add_(1, drawn, torch.full(drawn.shape, -1.0))
-    logits.backward(gradient[None])
+        yield
 
 
 def _counting(gradients: OutputGradients) -> Callable[..., None]:
@@ -62,33 +116,17 @@ def _counting(gradients: OutputGradients) -> Callable[..., None]:
 
 
 @contextmanager
-def _gradients_of_rows_alone(model: PreTrainedModel, gradients: OutputGradients) -> Iterator[None]:
-    """Gradients of what a model computes, from its embeddings on, and of none of its weights; those of rows that are
-    looked up are counted."""
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    embedding = _embedding(model)
-    hook = embedding.register_forward_hook(_counting_rows(gradients, embedding.weight))
-    model.requires_grad_(False)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        hook.remove()
-        for parameter in learning:
-            parameter.requires_grad_(True)
+def _counted_rows(embedding: Any, gradients: OutputGradients) -> Iterator[None]:
+    """While entered, gradients of the rows that an embedding looks up are counted."""
 
-
-def _embedding(model: PreTrainedModel) -> torch.nn.Embedding:
-    embedding = model.get_input_embeddings()
-    assert isinstance(embedding, torch.nn.Embedding)
-    return embedding
-
-
-def _counting_rows(gradients: OutputGradients, weight: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def count(_module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    def count(module: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         rows = output.detach().requires_grad_()
-        scale = rows.detach().norm() / weight[inputs[0]].norm()  # Gemma 3 multiplies what it has looked up
+        scale = rows.detach().norm() / module.weight[inputs[0]].norm()  # Gemma 3 multiplies what it has looked up
         rows.register_hook(lambda gradient: gradients.add(gradient.flatten(end_dim=-2) * scale))
         return rows
 
-    return count
+    hook = embedding.register_forward_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -135,7 +135,7 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
     if node.op_type == TREE_ATTENTION:
         num_heads, num_kv_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
         return [("B", num_heads, "N", head_dim), *[("B", num_kv_heads, "S", head_dim)] * 2]
-    weight = node.inputs[1] if node.op_type == LOGIT_HEAD else None
+    weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None
     return [] if weight is None else [("B", "R", matrix_shape(weight)[0])]
 
 

@@ -1,15 +1,19 @@
-"""What stands in for the source's attention and output embedding while it is traced: they leave markers."""
+"""What stands in for the source's attention and matrices while it is traced: they leave markers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.markers import LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_export.markers import EMBEDDING, LINEAR, LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 ATTENTION_NAME = "reader_edge_tree"
@@ -88,31 +92,81 @@ def _as_outputs(tensors: Sequence[Any]) -> Sequence[Any]:
     return tensors[0], *tensors[3:5]
 
 
+class _NamedMatrix(torch.autograd.Function):
+    """The marker of what a matrix is used for; the matrix itself is named, and never looked at."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, name: str, size: int, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*(inputs.shape if kind == EMBEDDING else inputs.shape[:-1]), size)
+
+    @staticmethod
+    def symbolic(g: Any, kind: str, name: str, size: int, inputs: Any) -> Any:
+        output = g.op(f"{MARKER_DOMAIN}::{kind}", inputs, parameter_s=name)
+        rank = inputs.type().dim()
+        if rank is not None:
+            rank += kind == EMBEDDING
+            output.setType(inputs.type().with_dtype(torch.float32).with_sizes([None] * (rank - 1) + [size]))
+        return output
+
+
 class _LogitHead(torch.autograd.Function):
-    """The marker; takes the weight as it is stored, so that tied embeddings stay one tensor."""
+    """The marker of the output embedding, for the rows that are asked for."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, rows: torch.Tensor, bias: torch.Tensor | None
+        ctx: Any, name: str, size: int, hidden: torch.Tensor, rows: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        return hidden.new_zeros(*rows.shape, weight.shape[0])
+        return hidden.new_zeros(*rows.shape, size)
 
     @staticmethod
-    def symbolic(g: Any, hidden: Any, weight: Any, rows: Any, bias: Any) -> Any:
-        inputs = [hidden, weight, rows] if bias is None else [hidden, weight, rows, bias]
-        logits = g.op(f"{MARKER_DOMAIN}::{LOGIT_HEAD}", *inputs)
-        vocab_size = weight.type().sizes()[0]
-        logits.setType(hidden.type().with_sizes([None, None, vocab_size]))
+    def symbolic(g: Any, name: str, size: int, hidden: Any, rows: Any, bias: Any) -> Any:
+        inputs = [hidden, rows] if bias is None else [hidden, rows, bias]
+        logits = g.op(f"{MARKER_DOMAIN}::{LOGIT_HEAD}", *inputs, parameter_s=name)
+        logits.setType(hidden.type().with_sizes([None, None, size]))
         return logits
 
 
 _mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
+_mark_matrix: Callable[..., torch.Tensor] = _NamedMatrix.apply
 _mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
 
 
-def logit_head(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Stands in for the source's output embedding: logits (B, R, V) of the rows asked for."""
-    return _mark_logit_head(hidden, weight, current_trace.get().logit_rows, bias)
+@contextmanager
+def named_matrices(source: SourceModel) -> Iterator[None]:
+    """While entered, each use of a matrix leaves a marker with the matrix's name, the output embedding's its own."""
+    names = source.names
+    shapes = {id(parameter): tuple(parameter.shape) for parameter in source.skeleton.parameters()}
+    functions = torch.nn.functional
+    linear, embedding = functions.linear, functions.embedding
+
+    def marked_linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        product = _mark_matrix(LINEAR, names[id(weight)], shapes[id(weight)][0], rows)
+        return product if bias is None else bias + product
+
+    def marked_embedding(ids: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        return _mark_matrix(EMBEDDING, names[id(weight)], shapes[id(weight)][1], ids)
+
+    def marked_conv1d(module: Conv1D, rows: torch.Tensor) -> torch.Tensor:
+        return module.bias + _mark_matrix(LINEAR, names[id(module.weight)], shapes[id(module.weight)][1], rows)
+
+    head = source.skeleton.get_output_embeddings()
+    modules: list[Any] = [module for module in source.skeleton.modules() if isinstance(module, Conv1D)]
+    for module in modules:
+        module.forward = partial(marked_conv1d, module)
+    head.forward = lambda hidden: _mark_logit_head(
+        names[id(head.weight)],
+        shapes[id(head.weight)][0],
+        hidden,
+        current_trace.get().logit_rows,
+        getattr(head, "bias", None),
+    )
+    functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        functions.linear, functions.embedding = linear, embedding
+        for module in (*modules, head):
+            del module.forward
 
 
 def tree_attention(

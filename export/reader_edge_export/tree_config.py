@@ -16,12 +16,13 @@ from optimum.utils import NormalizedTextConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
     Trace,
     current_trace,
-    logit_head,
+    named_matrices,
 )
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
@@ -69,17 +70,17 @@ for _model_type in SUPPORTED:
     TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
 
 
-def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[AttentionLayer]:
+def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[AttentionLayer]:
     """Write the model with its markers to `graph`, and return what each layer asks for.
 
     Raises UnsupportedArchitectureError where the graph would not be the model.
     """
-    layers = survey(model, max_context)
+    model, layers = source.skeleton, survey(source, max_context)
     constructor = TasksManager.get_exporter_config_constructor(
         EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
     )
     config: TreeConfig = constructor(model.config, layers=layers)
-    with torch.no_grad(), _markers(model), _tree_forward(model, max_context):
+    with torch.no_grad(), _markers(source), _tree_forward(model, max_context):
         torch.onnx.export(
             model,
             tuple(config.generate_dummy_inputs().values()),
@@ -93,11 +94,12 @@ def trace_model(model: PreTrainedModel, max_context: int, graph: Path) -> list[A
     return layers
 
 
-def survey(model: PreTrainedModel, max_context: int) -> list[AttentionLayer]:
+def survey(source: SourceModel, max_context: int) -> list[AttentionLayer]:
     """Run the model once on a few tokens and note what each attention layer asks for."""
+    model = source.skeleton
     example = _example_inputs([])
     trace = Trace(example["tree_mask"], None, example["write_pos"], example["logit_rows"], (), max_context)
-    with torch.no_grad(), _markers(model):
+    with torch.no_grad(), _markers(source):
         _run(model.forward, trace, example["input_ids"], example["position_ids"])
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
@@ -121,18 +123,16 @@ def sliding_window_of(layers: Sequence[AttentionLayer]) -> int | None:
 
 
 @contextmanager
-def _markers(model: PreTrainedModel) -> Iterator[None]:
-    """While entered, the model's layers and output embedding leave markers."""
-    head = model.get_output_embeddings()
-    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+def _markers(source: SourceModel) -> Iterator[None]:
+    """While entered, the model's layers and matrices leave markers."""
+    configs: list[Any] = [module.config for module in source.skeleton.modules() if hasattr(module, "config")]
     implementations = [config._attn_implementation for config in configs]
-    head.forward = lambda hidden: logit_head(hidden, head.weight, getattr(head, "bias", None))
     for config in configs:
         config._attn_implementation = ATTENTION_NAME
     try:
-        yield
+        with named_matrices(source):
+            yield
     finally:
-        del head.forward
         for config, implementation in zip(configs, implementations, strict=True):
             config._attn_implementation = implementation
 

@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.calibration import Calibration, calibrate
 from reader_edge_export.graph import write_graph
+from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.operators import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tree_config import sliding_window_of, trace_model
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
@@ -28,6 +30,7 @@ from tests.export.graph_runner import (
     GraphRunner,
     ancestors,
 )
+from tests.export.source_models import open_source
 from tests.export.spread_float_products import SpreadFloatProducts, unrounded_columns
 from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VOCAB_SIZE
 
@@ -39,8 +42,9 @@ PROMPTS, TREE = (np.random.default_rng(size).integers(3, VOCAB_SIZE, (2, size)) 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A source's logits of every path (2, N, V), its graph with markers, its sliding window, and its calibration."""
+    """A source, its logits of every path (2, N, V), its graph with markers, its sliding window, and its calibration."""
 
+    source: SourceModel
     expected: FloatArray
     graph: Path
     window: int | None
@@ -88,11 +92,12 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     def trace(model_type: str) -> Traced:
         if model_type not in done:
             model = AutoModelForCausalLM.from_pretrained(tiny_model(model_type), attn_implementation="eager").eval()
+            source, calibration = open_source(tiny_model(model_type)), Calibration()
             graph = tmp_path_factory.mktemp(model_type) / "traced.onnx"
             with quiet_libraries():
-                layers = trace_model(model, MAX_CONTEXT, graph)
-            calibration = calibrate(model, np.resize(PROMPTS, (4, 50)).tolist())
-            done[model_type] = Traced(_path_logits(model), graph, sliding_window_of(layers), calibration)
+                layers = trace_model(source, MAX_CONTEXT, graph)
+            calibrate(LayeredModel(source), np.resize(PROMPTS, (4, 50)).tolist(), calibration)
+            done[model_type] = Traced(source, _path_logits(model), graph, sliding_window_of(layers), calibration)
         return done[model_type]
 
     return trace
@@ -106,7 +111,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
 ) -> None:
     source = traced(model_type)
     assert (source.window == 8) == ARCHITECTURES[model_type].has_windows
-    write_graph(source.graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED)
+    write_graph(source.graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED, source.source)
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - source.expected).max() < LIMIT
     assert np.abs(source.expected).max() > 0.5  # else the limit says nothing
@@ -121,7 +126,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     source = traced(model_type)
     monkeypatch.setattr("reader_edge_export.quantize.Int8Products", SpreadFloatProducts)
     monkeypatch.setattr("reader_edge_export.quantize.vocabulary.quantize_columns", unrounded_columns)
-    write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration)
+    write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - source.expected).max() < 2 * LIMIT
 
@@ -133,7 +138,7 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
     model_type: str, precision: str, kv: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
     source = traced(model_type)
-    write_graph(source.graph, tmp_path, ExportOptions(precision, "exact", kv=kv), source.calibration)
+    write_graph(source.graph, tmp_path, ExportOptions(precision, "exact", kv=kv), source.calibration, source.source)
     pure = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(pure - source.expected).max() < INT8_LIMIT * np.abs(source.expected).max()
     if native_library() is not None:
@@ -146,7 +151,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
     source = traced(model_type)
-    operators = _int8_operators(source.graph, tmp_path, source.calibration)
+    operators = _int8_operators(source.graph, tmp_path, source.calibration, source.source)
     architecture = ARCHITECTURES[model_type]
     assert operators["RotaryHeads"] == (NUM_LAYERS if architecture.fuses_heads else 0)
     assert operators["SwiGLU"] == (NUM_LAYERS if architecture.fuses_swiglu else 0)
@@ -172,20 +177,22 @@ def test_every_architecture_has_a_tiny_model_and_is_described() -> None:
 def test_biases_that_are_all_alike_are_part_of_the_product_too(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_model("qwen2"), attn_implementation="eager").eval()
-    for name, parameter in model.named_parameters():
+    source = open_source(tiny_model("qwen2"))
+    for name, parameter in source.skeleton.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.zeros_(parameter)
     with quiet_libraries():
-        trace_model(model, MAX_CONTEXT, tmp_path / "traced.onnx")
-    calibration = calibrate(model, [list(range(3, 90))])
-    operators = _int8_operators(tmp_path / "traced.onnx", tmp_path, calibration)
+        trace_model(source, MAX_CONTEXT, tmp_path / "traced.onnx")
+    calibration = Calibration()
+    calibrate(LayeredModel(source), [list(range(3, 90))], calibration)
+    operators = _int8_operators(tmp_path / "traced.onnx", tmp_path, calibration, source)
     assert (operators["SpreadRowLinearBias"], operators["RotaryHeads"]) == (2, 2)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], Traced], tmp_path: Path) -> None:
-    write_graph(traced("mistral").graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED)
+    mistral = traced("mistral")
+    write_graph(mistral.graph, tmp_path, ExportOptions("fp32", attention), NOT_CALIBRATED, mistral.source)
     model = ir.load(tmp_path / GRAPH_NAME)
     assert {value.name: str(value.shape) for value in model.graph.inputs} == {
         "input_ids": "[B,N]",
@@ -217,23 +224,23 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
 def test_sizes_are_read_once_and_not_per_layer(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path
 ) -> None:
-    write_graph(traced(model_type).graph, tmp_path, ExportOptions("fp32", "exact"), NOT_CALIBRATED)
+    source = traced(model_type)
+    write_graph(source.graph, tmp_path, ExportOptions("fp32", "exact"), NOT_CALIBRATED, source.source)
     operators = [node.op_type for node in ir.load(tmp_path / GRAPH_NAME).graph]
     assert operators.count("Shape") <= 4
     assert operators.count("Gather") <= 2
 
 
 def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_model("mistral"), attn_implementation="eager").eval()
     with quiet_libraries():
-        layers = trace_model(model, 8, tmp_path / "traced.onnx")
+        layers = trace_model(open_source(tiny_model("mistral")), 8, tmp_path / "traced.onnx")
     assert sliding_window_of(layers) is None
     names = [value.name for value in ir.load(tmp_path / "traced.onnx").graph.inputs]
     assert "tree_mask_sliding" not in names
 
 
-def _int8_operators(traced: Path, folder: Path, calibration: Calibration) -> Counter[str]:
-    write_graph(traced, folder, ExportOptions("int8", "exact"), calibration)
+def _int8_operators(traced: Path, folder: Path, calibration: Calibration, source: SourceModel) -> Counter[str]:
+    write_graph(traced, folder, ExportOptions("int8", "exact"), calibration, source)
     return Counter(node.op_type for node in ir.load(folder / GRAPH_NAME).graph)
 
 

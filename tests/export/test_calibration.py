@@ -6,63 +6,78 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 from reader_edge_export import calibration
-from reader_edge_export.calibration import InputMoments, calibrate, max_calibration_tokens, run_sizes
+from reader_edge_export.calibration import Calibration, InputMoments, calibrate, max_calibration_tokens, run_sizes
+from tests.export.source_models import layered, open_source
 
 SEQUENCES = [list(range(3, 103)), list(range(70, 190)), [5]]
 NUM_TOKENS = sum(map(len, SEQUENCES))
+NAMES = [
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+]
 
 
 @pytest.fixture(params=["llama", "gpt2", "gemma3_text"])
-def model(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> PreTrainedModel:
-    source: PreTrainedModel = AutoModelForCausalLM.from_pretrained(tiny_model(request.param)).eval()
-    return source
+def folder(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Path:
+    return tiny_model(request.param)
 
 
-def test_every_product_of_a_model_is_known_by_its_matrix(model: PreTrainedModel) -> None:
-    found = calibrate(model, SEQUENCES)
-    for name, module in model.named_modules():
+def test_every_product_of_a_model_is_known_by_the_name_of_its_matrix(folder: Path) -> None:
+    found = _calibrated(folder)
+    for name, module in AutoModelForCausalLM.from_pretrained(folder).named_modules():
         weight = getattr(module, "weight", None)
-        if weight is not None and weight.ndim == 2 and "emb" not in name and "wte" not in name and "wpe" not in name:
-            matrix = weight.detach().numpy() if type(module).__name__ == "Conv1D" else weight.detach().numpy().T
-            moments = found.inputs_of(np.ascontiguousarray(matrix))
+        if weight is not None and weight.ndim == 2 and name != "lm_head" and not isinstance(module, torch.nn.Embedding):
+            moments = found.inputs_of(f"{name}.weight")
+            num_inputs = weight.shape[0 if type(module).__name__ == "Conv1D" else 1]
             assert moments.num_rows == NUM_TOKENS
-            assert sum(len(gram) for gram in moments.grams) == len(matrix)
+            assert sum(len(gram) for gram in moments.grams) == num_inputs
             assert (moments.root_mean_squares() > 0).any()
 
 
-def test_the_heads_inputs_are_those_of_all_tokens(model: PreTrainedModel) -> None:
-    head = model.get_output_embeddings()
-    rows: list[torch.Tensor] = []
-    hook = head.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0][0]))
-    for token_ids in SEQUENCES:
-        model(torch.tensor([token_ids]), use_cache=False)
-    hook.remove()
-    (gram,) = calibrate(model, SEQUENCES).inputs_of(head.weight.detach().numpy().T).grams
-    expected = torch.cat(rows).detach().double().numpy()
-    np.testing.assert_allclose(gram, expected.T @ expected, rtol=1e-4, atol=1e-3)
+def test_inputs_are_those_of_the_whole_model(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    source = open_source(folder)
+    head, found = source.names[id(source.skeleton.get_output_embeddings().weight)], _calibrated(folder)
+    products = {name: module for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
+    for name, module in products.items():
+        rows: list[torch.Tensor] = []
+        hook = module.register_forward_pre_hook(lambda _, inputs, rows=rows: rows.append(inputs[0][0]))
+        for token_ids in SEQUENCES:
+            model(torch.tensor([token_ids]), use_cache=False)
+        hook.remove()
+        (gram,) = found.inputs_of(head if name == "lm_head" else f"{name}.weight").grams
+        expected = torch.cat(rows).detach().double().numpy()
+        np.testing.assert_allclose(gram, expected.T @ expected, rtol=1e-4, atol=1e-3)
 
 
-def test_the_model_computes_as_before(model: PreTrainedModel) -> None:
-    token_ids = torch.tensor(SEQUENCES[:1])
-    before = model(token_ids).logits
-    calibrate(model, SEQUENCES)
-    torch.testing.assert_close(model(token_ids).logits, before, rtol=0, atol=0)
+def test_products_of_the_same_rows_share_what_was_counted(tiny_model: Callable[[str], Path]) -> None:
+    found = _calibrated(tiny_model("llama"))
+    places = [found._places[f"model.layers.0.{name}.weight"] for name in NAMES]
+    assert places[0] == places[1] == places[2]
+    assert places[4] == places[5]
+    assert len(set(places)) == 4
+
+
+def test_a_source_takes_no_memory_for_its_matrices_afterwards(folder: Path) -> None:
+    model = layered(folder)
+    calibrate(model, SEQUENCES, Calibration())
+    matrices = [parameter for parameter in model.source.skeleton.parameters() if parameter.ndim > 1]
+    assert {matrix.untyped_storage().nbytes() for matrix in matrices} == {4}
+
+
+def _calibrated(folder: Path) -> Calibration:
+    calibration = Calibration()
+    calibrate(layered(folder), SEQUENCES, calibration)
+    return calibration
 
 
 def test_large_models_are_calibrated_on_less_text() -> None:
     assert max_calibration_tokens(100_000_000) == 10_000
     assert max_calibration_tokens(500_000_000) == 2000
     assert max_calibration_tokens(70_000_000_000) == 1000
-
-
-def test_matrices_that_are_equal_share_their_rows() -> None:
-    found = calibration.Calibration()
-    weight = np.random.default_rng(0).standard_normal((6, 4), np.float32)
-    assert found.moments_for(weight) is found.moments_for(np.asfortranarray(weight))
-    assert found.moments_for(weight) is not found.moments_for(weight + np.float32(1))
 
 
 @pytest.mark.parametrize("num_inputs", [1, 255, 896, 1024, 1025, 4864, 14336])

@@ -245,11 +245,15 @@ def test_a_model_without_room_in_memory_is_refused_before_it_takes_any(
 ) -> None:
     source = find_source(write_small(tmp_path / "file", VOCABULARY), None)
     num_bytes = 4 * sum(weight.size for weight in small_tensors(VOCAB_SIZE).values())
-    monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes)
-    source.load_model()
+    opened = source.open_model()
     monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes - 1)
     with pytest.raises(GgufError, match="GiB of memory in fp32"):
-        source.load_model()
+        opened.whole("file", GgufError)
+    monkeypatch.setattr(blank_model, "free_bytes", lambda: num_bytes)
+    opened.whole("file", GgufError)
+    monkeypatch.setattr(blank_model, "free_bytes", lambda: 1000)
+    with pytest.raises(GgufError, match="GiB of memory in fp32"):
+        source.open_model()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Where the system tells")

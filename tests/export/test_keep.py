@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from copy import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
+import torch
 from gguf import GGMLQuantizationType as Kind
-from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export import ExportOptions, ExportReport, export_model
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.block_types import BLOCK_TYPES, Blocks
-from reader_edge_export.kept_weights import KeptMatrix, KeptWeights
+from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.errors import ConfigError, ExportError, GgufError
+from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME
@@ -28,6 +27,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
 from tests.export.gguf_models import build_source, write_model
+from tests.export.source_models import open_source
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -174,22 +174,17 @@ def _logits(target: HostTarget, past: list[int], token_ids: list[int]) -> Float3
 def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
     model = build_source(model_type, tmp_path / "source")
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
-    source = find_source(path, None)
-    loaded = source.load_model()
-    kept = source.kept_weights(loaded)
-    num_matrices = 0
-    for module in loaded.modules():
-        weight = getattr(module, "weight", None)
-        if weight is not None and weight.ndim == 2:
-            matrix = weight.detach().numpy()
-            columns = matrix if type(module).__name__ == "Conv1D" else matrix.T
-            if kept.type_of(columns) is not None:
-                assert kept.blocks_of(columns).shape == columns.shape[::-1]
-                num_matrices += 1
-    kept.check_all_found()
-    assert num_matrices >= sum(kept.num_kept.values()) > 2 * 3
+    opened = open_source(path)
+    kept = KeptTypes.of(opened)
+    assert kept.num_kept["Q8_0"] > 2 * 3
     assert not kept.num_others
     assert not kept.needs_calibration
+    turned = {f"{name}.weight" for name, module in opened.skeleton.named_modules() if isinstance(module, Conv1D)}
+    for name in opened.names.values():
+        if opened.weights.block_type(name) is not None:
+            values = opened.weights.read(name)
+            blocks = opened.weights.blocks(name).dequantized(slice(None))
+            np.testing.assert_array_equal(blocks, values.T if name in turned else values)
 
 
 @pytest.mark.parametrize(
@@ -232,44 +227,22 @@ def test_nothing_to_keep_is_one_sentence(tiny_model: Callable[[str], Path], tmp_
     assert not (tmp_path / "out").exists()
 
 
-def read_kept(folder: Path) -> tuple[Path, PreTrainedModel, KeptWeights]:
-    """A file in Q8_0, the model that was loaded from it, and what stays of it."""
-    model = build_source("llama", folder / "source")
-    path = write_model(model, folder / "source", folder / "model.gguf", Kind.Q8_0)
-    source = find_source(path, None)
-    loaded = source.load_model()
-    return path, loaded, source.kept_weights(loaded)
-
-
 def test_a_file_that_changes_under_an_export_is_refused(tmp_path: Path) -> None:
-    path, loaded, kept = read_kept(tmp_path)
+    model = build_source("llama", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
+    weights = open_source(path).weights
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(GgufError, match="changed while it was read"):
-        kept.blocks_of(loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T)
+        weights.blocks("model.layers.0.mlp.up_proj.weight")
 
 
-def test_a_graph_that_changes_a_weight_is_refused(tmp_path: Path) -> None:
-    _, loaded, kept = read_kept(tmp_path)
-    weight = loaded.model.layers[0].mlp.up_proj.weight.detach().numpy().T
-    with pytest.raises(ExportError, match=r"weight of .* is not the file's: export with --precision int8"):
-        kept.check_all_found()
-    assert kept.type_of(weight) is not None
-    weight[3, 3] += 1e-6
-    with pytest.raises(ExportError, match=r"weight of 'model.layers.0.mlp.up_proj.weight' is not the file's"):
-        kept.blocks_of(weight)
-
-
-def test_matrices_of_two_types_with_the_same_edges_are_told_apart() -> None:
-    """Pruned models have inputs and outputs of zeros."""
-    kept, weights = KeptWeights(), {}
-    ones, zeros = np.ones((2, 2), np.float16), np.zeros((2, 2), np.float16)
-    for block_type in (BLOCK_TYPES["Q4_0"], BLOCK_TYPES["Q4_1"]):
-        codes = np.full((2, 2, 32), block_type.zero, np.uint8)
-        codes[1, 1] += 3 if block_type.has_minima else 1
-        numbers = {"scale_numbers": ones, **({"minimum_numbers": zeros} if block_type.has_minima else {})}
-        blocks = Blocks.of_codes(block_type, codes, numbers)
-        weights[block_type.name] = blocks.dequantized(slice(None)).T
-        kept.add(weights[block_type.name], KeptMatrix(block_type.name, block_type, partial(copy, blocks)))
-    for name, weight in weights.items():
-        assert kept.type_of(weight) is kept.blocks_of(weight).block_type is BLOCK_TYPES[name]
-    assert kept.type_of(2 * weights["Q4_0"]) is None
+def test_matrices_that_are_all_zeros_keep_their_own_types(tmp_path: Path) -> None:
+    model = build_source("llama", tmp_path / "source", hidden_size=64)
+    for name in ("q_proj", "k_proj"):
+        torch.nn.init.zeros_(getattr(model.model.layers[0].self_attn, name).weight)
+    kinds = {"blk.0.attn_q.weight": Kind.Q4_0, "blk.0.attn_k.weight": Kind.Q4_1}
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0, kinds=kinds)
+    weights = open_source(path).weights
+    for name, block_type in (("q_proj", "Q4_0"), ("k_proj", "Q4_1")):
+        assert weights.block_type(f"model.layers.0.self_attn.{name}.weight") is BLOCK_TYPES[block_type]
+        assert not weights.read(f"model.layers.0.self_attn.{name}.weight").any()

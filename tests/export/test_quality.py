@@ -16,6 +16,7 @@ from reader_edge_runtime.errors import ParityError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import PRECISIONS
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.source_models import layered
 from tests.export.test_pipeline import Exported, TinyModel
 
 
@@ -105,7 +106,7 @@ def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported,
     divergence = Divergence()
     for token_ids in sequences:
         divergence.add(chain_logits(model, token_ids).numpy(), logits_after(target, [], token_ids, 1))
-    assert check_quality(target, model, sequences) == pytest.approx(divergence.figures())
+    assert check_quality(target, layered(tiny_model("llama")), sequences) == pytest.approx(divergence.figures())
     assert divergence.figures()["held_out_tokens"] == 103
 
 
@@ -113,7 +114,7 @@ def test_a_package_of_another_model_is_refused(
     exported: Exported, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = HostTarget.open(ModelPackage.open(exported("llama", "int8", "exact")))
-    model = find_source(tiny_model("granite"), None).load_model()
+    model = layered(tiny_model("granite"))
     monkeypatch.setattr("reader_edge_export.quality.MAX_MEAN_KL", 0.01)  # tiny models say nearly nothing
     with pytest.raises(ParityError, match="export with a higher precision"):
         check_quality(target, model, [list(range(60))])

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.quality import source_figures
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import load_folder
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.quantized_folders import WRITERS, Matrix, quantize_folder
+from tests.export.source_models import load_folder
 from tests.tiny_models import build_tiny_model
 
 

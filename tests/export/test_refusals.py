@@ -291,16 +291,13 @@ def test_a_graph_that_computes_something_else_is_refused(
 ) -> None:
     from reader_edge_export.calibration import Calibration
     from reader_edge_export.graph_editor import GraphEditor
-    from reader_edge_export.kept_weights import KeptWeights
     from reader_edge_export.quantize import store_weights
 
-    def store_wrong(
-        editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, kept: KeptWeights
-    ) -> None:
+    def store_wrong(editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration) -> None:
         norm = editor.graph.initializers["model.norm.weight"]
         assert norm.const_value is not None
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
-        store_weights(editor, precision, is_portable, calibration, kept)
+        store_weights(editor, precision, is_portable, calibration)
 
     monkeypatch.setattr("reader_edge_export.graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):

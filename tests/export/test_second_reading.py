@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoModelForCausalLM
 
 from reader_edge_export.quiet import quiet_libraries
-from reader_edge_export.sources import module
+from reader_edge_export.sources import folder_weights
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.reading_check import check_layers, second_reading
 from reader_edge_export.tree_config import trace_model
 from reader_edge_runtime.errors import ParityError
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
+from tests.export.source_models import load_folder, open_source
 from tests.tiny_models import MAX_CONTEXT, build_tiny_model
 
 TinyModel = Callable[[str], Path]
@@ -32,8 +32,8 @@ def _config(folder: Path) -> dict[str, Any]:
 def test_the_second_reading_computes_what_transformers_5_computes(
     name: str, folder_of_5: Callable[[str], Path]
 ) -> None:
-    model = module.load_folder(folder_of_5(name))
-    computed = second_reading(RECORDED[name]["config"], model.state_dict()).logits(TOKEN_IDS)
+    model = load_folder(folder_of_5(name))
+    computed = second_reading(RECORDED[name]["config"], dict(model.named_parameters())).logits(TOKEN_IDS)
     assert np.abs(np.array(last_logits(computed)) - RECORDED[name]["logits"]).max() < 1e-4
 
 
@@ -70,7 +70,7 @@ def test_a_key_that_is_read_wrongly_is_caught(
     model_type: str, wrong: dict[str, Any], words: str, tiny_model: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = find_source(tiny_model(model_type), None)
-    monkeypatch.setattr(module, "class_form", lambda config: class_form(config) | wrong)
+    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | wrong)
     with pytest.raises(ParityError, match=rf"not what its config\.json says: the {words}"):
         source.load_model()
 
@@ -88,7 +88,7 @@ def test_a_scaling_that_is_lost_is_caught(
     source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
     source.load_model()
     lost = {**scaling, "attention_factor": 1.0}
-    monkeypatch.setattr(module, "class_form", lambda config: class_form(config) | {"rope_scaling": lost})
+    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | {"rope_scaling": lost})
     with pytest.raises(ParityError, match=r"the magnitude of model\.rotary_emb differ"):
         source.load_model()
 
@@ -108,9 +108,8 @@ def test_a_layer_that_asks_for_other_attention_is_caught(
     wrong: dict[str, Any], tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     folder = tiny_model("gemma2")
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     with quiet_libraries():
-        layers = trace_model(model, MAX_CONTEXT, tmp_path / "traced.onnx")
+        layers = trace_model(open_source(folder), MAX_CONTEXT, tmp_path / "traced.onnx")
     check_layers(layers, _config(folder), MAX_CONTEXT)
     with pytest.raises(ParityError, match="attention in layer 0"):
         check_layers([replace(layers[0], **wrong), layers[1]], _config(folder), MAX_CONTEXT)

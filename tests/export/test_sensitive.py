@@ -1,6 +1,7 @@
 """Mixed int4: eight bits go to the matrices that lose most, and to few."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ import onnx_ir as ir
 import pytest
 
 from reader_edge_export.block_linear import MAX_INPUTS
-from reader_edge_export.calibration import Calibration, matrix_key
+from reader_edge_export.calibration import Calibration
+from reader_edge_export.matrix import Matrix
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_export.sensitivity import embedding_of
+from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
@@ -26,30 +30,32 @@ Float32Array = npt.NDArray[np.float32]
 def test_a_matrix_whose_outputs_decide_gets_eight_bits() -> None:
     groups = [[_matrix(seed)] for seed in range(6)]
     calibration = _calibration(groups)
-    calibration.gradients_of(groups[2][0]).squares *= 14
-    assert _sensitive(groups, calibration) == {matrix_key(groups[2][0])}
+    calibration.gradients_of(groups[2][0].name).squares *= 14
+    assert _sensitive(groups, calibration) == {groups[2][0].name}
 
 
 def test_matrices_of_the_same_rows_stay_together() -> None:
     groups = [[_matrix(0), _matrix(1)], *([_matrix(seed)] for seed in range(2, 9))]
     calibration = _calibration(groups)
-    calibration.gradients_of(groups[0][1]).squares *= 30
-    assert _sensitive(groups, calibration) == {matrix_key(part) for part in groups[0]}
+    calibration.gradients_of(groups[0][1].name).squares *= 30
+    assert _sensitive(groups, calibration) == {part.name for part in groups[0]}
 
 
 def test_large_weights_and_large_rows_count() -> None:
     groups = [[_matrix(seed)] for seed in range(9)]
-    groups[1] = [4 * groups[1][0]]
+    groups[1] = [_matrix(1, factor=4)]
     calibration = _calibration(groups)
-    calibration.inputs_of(groups[4][0]).grams[0][:] *= 16
-    assert _sensitive(groups, calibration) == {matrix_key(groups[index][0]) for index in (1, 4)}
+    larger = calibration.inputs_of(groups[4][0].name)
+    larger.grams[0] *= 16
+    calibration.add_inputs([groups[4][0].name], larger)
+    assert _sensitive(groups, calibration) == {groups[index][0].name for index in (1, 4)}
 
 
 def test_the_longer_of_two_matrices_with_one_loss_stays_in_four_bits() -> None:
     groups = [[_matrix(0, num_outputs=20)], [_matrix(1, num_outputs=200)]]
     calibration = _calibration(groups)
-    calibration.gradients_of(groups[0][0]).squares *= 10
-    assert _sensitive(groups, calibration) == {matrix_key(groups[0][0])}
+    calibration.gradients_of(groups[0][0].name).squares *= 10
+    assert _sensitive(groups, calibration) == {groups[0][0].name}
 
 
 def test_matrices_that_are_alike_get_eight_bits_within_three_eighths_of_all_bytes() -> None:
@@ -58,21 +64,23 @@ def test_matrices_that_are_alike_get_eight_bits_within_three_eighths_of_all_byte
 
 
 def test_matrices_that_never_are_in_four_bits_do_not_count() -> None:
-    wide = Candidate([np.ones((MAX_INPUTS + 1, 1), np.float32)], 1e9)
+    wide = Candidate([replace(_matrix(0), shape=(MAX_INPUTS + 1, 1))], 1e9)
     groups = [[_matrix(seed)] for seed in range(6)]
     calibration = _calibration(groups)
-    calibration.gradients_of(groups[0][0]).squares *= 14
+    calibration.gradients_of(groups[0][0].name).squares *= 14
     others = [Candidate.products(group, calibration) for group in groups]
-    assert sensitive_matrices([wide, *others]) == {matrix_key(groups[0][0])}
+    assert sensitive_matrices([wide, *others]) == {groups[0][0].name}
 
 
 def test_lookups_count_where_embeddings_are_the_heads() -> None:
     head = _matrix(0, num_outputs=200)
-    calibration = _calibration([[head], [head.T]])
+    calibration = _calibration([[head]])
+    looked_up = calibration.gradients_for(embedding_of(head.name), 64)
+    looked_up.squares[:], looked_up.num_rows = 1, 1
     alone, tied = (Candidate.vocabulary(head, is_tied, calibration) for is_tied in (False, True))
     assert alone.loss == Candidate.products([head], calibration).loss
     assert tied.loss > alone.loss
-    calibration.gradients_of(head.T).squares *= 3
+    looked_up.squares *= 3
     assert Candidate.vocabulary(head, True, calibration).loss - alone.loss == pytest.approx(
         3 * (tied.loss - alone.loss)
     )
@@ -106,22 +114,31 @@ def test_a_vocabulary_in_four_bits_is_computed_with_and_looked_up_from(
     np.testing.assert_array_equal(native, defined)
 
 
-def _sensitive(groups: list[list[Float32Array]], calibration: Calibration) -> frozenset[bytes]:
+def _sensitive(groups: list[list[Matrix]], calibration: Calibration) -> frozenset[str]:
     return sensitive_matrices([Candidate.products(group, calibration) for group in groups])
 
 
-def _matrix(seed: int, num_outputs: int = 16) -> Float32Array:
-    return np.random.default_rng(seed).standard_normal((64, num_outputs), np.float32)
+class _OneMatrix(Weights):
+    def __init__(self, values: Float32Array) -> None:
+        self._values = values
+
+    def read(self, name: str) -> Float32Array:
+        return self._values
 
 
-def _calibration(groups: list[list[Float32Array]]) -> Calibration:
+def _matrix(seed: int, num_outputs: int = 16, factor: float = 1) -> Matrix:
+    values = factor * np.random.default_rng(seed).standard_normal((64, num_outputs), np.float32)
+    return Matrix(f"matrix {seed}", values.shape, False, _OneMatrix(values))
+
+
+def _calibration(groups: list[list[Matrix]]) -> Calibration:
     """Of rows and gradients that are alike everywhere."""
     calibration = Calibration()
     for group in groups:
         for part in group:
-            rows = np.random.default_rng(9).standard_normal((300, len(part)), np.float32)
-            calibration._moments[matrix_key(part)] = moments_of(rows)
-            gradients = calibration.gradients_for(part)
+            rows = np.random.default_rng(9).standard_normal((300, part.shape[0]), np.float32)
+            calibration.add_inputs([part.name], moments_of(rows))
+            gradients = calibration.gradients_for(part.name, part.shape[1])
             gradients.squares[:] = 1
             gradients.num_rows = 1
     return calibration

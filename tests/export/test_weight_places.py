@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.module import chain_logits, load_folder
+from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ExportError
+from tests.export.source_models import load_folder
 from tests.tiny_models import build_tiny_model
 
 IDS = list(range(3, 20))
@@ -50,10 +50,9 @@ def test_a_tensor_without_a_place_is_refused_by_its_name(name: str, source: Path
     ],
 )
 def test_a_config_of_another_size_is_refused_before_memory_is_taken(
-    changes: dict[str, int], words: str, source: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, int], words: str, source: Path
 ) -> None:
     _change_config(source, **changes)
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         load_folder(source)
 

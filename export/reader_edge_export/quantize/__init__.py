@@ -5,7 +5,6 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.kept_weights import NOTHING_KEPT, KeptWeights
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
@@ -16,24 +15,21 @@ from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocab
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
-def store_weights(
-    editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, kept: KeptWeights = NOTHING_KEPT
-) -> None:
+def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
-    calibration: of the source, where weights are quantised. kept: those that stay as they are, with precision "keep".
+    calibration: of the source, where weights are quantised.
 
     The matrices of an int4 model that lose most for the bytes they take are int8.
-    Raises ExportError where a matrix cannot stay.
+    Raises ExportError where the source cannot be read.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
-        keep = KeptProducts(editor, kept, int8)  # of none where weights are quantised here
+        keep = KeptProducts(editor, precision == "keep", int8)
         products: Int4Products | KeptProducts = keep
         if precision == "int4":
             products = Int4Products(editor, int8, sensitive_matrices(_candidates(editor.graph, calibration)))
         replace_products(editor, products.multiply, calibration, keep.kind_of)
         store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
-        kept.check_all_found()
         return
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:

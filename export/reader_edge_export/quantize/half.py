@@ -7,9 +7,11 @@ fp32 by their own definition, and logits leave the graph as fp32.
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.matrix import Matrix, matrix_of
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 
@@ -60,16 +62,31 @@ class _HalfPrecision:
 
     def _half(self, value: ir.Value) -> ir.Value:
         if value not in self._halves:
-            array = weight_of(value)
+            matrix, array = matrix_of(value), weight_of(value)
+            if matrix is not None:
+                self._halves[value] = self._matrix(matrix)
+                return self._halves[value]
             self._halves[value] = self._cast(value) if array is None else self._constant(array, value.name or "weight")
         return self._halves[value]
 
-    def _constant(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str) -> ir.Value:
+    def _matrix(self, matrix: Matrix) -> ir.Value:
+        """Rounded when it is written."""
+
+        def rounded() -> ir.TensorProtocol:
+            return ir.Tensor(self._rounded(matrix.read(), matrix.name))
+
+        tensor = ir.LazyTensor(rounded, self._data_type, ir.Shape(matrix.shape), name=f"{matrix.name}.half")
+        return self._editor.initializer(tensor)
+
+    def _constant(self, array: npt.NDArray[np.generic], name: str) -> ir.Value:
+        return self._editor.constant(self._rounded(array, name), name)
+
+    def _rounded(self, array: npt.NDArray[np.generic], name: str) -> npt.NDArray[np.generic]:
         with np.errstate(over="ignore"):
-            half = array.astype(self._data_type.numpy())
+            half = np.ascontiguousarray(array).astype(self._data_type.numpy())
         if not np.isfinite(half).all():
             raise ExportError(f"The weight {name} has values beyond the range of fp16: use --precision bf16.")
-        return self._editor.constant(half, name)
+        return half
 
     def _cast(self, value: ir.Value) -> ir.Value:
         editor, source = self._editor, value

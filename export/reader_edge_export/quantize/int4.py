@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
-from reader_edge_export.calibration import InputMoments, matrix_key
+from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
@@ -32,10 +32,10 @@ _DAMPING = 0.2  # large errors lean on moments harder than those of int8 do
 class Int4Products:
     """Stores matrices as int4 and multiplies by them.
 
-    int8: for those with too many inputs for exact sums, and for those whose keys are among `finer`.
+    int8: for those with too many inputs for exact sums, and for those whose names are among `finer`.
     """
 
-    def __init__(self, editor: GraphEditor, int8: Int8Products, finer: Set[bytes]) -> None:
+    def __init__(self, editor: GraphEditor, int8: Int8Products, finer: Set[str]) -> None:
         self._editor = editor
         self._int8 = int8
         self._finer = finer
@@ -47,9 +47,9 @@ class Int4Products:
 
     def multiply_stored(self, product: MergedProduct) -> tuple[ir.Value, BlockMatrix | Int8Matrix]:
         """The product's output (..., J), and its matrix as it is stored."""
-        weight, inputs, name = product.weight, product.inputs, product.name
-        if len(weight) > MAX_INPUTS or matrix_key(product.parts[0]) in self._finer:
+        if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._finer:
             return self._int8.multiply_stored(product)
+        weight, inputs, name = product.weight, product.inputs, product.name
         spread = Spread.fit(weight, inputs)
         values, block_scales, scales = quantize_blocks(weight, spread, inputs)
         matrix = BlockMatrix(

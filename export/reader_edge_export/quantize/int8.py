@@ -32,7 +32,7 @@ def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
 
 def quantize_spread(weight: Float32Array, spread: Spread, inputs: InputMoments) -> tuple[Int8Array, Float32Array]:
     """weight (K, J) -> its spread form as int8 (K, J) in [-127, 127], errors made up for, and scales (J,)."""
-    integers = np.empty(weight.shape, np.int8)
+    integers = np.empty(weight.shape[::-1], np.int8).T  # an output's are neighbours, as they are stored
     scales = np.empty(weight.shape[1], np.float32)
     compensation = Compensation(spread.moments(inputs))
     for outputs in parts_of_outputs(weight.shape[1]):

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration, InputMoments
 from reader_edge_export.graph_editor import GraphEditor, weight_of
+from reader_edge_export.matrix import Matrix, matrix_of, read_side_by_side
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -21,29 +22,34 @@ class MergedProduct:
     """
 
     rows: ir.Value
-    parts: Sequence[Float32Array]
+    parts: Sequence[Matrix]
     bias: ir.Value | None
     calibration: Calibration
     name: str
 
     @property
     def weight(self) -> Float32Array:
-        """All parts (K, J)."""
-        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts, axis=1)
+        """All parts (K, J), read from the source."""
+        return read_side_by_side(self.parts)
+
+    @property
+    def num_inputs(self) -> int:
+        """K"""
+        return self.parts[0].shape[0]
 
     @property
     def inputs(self) -> InputMoments:
         """What the rows are like."""
-        return self.calibration.inputs_of(self.parts[0])
+        return self.calibration.inputs_of(self.parts[0].name)
 
 
 Multiply = Callable[[MergedProduct], ir.Value]  # stores the matrix and multiplies by it: (..., J)
-KindOf = Callable[[Float32Array], str | None]  # of a weight (K, J); products of other kinds stay apart
+KindOf = Callable[[Matrix], str | None]  # of a weight (K, J); products of other kinds stay apart
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A MatMul or Gemm node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one.
+    """A MatMul node: its input rows (..., K), its weight (K, J) and its bias (J,), if it has one.
 
     last: the node whose output is the whole, bias included.
     """
@@ -51,7 +57,7 @@ class _Product:
     node: ir.Node
     last: ir.Node
     rows: ir.Value
-    weight: Float32Array
+    weight: Matrix
     bias: Float32Array | None
 
 
@@ -74,7 +80,7 @@ def replace_products(
             editor.replace(product.last, [output])
 
 
-def matrix_groups(graph: ir.Graph) -> list[list[Float32Array]]:
+def matrix_groups(graph: ir.Graph) -> list[list[Matrix]]:
     """The weights (K, J) of a graph's products, those of the same rows together."""
     return [[product.weight for product in group] for group in _grouped(graph)]
 
@@ -119,22 +125,17 @@ def _grouped(graph: ir.Graph) -> list[list[_Product]]:
 
 
 def _product(node: ir.Node) -> _Product | None:
-    if node.op_type not in ("MatMul", "Gemm") or node.inputs[0] is None:
+    if node.op_type != "MatMul" or node.inputs[0] is None:
         return None
-    weight = weight_of(node.inputs[1])
-    if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
+    weight = matrix_of(node.inputs[1])
+    if weight is None:
         return None
-    if node.op_type == "Gemm" and node.attributes.get_int("transB"):
-        weight = weight.T
     last, bias = _with_bias(node, weight.shape[1])
-    return _Product(node, last, node.inputs[0], weight.astype(np.float32, copy=False), bias)
+    return _Product(node, last, node.inputs[0], weight, bias)
 
 
 def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]:
     """The product's bias, its own or that of the only node to read it, and where it is added."""
-    bias = weight_of(node.inputs[2]) if len(node.inputs) > 2 else None
-    if bias is not None:
-        return node, bias.astype(np.float32, copy=False).reshape(-1)
     uses = list(node.outputs[0].uses())
     added = uses[0].node if len(uses) == 1 and uses[0].node.op_type == "Add" else node
     for side in added.inputs if added is not node else ():

@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.block_linear import MAX_INPUTS
-from reader_edge_export.calibration import Calibration, matrix_key
+from reader_edge_export.calibration import Calibration
+from reader_edge_export.matrix import Matrix, read_side_by_side
 from reader_edge_export.quantize.spread import Spread
+from reader_edge_export.sensitivity import embedding_of
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -21,16 +23,16 @@ _GROWTH = (8 - 4.25) / 4.25  # of a matrix that gets eight bits
 class Candidate:
     """Matrices (K, J) that get eight bits together. loss: what four cost, but for a factor that all share."""
 
-    matrices: Sequence[Float32Array]
+    matrices: Sequence[Matrix]
     loss: float
 
     @classmethod
-    def products(cls, matrices: Sequence[Float32Array], calibration: Calibration) -> "Candidate":
+    def products(cls, matrices: Sequence[Matrix], calibration: Calibration) -> "Candidate":
         """Matrices of the same rows."""
         return cls(matrices, _loss(matrices, calibration))
 
     @classmethod
-    def vocabulary(cls, head: Float32Array, is_tied: bool, calibration: Calibration) -> "Candidate":
+    def vocabulary(cls, head: Matrix, is_tied: bool, calibration: Calibration) -> "Candidate":
         """The logit head (E, V), whose columns are looked up as embeddings too where they are tied."""
         lookups = _loss_of_lookups(head, calibration) if is_tied else 0.0
         return cls([head], _loss([head], calibration) + lookups)
@@ -41,42 +43,42 @@ class Candidate:
         return sum(matrix.size for matrix in self.matrices)
 
 
-def sensitive_matrices(candidates: Sequence[Candidate]) -> frozenset[bytes]:
-    """The keys of the matrices to store in eight bits.
+def sensitive_matrices(candidates: Sequence[Candidate]) -> frozenset[str]:
+    """The names of the matrices to store in eight bits.
 
     They are the fewest bytes that take away _TAKEN of the foretold loss, and at most _MAX_GROWTH. Matrices that are
     never stored in four bits do not count.
     """
-    candidates = [each for each in candidates if len(each.matrices[0]) <= MAX_INPUTS]
+    candidates = [each for each in candidates if each.matrices[0].shape[0] <= MAX_INPUTS]
     wanted = _TAKEN * sum(each.loss for each in candidates)
     room = _MAX_GROWTH / _GROWTH * sum(each.size for each in candidates)
-    chosen: list[bytes] = []
+    chosen: list[str] = []
     for each in sorted(candidates, key=lambda each: -each.loss / each.size):
         if wanted > 0 and each.size <= room:
             wanted, room = wanted - each.loss, room - each.size
-            chosen += map(matrix_key, each.matrices)
+            chosen += [matrix.name for matrix in each.matrices]
     return frozenset(chosen)
 
 
-def _loss(group: Sequence[Float32Array], calibration: Calibration) -> float:
+def _loss(group: Sequence[Matrix], calibration: Calibration) -> float:
     """What rounding matrices of the same rows costs.
 
     A block's steps are in proportion to its weights and spreading makes all rows alike, so that the error of an output
     is the length of its weights times that of the rows.
     """
-    inputs = calibration.inputs_of(group[0])
-    weight = group[0] if len(group) == 1 else np.concatenate(group, axis=1)
+    inputs, weight = calibration.inputs_of(group[0].name), read_side_by_side(group)
     stretch = Spread.fit(weight, inputs).stretch
     rows = np.square(stretch * inputs.root_mean_squares()).mean()
-    gradients = np.concatenate([calibration.gradients_of(part).mean_squares() for part in group])
+    gradients = np.concatenate([calibration.gradients_of(part.name).mean_squares() for part in group])
     return float(_squared_lengths(weight, stretch) @ gradients * rows)
 
 
-def _loss_of_lookups(head: Float32Array, calibration: Calibration) -> float:
+def _loss_of_lookups(head: Matrix, calibration: Calibration) -> float:
     """What it costs that embeddings, the head's columns (E, V), are rounded as the head is: spread, and turned back."""
-    stretch = Spread.fit(head, calibration.inputs_of(head)).stretch
-    gradients = calibration.gradients_of(head.T).mean_squares()
-    return float(_squared_lengths(head, stretch).mean() * (np.square(stretch) * gradients).mean())
+    weight = head.read()
+    stretch = Spread.fit(weight, calibration.inputs_of(head.name)).stretch
+    gradients = calibration.gradients_of(embedding_of(head.name)).mean_squares()
+    return float(_squared_lengths(weight, stretch).mean() * (np.square(stretch) * gradients).mean())
 
 
 def _squared_lengths(weight: Float32Array, stretch: Float32Array) -> Float32Array:

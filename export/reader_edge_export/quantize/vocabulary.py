@@ -6,21 +6,20 @@ width, as with any constant matrix.
 """
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.block_linear import BlockMatrix, block_rows
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.gguf_linear import StoredBlocks, looked_up
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
+from reader_edge_export.matrix import Matrix, matrix_of
 from reader_edge_export.operators import Int8Matrix
+from reader_edge_export.quantize.compensation import parts_of_outputs
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct
-
-Float32Array = npt.NDArray[np.float32]
 
 Stored = StoredBlocks | Int8Matrix | BlockMatrix
 
@@ -29,10 +28,10 @@ HIDDEN_STATES = "hidden_states"  # what the logit head reads; an output of packa
 _LOOKUP_BLOCK = 64  # numbers of an embedding with a scale of their own: 6 % more bytes than one for the whole row
 
 
-def vocabulary_head(graph: ir.Graph) -> tuple[Float32Array, bool]:
+def vocabulary_head(graph: ir.Graph) -> tuple[Matrix, bool]:
     """The logit head (E, V) of a graph that has its marker, and whether embeddings are its columns."""
     weight = logit_head_marker(graph).weight
-    return _matrix(weight).T, _embedding_lookup(graph).inputs[0] is weight
+    return _matrix(weight).turned, _embedding_lookup(graph).inputs[0] is weight
 
 
 def store_vocabulary_fp32(editor: GraphEditor) -> None:
@@ -62,7 +61,7 @@ def store_vocabulary(
         editor.replace(embedding, [_rows_of(editor, head, embedding)])
         return
     own = _matrix(embedding.inputs[0])
-    stays = kept.store_kept(own.T, "embedding")
+    stays = kept.store_kept(own.turned, "embedding")
     rows = _rounded_rows(editor, own, embedding) if stays is None else _rows_of(editor, stays, embedding)
     editor.replace(embedding, [rows])
 
@@ -80,16 +79,18 @@ def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
     return _scaled(editor, _spread_back(editor, integers, head), head.scales, embedding)
 
 
-def _rounded_rows(editor: GraphEditor, weight: Float32Array, embedding: ir.Node) -> ir.Value:
+def _rounded_rows(editor: GraphEditor, matrix: Matrix, embedding: ir.Node) -> ir.Value:
     """Rows (B, N, E) of a matrix (V, E) of its own, stored as int8.
 
     Nothing takes them into a product, so each may have a scale for every _LOOKUP_BLOCK numbers.
     """
-    width = weight.shape[1]
+    num_tokens, width = matrix.shape
     block = _LOOKUP_BLOCK if width % _LOOKUP_BLOCK == 0 else width
-    integers, scales = quantize_columns(weight.reshape(-1, block).T)
-    stored = editor.constant(np.ascontiguousarray(integers.T).reshape(weight.shape), "embedding.int8")
-    row_scales = editor.constant(scales.reshape(len(weight), -1), "embedding.scale")
+    weight = matrix.read()
+    parts = [quantize_columns(weight[part].reshape(-1, block).T) for part in parts_of_outputs(num_tokens)]
+    integers = np.concatenate([columns.T.reshape(-1, width) for columns, _ in parts])
+    scales = np.concatenate([column_scales.reshape(-1, width // block) for _, column_scales in parts])
+    stored, row_scales = editor.constant(integers, "embedding.int8"), editor.constant(scales, "embedding.scale")
     blocks = editor.op("Reshape", [_look_up(editor, stored, embedding), editor.int64s(0, 0, width // block, block)])
     unit_scales = editor.op("Unsqueeze", [editor.op("Gather", [row_scales, embedding.inputs[1]]), editor.int64s(-1)])
     return editor.op("Reshape", [editor.op("Mul", [blocks, unit_scales]), editor.int64s(0, 0, width)])
@@ -101,10 +102,10 @@ def _scaled(editor: GraphEditor, rows: ir.Value, scales: ir.Value, embedding: ir
     return editor.op("Mul", [rows, row_scales])
 
 
-def _matrix(value: ir.Value | None) -> Float32Array:
-    weight = weight_of(value)
-    assert weight is not None
-    return weight.astype(np.float32, copy=False)
+def _matrix(value: ir.Value | None) -> Matrix:
+    matrix = matrix_of(value)
+    assert matrix is not None
+    return matrix
 
 
 def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Value:
@@ -115,7 +116,9 @@ def _look_up(editor: GraphEditor, stored: ir.Value, embedding: ir.Node) -> ir.Va
 
 def _spread_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:
     """Integers (B, N, E) of the spread head, as the plain matrix has them: sums of a block are exact in fp32."""
-    width, block = _matrix(head.stretch).size, matrix_shape(head.hadamard)[0]
+    stretch = head.stretch.const_value
+    assert stretch is not None
+    width, block = stretch.size, matrix_shape(head.hadamard)[0]
     blocks = editor.op("Reshape", [rows, editor.int64s(0, 0, width // block, block)])
     joined = editor.op("Reshape", [editor.op("MatMul", [blocks, head.hadamard]), editor.int64s(0, 0, width)])
     return editor.op("Mul", [joined, head.stretch])
@@ -131,7 +134,7 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
 
 def _embedding_lookup(graph: ir.Graph) -> ir.Node:
     for node in graph:
-        if node.op_type == "Gather" and weight_of(node.inputs[0]) is not None and _is_input_ids(node.inputs[1]):
+        if node.op_type == "Gather" and matrix_of(node.inputs[0]) is not None and _is_input_ids(node.inputs[1]):
             return node
     raise AssertionError("the traced graph looks up no embedding")
 

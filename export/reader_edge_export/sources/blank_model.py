@@ -1,9 +1,11 @@
-"""A model of transformers without weights yet: first without memory, so that no size is allocated unseen."""
+"""A model of transformers whose weights take no memory, so that no size of a file is allocated unseen."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import no_init_weights
 
@@ -13,21 +15,26 @@ from reader_edge_runtime.errors import ExportError
 _MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
 
 
-def outline_of(config: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PreTrainedModel:
-    """The model without memory for its weights; it has the config that `blank_model` takes.
+def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PreTrainedModel:
+    """The model in fp32 with plain attention. Its buffers are real; each of its weights is a single number, repeated.
 
-    config: of `built_config`. source: the file or folder, for errors, which are `error`.
+    config: the arguments of its class, see `built_config`. source: the file or folder, for errors, which are `error`.
     """
     try:
         built = built_config(config)
-        with torch.device("meta"):
-            outline = blank_model(built)
+        _check_buffers(built, source, error)
+        with _EmptyOnMeta(), _weights_without_memory(), no_init_weights():
+            skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(
+                built, dtype=torch.float32, attn_implementation="eager"
+            )
+    except ExportError:
+        raise
     except Exception as reason:  # transformers and PyTorch raise many classes for sizes that cannot be
         said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
         raise error(f"'{source}' describes a model that cannot be built ({said:.200}).") from reason
-    if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
-        raise error(f"'{source}' describes a model whose tables alone take more than a gigabyte: fetch it again.")
-    return outline
+    skeleton.tie_weights()
+    skeleton.eval()
+    return skeleton
 
 
 def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
@@ -40,22 +47,57 @@ def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
     return config
 
 
-def blank_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The model in fp32 with plain attention; its weights hold whatever the memory held."""
-    with no_init_weights():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation="eager"
-        )
-    model.tie_weights()
-    return model
+def check_memory(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
+    """Raise `error` where all weights of a model in fp32 take more memory than is free."""
+    _check_free(sum(parameter.nbytes for parameter in model.parameters()), source, error)
 
 
-def check_memory(outline: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
-    """Raise `error` where a model's weights in fp32 take more memory than is free."""
+def check_largest(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
+    """Raise `error` where the largest weight of a model in fp32, and as much beside it, is more than is free."""
+    _check_free(2 * max(parameter.nbytes for parameter in model.parameters()), source, error)
+
+
+def _check_free(needed: int, source: str, error: type[ExportError]) -> None:
     # Few bytes can stand for many: two bits of a weight become 32, and what a disk never wrote reads as nought.
-    needed, free = sum(parameter.nbytes for parameter in outline.parameters()), free_bytes()
+    free = free_bytes()
     if free is not None and needed > free:
         raise error(
             f"'{source}' takes {needed / 2**30:.1f} GiB of memory in fp32, of which {free / 2**30:.1f} are free: "
             "end other programs, or export it on a larger machine."
         )
+
+
+def _check_buffers(config: PretrainedConfig, source: str, error: type[ExportError]) -> None:
+    """Build the model on the meta device first: a table of a hostile size would be allocated and filled."""
+    with torch.device("meta"), no_init_weights():
+        outline = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
+        raise error(f"'{source}' describes a model whose tables alone take more than a gigabyte: fetch it again.")
+
+
+class _EmptyOnMeta(TorchFunctionMode):
+    """While entered, memory that nothing is written to is not taken: modules make their matrices with torch.empty."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: Any = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        place = {"device": "meta"} if function is torch.empty else {}
+        return function(*arguments, **{**(named or {}), **place})
+
+
+@contextmanager
+def _weights_without_memory() -> Iterator[None]:
+    """While entered, each parameter that a module gets becomes one number in the parameter's shape."""
+    register = torch.nn.Module.register_parameter
+
+    def register_small(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        if parameter is not None:
+            number = torch.zeros((), dtype=parameter.dtype)
+            parameter = torch.nn.Parameter(number.expand(parameter.shape), requires_grad=False)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = register_small  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]

@@ -19,7 +19,9 @@ from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
+    from reader_edge_export.sources.source_model import SourceModel
 
 _OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -38,14 +40,15 @@ class HuggingFaceSource(Source):
         lines = "".join(f"{sha256_of(path)}  {path.name}\n" for path in paths)
         return hashlib.sha256(lines.encode()).hexdigest()
 
-    def load_model(self) -> "PreTrainedModel":
-        from reader_edge_export.sources.module import load_folder, load_quantized
+    def open_model(self) -> "SourceModel":
+        from reader_edge_export.sources.folder_weights import open_folder
+        from reader_edge_export.sources.quantized.folder import QuantizedFolder
         from reader_edge_export.sources.reading_check import check_reading
 
         if self.quantization is None:
-            model = load_folder(self.folder)
+            model = open_folder(self.folder, self.config)
         else:
-            model = load_quantized(self.folder, self.config, self.quantization)
+            model = QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
         check_reading(model, self.config)
         return model
 

@@ -1,7 +1,7 @@
 """The module that transformers built, compared with the second reading of the folder's config.json."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +9,17 @@ import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from reader_edge_export.sources.module import chain_logits, vocab_size_of
+from reader_edge_export.layered_model import LayeredModel
+from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.second_reading import SecondReading
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import ParityError
 
 if TYPE_CHECKING:
     from reader_edge_export.tracing import AttentionLayer
 
 _NUM_TOKENS, _LONGEST = 32, 80
+_MIN_LAYERS = 4
 _MAX_RELATIVE_ERROR = 1e-3  # of logits in fp32, summed in another order
 _MAX_FREQUENCY_ERROR = 1e-5  # of powers in fp32
 _EPSILONS = ("variance_epsilon", "eps")
@@ -30,19 +33,52 @@ def second_reading(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor
     return SecondReading(config, {"tie_word_embeddings": True} | supposed, weights)
 
 
-def check_reading(model: PreTrainedModel, config: Mapping[str, Any]) -> None:
-    """Raise ParityError where a module is not what its config.json says, naming what differs."""
-    reading = second_reading(config, model.state_dict())
-    _check_numbers(model, reading)
-    _check_rotary(model, reading)
+def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
+    """Raise ParityError where a module is not what its config.json says, naming what differs.
+
+    Logits are compared behind the first layers, as many as there are kinds of, and never fewer than _MIN_LAYERS.
+    """
+    reading = second_reading(config, WeightTensors(model))
+    _check_numbers(model.skeleton, reading)
+    _check_rotary(model.skeleton, reading)
     windows = [window for layer in range(reading.num_layers) if (window := reading.window(layer)) is not None]
     context = int(config.get("max_position_embeddings") or config["n_positions"])
     num_tokens = min(max([_NUM_TOKENS, *(window + 8 for window in windows)]), _LONGEST, context)
-    token_ids = [(7919 * i + 13) % vocab_size_of(model) for i in range(num_tokens)]
-    expected, computed = reading.logits(token_ids), chain_logits(model, token_ids)
+    token_ids = [(7919 * i + 13) % vocab_size_of(model.skeleton) for i in range(num_tokens)]
+    num_layers = _num_compared(reading)
+    expected = reading.logits(token_ids, num_layers)
+    (computed,) = LayeredModel(model, num_layers).logits([token_ids])
     error, scale = float((expected - computed).abs().max()), max(1.0, float(expected.abs().max()))
     if not error <= _MAX_RELATIVE_ERROR * scale:
         raise _differs("logits", f"{error:.2g} of {scale:.2g}")
+
+
+def _num_compared(reading: SecondReading) -> int:
+    kinds = [(reading.layer_type(layer), reading.has_positions(layer)) for layer in range(reading.num_layers)]
+    first_of_kind = max(kinds.index(kind) for kind in set(kinds)) + 1
+    return min(reading.num_layers, max(_MIN_LAYERS, first_of_kind))
+
+
+class WeightTensors(Mapping[str, torch.Tensor]):
+    """The parameters of a model by their names, each read when it is asked for."""
+
+    def __init__(self, model: SourceModel) -> None:
+        self._weights = model.weights
+        self._names = dict.fromkeys(name for name, _ in model.skeleton.named_parameters())
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return torch.from_numpy(self._weights.read(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def check_layers(layers: Sequence["AttentionLayer"], config: Mapping[str, Any], max_context: int) -> None:

@@ -21,7 +21,7 @@ _WINDOWED = "sliding_attention"
 class SecondReading:
     """A model of a supported type. config: what config.json holds. defaults: what transformers supposes for keys.
 
-    weights: the module's own, by their names; they are not copied.
+    weights: the module's own, by the names of its parameters, those that are tied by the first of theirs alone.
     """
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
@@ -88,11 +88,11 @@ class SecondReading:
         """What attention scores are capped at; 0 without."""
         return float(self._value("attn_logit_softcapping") or 0)
 
-    def logits(self, token_ids: Sequence[int]) -> Tensor:
-        """Logits (N, V) after each of N tokens, float32."""
+    def logits(self, token_ids: Sequence[int], num_layers: int | None = None) -> Tensor:
+        """Logits (N, V) after each of N tokens, float32. num_layers: of the first layers alone; None for all."""
         with torch.no_grad():
             hidden = self._embedded(torch.tensor(token_ids))
-            for layer in range(self.num_layers):
+            for layer in range(self.num_layers if num_layers is None else num_layers):
                 hidden = self._after_layer(layer, hidden)
             names = {"gpt2": "transformer.ln_f", "phi": "model.final_layernorm"}
             return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
@@ -107,15 +107,11 @@ class SecondReading:
 
     def _head(self, hidden: Tensor) -> Tensor:
         embedding = "transformer.wte" if self._type == "gpt2" else "model.embed_tokens"
-        is_tied = self._value("tie_word_embeddings") and not self._has_own_head(embedding)
+        is_tied = self._value("tie_word_embeddings") and "lm_head.weight" not in self._weights
         logits = self._linear(embedding if is_tied else "lm_head", hidden, bias="lm_head")
         logits = logits / (self._value("logits_scaling") or 1.0)
         cap = self._value("final_logit_softcapping")
         return cap * torch.tanh(logits / cap) if cap else logits
-
-    def _has_own_head(self, embedding: str) -> bool:
-        head, own = self._weights.get("lm_head.weight"), self._weights[f"{embedding}.weight"]
-        return head is not None and head.data_ptr() != own.data_ptr()
 
     def _after_layer(self, layer: int, x: Tensor) -> Tensor:
         if self._type == "gpt2":
@@ -142,7 +138,7 @@ class SecondReading:
     def _attention(self, layer: int, name: str, x: Tensor) -> Tensor:
         queries, keys, values = (self._by_head(part) for part in self._projected(name, x))
         queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
-        rotary = self.rotary(self.layer_type(layer)) if self._has_positions(layer) else None
+        rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
             queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
         group = self.num_heads // self.num_kv_heads
@@ -201,7 +197,8 @@ class SecondReading:
         normed = normed * (1 + weight if self._type in _GEMMA else weight)
         return normed if bias is None else normed + bias
 
-    def _has_positions(self, layer: int) -> bool:
+    def has_positions(self, layer: int) -> bool:
+        """Whether a layer rotates queries and keys, or the model has learned positions."""
         if self._type != "smollm3":
             return True
         rotated = self._value("no_rope_layers")
@@ -218,7 +215,7 @@ class SecondReading:
         if self._type == "gemma3_text":
             pattern = self._config.get("sliding_window_pattern") or self._config.get("_sliding_window_pattern") or 6
             return bool((layer + 1) % pattern)
-        return self._type == "smollm3" and not self._has_positions(layer)
+        return self._type == "smollm3" and not self.has_positions(layer)
 
     def _activation_name(self) -> str:
         newer = self._config.get("hidden_activation") if self._type in _GEMMA else None

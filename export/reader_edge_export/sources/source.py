@@ -12,7 +12,7 @@ from reader_edge_runtime.package.manifest import MAX_VOCAB
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from reader_edge_export.kept_weights import KeptWeights
+    from reader_edge_export.sources.source_model import SourceModel
     from reader_edge_export.tracing import AttentionLayer
 
 
@@ -44,8 +44,12 @@ class Source(ABC):
         """SHA-256 (hex) over the files that make the model."""
 
     @abstractmethod
+    def open_model(self) -> "SourceModel":
+        """The model, its weights left where they are. Raises ExportError where they do not fit its config."""
+
     def load_model(self) -> "PreTrainedModel":
-        """The model in fp32 with plain attention. Raises ExportError where its weights do not fit its config."""
+        """The model with all of its weights in memory, in fp32. Raises ExportError as `open_model` does."""
+        return self.open_model().whole(self.name)
 
     def check_layers(self, layers: "Sequence[AttentionLayer]") -> None:
         """Raise ParityError where traced layers ask for other attention than the config says."""
@@ -60,10 +64,6 @@ class Source(ABC):
 
     def check_keepable(self) -> None:
         """Raise ConfigError where no matrix can stay as it is."""
-        raise self._nothing_to_keep()
-
-    def kept_weights(self, model: "PreTrainedModel") -> "KeptWeights":
-        """What of a loaded model can stay as the source stores it. Raises ConfigError where that is nothing."""
         raise self._nothing_to_keep()
 
     def _nothing_to_keep(self) -> ConfigError:

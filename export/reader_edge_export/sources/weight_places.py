@@ -24,8 +24,15 @@ class Places:
         self._prefix = model.base_model_prefix
         self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
 
+        self._first_names = {id(parameter): name for name, parameter in model.named_parameters()}
+
     def find(self, name: str) -> torch.nn.Parameter | None:
         return self._parameters.get(self._full(name))
+
+    def name_of(self, name: str) -> str | None:
+        """The name of the parameter that a tensor fills, the first of its names where it has several."""
+        parameter = self.find(name)
+        return None if parameter is None else self._first_names[id(parameter)]
 
     def is_turned(self, name: str) -> bool:
         """Whether a parameter has its inputs first, which no quantised matrix has."""

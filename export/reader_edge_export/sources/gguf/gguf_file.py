@@ -91,8 +91,8 @@ class GgufFile:
         self.read_into(values, tensor)
         return values
 
-    def read_into(self, out: Float32Array, tensor: Tensor) -> None:
-        """Fill `out`, contiguous and of the tensor's shape, with its values, dequantised a few rows at a time.
+    def read_into(self, out: Float32Array, tensor: Tensor, first: int = 0) -> None:
+        """Fill `out`, contiguous and of the shape of the tensor's rows from `first` on, dequantised a few at a time.
 
         Raises GgufError for a file that has changed, and for values that are not finite.
         """
@@ -100,7 +100,7 @@ class GgufFile:
         rows = out.reshape(num_rows, -1)
         assert np.shares_memory(rows, out)
         start = 0
-        for data in self.read_rows(tensor, 0, num_rows):
+        for data in self.read_rows(tensor, first, first + num_rows):
             stop = start + len(data)
             rows[start:stop] = _dequantized(data, tensor.kind)
             if not np.isfinite(rows[start:stop]).all():

@@ -12,13 +12,13 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source
-from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.package.manifest import sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from reader_edge_export.kept_weights import KeptWeights
+    from reader_edge_export.sources.source_model import SourceModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,13 @@ class GgufSource(Source):
         self.file.check_unchanged()
         return fingerprint
 
-    def load_model(self) -> "PreTrainedModel":
-        from reader_edge_export.sources.gguf.weights import load_module
+    def open_model(self) -> "SourceModel":
+        from reader_edge_export.sources.gguf.weights import open_weights
 
-        return load_module(self.file, self.config)
+        return open_weights(self.file, self.config)
+
+    def load_model(self) -> "PreTrainedModel":
+        return self.open_model().whole(self.name, GgufError)
 
     @property
     def is_kept(self) -> bool:
@@ -69,11 +72,6 @@ class GgufSource(Source):
         """How many values of matrices there are, by the names of their types."""
         matrices = [tensor for tensor in self.file.tensors.values() if len(tensor.shape) > 1]
         return sum((Counter({tensor.kind.name: math.prod(tensor.shape)}) for tensor in matrices), Counter())
-
-    def kept_weights(self, model: "PreTrainedModel") -> "KeptWeights":
-        from reader_edge_export.sources.gguf.kept import kept_weights
-
-        return kept_weights(self.file, model)
 
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         from transformers import PreTrainedTokenizerFast

@@ -1,7 +1,7 @@
 """The tensors of a GGUF file as a module of transformers: converters' changes undone, every tensor in its place.
 
 Shapes are compared on a module without memory first, so that no size in a header is allocated that the file does not
-fill. Then one tensor after the other is dequantised into the module.
+fill. A tensor is dequantised when it is asked for.
 """
 
 from collections import Counter
@@ -15,10 +15,14 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.sources.blank_model import blank_model, check_memory, outline_of
+from reader_edge_export.block_types import BLOCK_TYPES, Blocks, BlockType
+from reader_edge_export.sources.blank_model import check_largest, skeleton_of
+from reader_edge_export.sources.gguf.blocks import blocks_of
 from reader_edge_export.sources.gguf.config import architecture_of
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
 
 _PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
@@ -26,19 +30,51 @@ _SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, tra
 _QKV = ("attn_q", "attn_k", "attn_v")
 
 
-def load_module(file: GgufFile, config: Mapping[str, Any]) -> PreTrainedModel:
-    """The model in fp32 with plain attention. config: of `config_of`.
+def open_weights(file: GgufFile, config: Mapping[str, Any]) -> SourceModel:
+    """The model in fp32 with plain attention, its weights left in the file. config: of `config_of`.
 
     Raises GgufError where tensors are missing, left over or of another shape, and where memory is short.
     """
-    outline = outline_of(config, str(file.path), GgufError)
-    Placement(file, outline).check()
-    check_memory(outline, str(file.path), GgufError)
-    model = blank_model(outline.config)
-    Placement(file, model).fill()
-    _divide_frequencies(file, model)
-    checked: PreTrainedModel = model.eval()
-    return checked
+    skeleton = skeleton_of(config, str(file.path), GgufError)
+    placement = Placement(file, skeleton)
+    placement.check()
+    check_largest(skeleton, str(file.path), GgufError)
+    _divide_frequencies(file, skeleton)
+    return SourceModel(skeleton, GgufWeights(file, placement))
+
+
+class GgufWeights(Weights):
+    """Tensors that were checked to fill each parameter once."""
+
+    def __init__(self, file: GgufFile, placement: "Placement") -> None:
+        self._file = file
+        self._placement = placement
+        self._rows = placement.rows_of_parameters()
+
+    def read(self, name: str) -> Float32Array:
+        tensor, start, stop = self._rows[name]
+        if len(tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
+            return self._placement.undone(name, self._file.values(tensor.name)[start:stop].copy())
+        values = np.empty((stop - start, *tensor.shape[1:]), np.float32)
+        self._file.read_into(values, tensor, start)
+        return self._placement.undone(name, values)
+
+    def block_type(self, name: str) -> BlockType | None:
+        return BLOCK_TYPES.get(self.stored_type(name))
+
+    def stored_type(self, name: str) -> str:
+        """GGUF's name of the type that a parameter has in the file."""
+        return self._rows[name][0].kind.name
+
+    def blocks(self, name: str) -> Blocks:
+        tensor, start, stop = self._rows[name]
+        block_type = BLOCK_TYPES[tensor.kind.name]
+        parts = self._file.read_rows(tensor, start, stop)
+        blocks = Blocks.joined([blocks_of(block_type, rows) for rows in parts])
+        order = self._placement.row_order(name)
+        if order is None:
+            return blocks
+        return Blocks(block_type, {part: array[order] for part, array in blocks.arrays.items()})
 
 
 class Placement:
@@ -74,16 +110,16 @@ class Placement:
             if filled[name] != 1:
                 raise self._file.error(f"holds {filled[name]} tensors instead of one for {tensor_name}")
 
-    def fill(self) -> None:
-        """Read every tensor into its parameters."""
+    def rows_of_parameters(self) -> dict[str, tuple[Tensor, int, int]]:
+        """For each parameter the tensor that fills it, and the rows [start, stop) of the tensor that do."""
+        rows = {}
         for tensor in self.tensors():
-            targets = self.targets(tensor.name)
-            if len(targets) == 1 and targets[0] not in self._turned:
-                self._file.read_into(self._values(targets[0]), tensor)
-            else:
-                self._split(self._file.values(tensor.name), targets)
-            for name in targets:
-                self._undo(name, self._values(name))
+            start = 0
+            for name in self.targets(tensor.name):
+                stop = start + self.stored_shape(name)[0]
+                rows[name] = tensor, start, stop
+                start = stop
+        return rows
 
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
@@ -102,25 +138,14 @@ class Placement:
         shape = tuple(self._parameters[name].shape)
         return shape[::-1] if name in self._turned else shape
 
-    def _values(self, name: str) -> Float32Array:
-        """The memory of a parameter."""
-        values: Float32Array = self._parameters[name].detach().numpy()
-        return values
-
-    def _split(self, stored: Float32Array, targets: list[str]) -> None:
-        start = 0
-        for name in targets:
-            stop = start + self.stored_shape(name)[0]
-            self._values(name)[...] = stored[start:stop].T if name in self._turned else stored[start:stop]
-            start = stop
-
-    def _undo(self, name: str, values: Float32Array) -> None:
-        """Undo what llama.cpp's converter did to a parameter besides giving it another name."""
+    def undone(self, name: str, values: Float32Array) -> Float32Array:
+        """A parameter's values as transformers has them: what llama.cpp's converter did to them is undone."""
         if self._architecture in _SHIFTED and name.endswith("norm.weight"):
             values -= 1
         order = self.row_order(name)
         if order is not None:
-            values[...] = values[order]
+            values = values[order]
+        return np.ascontiguousarray(values.T) if name in self._turned else values
 
     def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""

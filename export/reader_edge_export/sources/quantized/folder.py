@@ -1,20 +1,23 @@
-"""A quantised folder: which of its tensors make a matrix together, and the model that they are widened into."""
+"""A quantised folder: which of its tensors make a matrix together, and the model that they are for."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
-from reader_edge_export.sources.blank_model import blank_model, check_memory, outline_of
+from reader_edge_export.sources.blank_model import check_largest, skeleton_of
+from reader_edge_export.sources.folder_weights import checked_values
 from reader_edge_export.sources.quantized.awq import awq_packing
 from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
 from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.gptq import Gptq
 from reader_edge_export.sources.quantized.packing import FLOATS, Packing
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.weight_places import COMPUTED, Places, has_own_head, wrong_shape
+from reader_edge_export.sources.weights import Float32Array, Weights
 from reader_edge_runtime.errors import ExportError
 
 Parts = dict[str, StoredTensor]
@@ -44,34 +47,36 @@ class QuantizedFolder:
             elif part not in self._packing.unused:
                 self._plain[name] = tensor
 
-    def load(self, config: Mapping[str, Any]) -> PreTrainedModel:
-        """The model in fp32 with plain attention: every tensor widened into its place, one at a time.
+    def open(self, config: Mapping[str, Any]) -> SourceModel:
+        """The model whose parameters are widened to fp32 when they are read.
 
         config: the class's own arguments, as `class_form` gives them.
         Raises ExportError where tensors are missing, left over or of another shape, and where memory is short.
         """
         if "lm_head.weight" in self._packed or has_own_head(self._plain):
             config = {**config, "tie_word_embeddings": False}
-        outline = outline_of(config, str(self._folder))
-        targets = Places(outline)
+        skeleton = skeleton_of(config, str(self._folder))
+        places = Places(skeleton)
         shapes = {name: self._packing.shape_of(_module(name), parts) for name, parts in self._packed.items()}
-        self._check(targets, shapes)
-        check_memory(outline, str(self._folder))
-        model = blank_model(outline.config)
-        filled: set[int] = set()
-        targets = Places(model)
+        self._check(places, shapes)
+        check_largest(skeleton, str(self._folder))
+        return SourceModel(skeleton, self._weights(places, shapes))
+
+    def _weights(self, places: Places, shapes: Mapping[str, tuple[int, int]]) -> "_WidenedWeights":
+        plain: dict[str, StoredTensor] = {}
+        packed: dict[str, _PackedMatrix] = {}
         for name, tensor in self._plain.items():
-            if (target := targets.find(name)) is not None:
-                _fill(target, tensor.read().float(), filled, name)
+            if (parameter := places.name_of(name)) is not None:
+                if parameter in plain and not torch.equal(tensor.read(), plain[parameter].read()):
+                    raise ExportError(
+                        f"{name!r:.80} differs from the weights that its config ties it to: fetch the model again."
+                    )
+                plain[parameter] = tensor
         for name, parts in self._packed.items():
-            values = {part: tensor.read() for part, tensor in parts.items()}
-            matrix = torch.empty(shapes[name])
-            self._packing.codes_of(_module(name), shapes[name], values).write_into(matrix)
-            target = targets.find(name)
-            assert target is not None
-            _fill(target, matrix.T if targets.is_turned(name) else matrix, filled, name)
-        checked: PreTrainedModel = model.eval()
-        return checked
+            parameter = places.name_of(name)
+            assert parameter is not None
+            packed[parameter] = _PackedMatrix(_module(name), shapes[name], parts, places.is_turned(name))
+        return _WidenedWeights(self._folder, self._packing, plain, packed)
 
     def _check(self, targets: Places, shapes: Mapping[str, tuple[int, int]]) -> None:
         """Raise ExportError unless every parameter gets values of its shape, and no tensor is left over."""
@@ -117,15 +122,39 @@ def _module(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _fill(target: torch.nn.Parameter, values: torch.Tensor, filled: set[int], name: str) -> None:
-    """Two tensors may fill a parameter that has two names, if they are equal."""
-    with torch.no_grad():
-        if id(target) in filled and not torch.equal(target, values):
-            raise ExportError(
-                f"{name!r:.80} differs from the weights that its config ties it to: fetch the model again."
-            )
-        target.copy_(values)
-    filled.add(id(target))
+@dataclass(frozen=True, slots=True)
+class _PackedMatrix:
+    """shape: (J, K). is_turned: whether the module wants (K, J)."""
+
+    module: str
+    shape: tuple[int, int]
+    parts: Parts
+    is_turned: bool
+
+
+class _WidenedWeights(Weights):
+    """plain, packed: by the names of parameters."""
+
+    def __init__(
+        self,
+        folder: Path,
+        packing: Packing,
+        plain: Mapping[str, StoredTensor],
+        packed: Mapping[str, _PackedMatrix],
+    ) -> None:
+        self._folder = folder
+        self._packing = packing
+        self._plain = plain
+        self._packed = packed
+
+    def read(self, name: str) -> Float32Array:
+        if name in self._plain:
+            return checked_values(self._folder, name, self._plain[name].read().float())
+        stored = self._packed[name]
+        values = {part: tensor.read() for part, tensor in stored.parts.items()}
+        matrix = torch.empty(stored.shape)
+        self._packing.codes_of(stored.module, stored.shape, values).write_into(matrix)
+        return checked_values(self._folder, name, matrix.T if stored.is_turned else matrix)
 
 
 def packing_of(quantization: Quantization) -> Packing:

@@ -1,0 +1,63 @@
+"""The matrices that a trace names become initializers of its graph, which are read when they are stored."""
+
+import onnx_ir as ir
+from transformers.pytorch_utils import Conv1D
+
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.markers import EMBEDDING, LINEAR, LOGIT_HEAD, PARAMETER
+from reader_edge_export.matrix import Matrix, MatrixTensor
+from reader_edge_export.sources.source_model import SourceModel
+
+
+def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
+    """Give every marker of a matrix its weight: Linear becomes MatMul, Embedding becomes Gather."""
+    stored = _Initializers(editor, source)
+    for node in list(editor.graph):
+        if node.op_type == LINEAR:
+            weight = stored.as_multiplied(node.attributes[PARAMETER].as_string())
+            editor.replace(node, [editor.op("MatMul", [node.inputs[0], weight])])
+        elif node.op_type == EMBEDDING:
+            weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
+            editor.replace(node, [editor.op("Gather", [weight, node.inputs[0]], {"axis": 0})])
+        elif node.op_type == LOGIT_HEAD:
+            hidden, rows, *bias = node.inputs
+            weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
+            logits = editor.op(LOGIT_HEAD, [hidden, rows, weight, *bias], domain=node.domain)
+            editor.replace(node, [logits])
+            _declare(editor.graph, weight)
+
+
+def _declare(graph: ir.Graph, weight: ir.Value) -> None:
+    """Tell how wide the graph's logits are, which the trace does not know."""
+    vocab_size = matrix_shape(weight)[0]
+    for value in graph.outputs:
+        if value.name == "logits":
+            value.shape = ir.Shape(["B", "R", vocab_size])
+
+
+class _Initializers:
+    """Of a graph, one for each matrix and the way it is used."""
+
+    def __init__(self, editor: GraphEditor, source: SourceModel) -> None:
+        self._editor = editor
+        self._weights = source.weights
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in source.skeleton.named_parameters()}
+        modules = source.skeleton.modules()
+        self._inputs_first = {source.names[id(module.weight)] for module in modules if isinstance(module, Conv1D)}
+        self._values: dict[tuple[str, bool], ir.Value] = {}
+
+    def as_multiplied(self, name: str) -> ir.Value:
+        """(K, J)"""
+        return self._value(name, name not in self._inputs_first)
+
+    def as_in_module(self, name: str) -> ir.Value:
+        """(V, E)"""
+        return self._value(name, False)
+
+    def _value(self, name: str, is_turned: bool) -> ir.Value:
+        if (name, is_turned) not in self._values:
+            first, second = self._shapes[name]
+            shape = (second, first) if is_turned else (first, second)
+            tensor = MatrixTensor(Matrix(name, shape, is_turned, self._weights))
+            self._values[name, is_turned] = self._editor.initializer(tensor)
+        return self._values[name, is_turned]

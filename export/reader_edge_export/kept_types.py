@@ -1,0 +1,33 @@
+"""How many of a source's matrices stay in the types that it stores them in, and how many cannot."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from transformers.pytorch_utils import Conv1D
+
+from reader_edge_export.sources.gguf.weights import GgufWeights
+from reader_edge_export.sources.source_model import SourceModel
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTypes:
+    """num_kept, num_others: matrices by the names of their types. needs_calibration: whether products are among the
+    others, which become int8."""
+
+    num_kept: Mapping[str, int] = field(default_factory=dict)
+    num_others: Mapping[str, int] = field(default_factory=dict)
+    needs_calibration: bool = True
+
+    @classmethod
+    def of(cls, model: SourceModel) -> "KeptTypes":
+        """Of a model in a GGUF file: its products, and its embedding."""
+        weights = model.weights
+        assert isinstance(weights, GgufWeights)
+        modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+        products = {model.names[id(module.weight)] for module in modules}
+        names = products | {model.names[id(model.skeleton.get_input_embeddings().weight)]}
+        kept = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is not None)
+        others = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is None)
+        return cls(dict(kept), dict(others), any(weights.block_type(name) is None for name in products))

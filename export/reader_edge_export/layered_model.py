@@ -1,0 +1,184 @@
+"""A source model run one layer at a time, so that the weights of one layer are in memory, whatever the model's size.
+
+The modules are those of transformers. What surrounds its layers is run once with layers that only note what they are
+called with; then each layer gets its weights, and all texts go through it.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from reader_edge_export.sources.module import check_finite
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+
+Layer = torch.nn.Module
+LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
+
+
+@dataclass(slots=True)
+class Text:
+    """A text on its way through the layers.
+
+    hidden: what the next layer reads, (1, N, E). arguments: what each layer is called with besides.
+    """
+
+    token_ids: list[int]
+    hidden: torch.Tensor
+    arguments: list[dict[str, Any]] = field(default_factory=list)
+
+
+class LayeredModel:
+    """num_layers: how many layers are run; None for all."""
+
+    def __init__(self, source: SourceModel, num_layers: int | None = None) -> None:
+        self.source = source
+        self._model = source.skeleton
+        self._base, layers = _base_of(self._model)
+        self._all_layers: list[Layer] = list(layers)
+        self.layers = self._all_layers[:num_layers]
+        self.head = self._model.get_output_embeddings()
+        self._first_result: Any = None
+
+    def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
+        """Texts in front of the first layer."""
+        texts: list[Text] = []
+        with self.source.filled(self._surroundings()), torch.no_grad():
+            self._learn_results(sequences[0])
+            for token_ids in sequences:
+                text = Text(token_ids, torch.empty(0))
+                self._around_layers(self._noting(text), input_ids=torch.tensor([token_ids]))
+                texts.append(text)
+        return texts
+
+    def walk(self, texts: Sequence[Text]) -> Iterator[int]:
+        """Take the texts through all layers. Yields the number of each when its weights are there, and then runs it."""
+        for index, layer in enumerate(self.layers):
+            with self.source.filled([layer]):
+                yield index
+                with torch.no_grad():
+                    for text in texts:
+                        text.hidden = self.run_layer(index, text)
+            check_finite(torch.stack([text.hidden.abs().max() for text in texts]))
+
+    def run_layer(self, index: int, text: Text) -> torch.Tensor:
+        """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""
+        return _hidden_of(self.layers[index](text.hidden, **text.arguments[index]))
+
+    def head_logits(self, text: Text) -> torch.Tensor:
+        """Logits (N, V) of a text behind the last layer; the head's weights must be there."""
+        logits: torch.Tensor = self._around_layers(
+            lambda *_: text.hidden, self._model, inputs_embeds=torch.zeros(text.hidden.shape)
+        ).logits[0]
+        return logits
+
+    def head_inputs(self, text: Text) -> torch.Tensor:
+        """What the head reads, (1, N, E)."""
+        zeros = torch.zeros(text.hidden.shape)
+        rows: torch.Tensor = self._around_layers(lambda *_: text.hidden, inputs_embeds=zeros).last_hidden_state
+        return rows
+
+    def logits(self, sequences: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+        """Logits (N, V) of each text; texts are held as hidden states. Raises ExportError where they are not finite."""
+        texts = self.begin(sequences)
+        for _ in self.walk(texts):
+            pass
+        with self.source.filled([self.head]), torch.no_grad():
+            for text in texts:
+                logits = self.head_logits(text)
+                check_finite(logits)
+                yield logits
+
+    def embed(self, text: Text, take: LayerCall) -> None:
+        """Run what lies in front of the layers once more, whose weights must be there; `take` gets the first call."""
+
+        def call(index: int, hidden: torch.Tensor, arguments: dict[str, Any]) -> torch.Tensor:
+            return take(index, hidden, arguments) if index == 0 else hidden
+
+        self._around_layers(call, input_ids=torch.tensor([text.token_ids]))
+
+    def filled_surroundings(self) -> Any:
+        """A context in which embeddings have their weights."""
+        return self.source.filled(self._surroundings())
+
+    def _surroundings(self) -> list[torch.nn.Module]:
+        return [child for child in self._base.children() if not isinstance(child, torch.nn.ModuleList)]
+
+    def _noting(self, text: Text) -> LayerCall:
+        def note(index: int, hidden: torch.Tensor, arguments: dict[str, Any]) -> torch.Tensor:
+            if index == 0:
+                text.hidden = hidden
+            text.arguments.append(arguments)
+            return hidden
+
+        return note
+
+    def _learn_results(self, token_ids: list[int]) -> None:
+        """Whether layers return hidden states, or a tuple that begins with them: what surrounds them expects that."""
+        if self._first_result is None:
+            first = self._all_layers[0]
+            results: list[Any] = []
+            with self.source.filled([first]):
+                forward = first.forward
+
+                def stop(*arguments: Any, **named: Any) -> Any:
+                    results.append(forward(*arguments, **named))
+                    raise _LayerHasRun
+
+                first.forward = stop
+                try:
+                    self._base(input_ids=torch.tensor([token_ids[:1]]), use_cache=False)
+                except _LayerHasRun:
+                    pass
+                finally:
+                    del first.forward
+            self._first_result = results[0]
+
+    def _around_layers(self, call: LayerCall, model: Any = None, **inputs: Any) -> Any:
+        """Run the model, or its base without the head, with `call` in the place of each layer."""
+        with ExitStack() as stack:
+            for index, layer in enumerate(self._all_layers):
+                stack.enter_context(self._replaced(index, layer, call))
+            return (model or self._base)(**inputs, use_cache=False)
+
+    @contextmanager
+    def _replaced(self, index: int, layer: Layer, call: LayerCall) -> Iterator[None]:
+        def forward(hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
+            if others:
+                arguments = dict(zip(_positional(type(layer)), others, strict=False)) | arguments
+            hidden = call(index, hidden_states, arguments)
+            return hidden if torch.is_tensor(self._first_result) else (hidden, *self._first_result[1:])
+
+        layer.forward = forward
+        try:
+            yield
+        finally:
+            del layer.forward
+
+
+class _LayerHasRun(Exception):  # noqa: N818 (control flow)
+    pass
+
+
+def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
+    """The module that runs a model's layers, and these."""
+    for module in model.modules():
+        for child in module.children():
+            if isinstance(child, torch.nn.ModuleList) and len(child) == model.config.num_hidden_layers:
+                return module, child
+    raise UnsupportedArchitectureError(f"The layers of {model.config.model_type!r} were not found.")
+
+
+def _hidden_of(result: Any) -> torch.Tensor:
+    hidden: torch.Tensor = result if torch.is_tensor(result) else result[0]
+    return hidden
+
+
+def _positional(layer: type[Layer]) -> list[str]:
+    """Names of a layer's arguments behind its hidden states."""
+    return list(inspect.signature(layer.forward).parameters)[2:]

@@ -1,0 +1,76 @@
+"""The matrices of a source in a graph: each keeps the name of its parameter, and is read when it is stored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.block_types import Blocks, BlockType
+from reader_edge_export.sources.weights import Float32Array, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix as a graph has it. name: of its parameter. shape: (K, J) where rows (..., K) are multiplied by it.
+
+    is_turned: whether the module has it the other way, outputs first.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    is_turned: bool
+    weights: Weights
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def turned(self) -> "Matrix":
+        """The same, transposed."""
+        return Matrix(self.name, self.shape[::-1], not self.is_turned, self.weights)
+
+    @property
+    def block_type(self) -> BlockType | None:
+        """The type that the source stores it in, if it can stay in it."""
+        return self.weights.block_type(self.name)
+
+    def read(self) -> Float32Array:
+        """Its values, float32 in its shape. Raises ExportError."""
+        values = self.weights.read(self.name)
+        return values.T if self.is_turned else values
+
+    def blocks(self) -> Blocks:
+        """Its blocks (J, K), outputs first. Raises ExportError."""
+        return self.weights.blocks(self.name)
+
+
+class MatrixTensor(ir.LazyTensor):
+    """An initializer whose values are read from the source whenever they are asked for."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(self._values, ir.DataType.FLOAT, ir.Shape(matrix.shape), name=matrix.name)
+        self.matrix = matrix
+
+    def _values(self) -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(self.matrix.read()))
+
+
+def matrix_of(value: ir.Value | None) -> Matrix | None:
+    """The source's matrix behind an initializer; None for anything else."""
+    tensor = None if value is None else value.const_value
+    return tensor.matrix if isinstance(tensor, MatrixTensor) else None
+
+
+def read_side_by_side(parts: Sequence[Matrix]) -> Float32Array:
+    """Matrices (K, J) of the same rows as one, (K, sum of J); in memory, the inputs of an output are neighbours."""
+    if len(parts) == 1:
+        return parts[0].read()
+    joined = np.empty((sum(part.shape[1] for part in parts), parts[0].shape[0]), np.float32)
+    start = 0
+    for part in parts:
+        stop = start + part.shape[1]
+        joined[start:stop] = part.read().T
+        start = stop
+    return joined.T

@@ -1,0 +1,61 @@
+"""The weights in a folder of Hugging Face format, and the model that they are for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
+from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.quantized.packing import FLOATS
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_export.sources.weight_places import Places, check_places, check_shapes, has_own_head
+from reader_edge_export.sources.weights import Float32Array, Weights
+from reader_edge_runtime.errors import ExportError
+
+
+class FolderWeights(Weights):
+    """tensors: by the names of the parameters that they fill."""
+
+    def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+        self._folder = folder
+        self._tensors = tensors
+
+    def read(self, name: str) -> Float32Array:
+        return checked_values(self._folder, name, self._tensors[name].read().float())
+
+
+def open_folder(folder: Path, config: Mapping[str, Any]) -> SourceModel:
+    """The model in a folder of Hugging Face format. config: what its config.json holds.
+
+    Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
+    """
+    tensors = stored_tensors(folder)
+    form = class_form(config)
+    if built_config(form).tie_word_embeddings and has_own_head(tensors):
+        form["tie_word_embeddings"] = False
+    skeleton = skeleton_of(form, str(folder))
+    check_shapes(folder, skeleton, tensors)
+    places = Places(skeleton)
+    check_places(folder, places.missing(tensors), [name for name in tensors if places.find(name) is None])
+    check_largest(skeleton, str(folder))
+    filling: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if (parameter := places.name_of(name)) is not None:
+            if tensor.dtype not in (*FLOATS, "F64"):
+                raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model.")
+            filling[parameter] = tensor
+    return SourceModel(skeleton, FolderWeights(folder, filling))
+
+
+def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:
+    """A parameter's values as they are; raises ExportError where one is not finite."""
+    if values.numel() and not all(extreme.isfinite() for extreme in values.aminmax()):  # each is NaN if any value is
+        raise ExportError(
+            f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
+        )
+    array: Float32Array = values.contiguous().numpy()
+    return array if array.flags.writeable else np.array(array)

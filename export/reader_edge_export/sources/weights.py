@@ -1,0 +1,28 @@
+"""The weights of a model by the names of its parameters: read one at a time, never held."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_export.block_types import Blocks, BlockType
+
+Float32Array = npt.NDArray[np.float32]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Weights(ABC):
+    """Of a source whose tensors were compared with the model's parameters: each has its place and its shape."""
+
+    @abstractmethod
+    def read(self, name: str) -> Float32Array:
+        """A parameter in fp32, in the shape that its module has. Raises ExportError, also for values not finite."""
+
+    def block_type(self, name: str) -> BlockType | None:
+        """The type that a matrix can stay in as the source stores it; None where it cannot."""
+        return None
+
+    def blocks(self, name: str) -> Blocks:
+        """A matrix (J, K), outputs first, as the source stores it. Only where `block_type` names a type."""
+        raise AssertionError(f"{name} is not stored in blocks")
