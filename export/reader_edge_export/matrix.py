@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.block_types import Blocks, BlockType
+from reader_edge_export.blocks.block_type import BlockType
+from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.weights import Float32Array, Weights
 
 

@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from reader_edge_export.block_types import Blocks
-from reader_edge_export.gguf_linear import StoredBlocks, gguf_linear, store_blocks
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.blocks.linear import StoredBlocks, gguf_linear, store_blocks
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.matrix import Matrix
 from reader_edge_export.operators import Int8Matrix

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.block_types import Blocks, BlockType
+from reader_edge_export.blocks.block_type import BlockType
+from reader_edge_export.blocks.blocks import Blocks
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reader_edge_export.architectures import check_architecture, max_context_of
-from reader_edge_export.block_types import BLOCK_TYPES
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer

@@ -15,9 +15,10 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.block_types import BLOCK_TYPES, Blocks, BlockType
+from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
-from reader_edge_export.sources.gguf.blocks import blocks_of
 from reader_edge_export.sources.gguf.config import architecture_of
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
