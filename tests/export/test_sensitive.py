@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.block_linear import MAX_INPUTS
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.matrix import Matrix
 from reader_edge_export.options import ExportOptions

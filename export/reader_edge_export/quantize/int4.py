@@ -8,7 +8,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.block_linear import MAX_INPUTS
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.matrix import Matrix, read_side_by_side
 from reader_edge_export.quantize.spread import Spread

@@ -8,8 +8,8 @@ width, as with any constant matrix.
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.block_linear import BlockMatrix, block_rows
 from reader_edge_export.blocks.linear import StoredBlocks, looked_up
+from reader_edge_export.blocks.spread_linear import BlockMatrix, block_rows
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.block_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, store_blocks
+from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.spread import block_size, hadamard

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.block_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_export.shared_constants import MAX_BLOCK_SCALE

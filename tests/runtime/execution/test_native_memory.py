@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from reader_edge_export.block_linear import BlockMatrix, spread_block_linear
+from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import hadamard
 from tests.runtime.execution.native_operator import needs_kernels, operator_model

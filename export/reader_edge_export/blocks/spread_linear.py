@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from reader_edge_export.gguf_definitions import CODES_4
+from reader_edge_export.blocks.definitions import CODES_4
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
