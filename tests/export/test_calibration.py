@@ -38,7 +38,7 @@ def test_every_product_of_a_model_is_known_by_the_name_of_its_matrix(folder: Pat
 
 
 def test_inputs_are_those_of_the_whole_model(folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     source = open_source(folder)
     head, found = source.names[id(source.skeleton.get_output_embeddings().weight)], _calibrated(folder)
     products = {name: module for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")}
