@@ -39,9 +39,8 @@ class Places:
         return self._full(name) in self._turned
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Parameters that none of the names means; an output embedding does not stand for the one that it is tied to."""
-        filled = {id(self.find(name)) for name in names if self._full(name) in self._first_names.values()}
-        return sorted(name for name, parameter in self._parameters.items() if id(parameter) not in filled)
+        """Parameters that none of the names means: where two are tied, the second does not stand for the first."""
+        return sorted(set(self._first_names.values()) - {self._full(name) for name in names})
 
     def _full(self, name: str) -> str:
         return name if name in self._parameters else f"{self._prefix}.{name}"
