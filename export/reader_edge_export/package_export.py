@@ -45,6 +45,7 @@ from reader_edge_runtime.package.manifest import (
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
+_MIN_QUICK_TOKENS = 128
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
 
 
@@ -156,6 +157,8 @@ class PackageExport:
     def _check(self, target: HostTarget, source: SourceModel, text: Tokenizer) -> dict[str, float]:
         model = LayeredModel(source)
         max_tokens = max_quality_tokens(source.num_parameters)
+        if self._options.check == "quick":
+            max_tokens = max(_MIN_QUICK_TOKENS, max_tokens // 10)
         sequences = self._sequences(TextSet.bundled("held_out"), text, max_tokens)
         case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
         checks = check_tree_against_decoding(target, case)

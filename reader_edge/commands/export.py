@@ -37,6 +37,14 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
     type=options.FILE,
     help="Text that int8, int8-a16 and int4 are calibrated on. Default: bundled ones.",
 )
+@click.option(
+    "--check",
+    type=click.Choice(["none", "quick", "full"]),
+    default="full",
+    show_default=True,
+    help="How much of the package is compared with its source: 'full' measures a minute or two and makes the table of "
+    "likely successors, 'quick' compares a tenth of the text and makes no table, 'none' compares nothing.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing package.")
 def export(
     model: str,
@@ -46,6 +54,7 @@ def export(
     kv: str | None,
     max_context: int | None,
     calibration_text: Path | None,
+    check: str,
     force: bool,
 ) -> None:
     """Export MODEL to a package at OUT, and print OUT.
@@ -67,6 +76,7 @@ def export(
         force=force,
         calibration_text=calibration_text,
         kv=kv,
+        check=check,
     )
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)
