@@ -27,9 +27,9 @@ LIMITS = {
 
 
 def quality_warning(precision: str, checks: Mapping[str, float]) -> str | None:
-    """One sentence where a package's figures are beyond its precision's limits."""
+    """One sentence where a package's figures, if it was measured, are beyond its precision's limits."""
     limit = LIMITS.get(precision)
-    if limit is None:
+    if limit is None or "mean_kl_nats" not in checks:
         return None
     kl, top1 = checks["mean_kl_nats"], checks["top1_agreement"]
     if kl <= limit.mean_kl_nats and top1 >= limit.top1_agreement:

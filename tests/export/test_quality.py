@@ -81,8 +81,9 @@ def test_a_package_beyond_its_limits_is_warned_of_with_a_remedy(checks: dict[str
     assert warning is None or f"--precision {LIMITS['int8'].closer}" in warning
 
 
-def test_full_precision_is_never_warned_of() -> None:
+def test_full_precision_is_never_warned_of_and_neither_is_what_was_not_measured() -> None:
     assert quality_warning("fp32", {}) is None
+    assert quality_warning("int8", {}) is None
 
 
 def test_large_models_are_measured_on_fewer_tokens_but_never_on_few() -> None:
