@@ -4,7 +4,14 @@ import onnx_ir as ir
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
-from reader_edge_export.markers import EMBEDDING, LINEAR, LOGIT_HEAD, PARAMETER
+from reader_edge_export.markers import (
+    ATTENTION_SIZES,
+    EMBEDDING,
+    LINEAR,
+    LOGIT_HEAD,
+    PARAMETER,
+    TREE_ATTENTION,
+)
 from reader_edge_export.matrix import Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
 
@@ -24,15 +31,18 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
             weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
             logits = editor.op(LOGIT_HEAD, [hidden, rows, weight, *bias], domain=node.domain)
             editor.replace(node, [logits])
-            _declare(editor.graph, weight)
+            _declare(editor.graph, "logits", "B", "R", matrix_shape(weight)[0])
+        elif node.op_type == TREE_ATTENTION:
+            _, num_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
+            for present in node.outputs[1:]:
+                _declare(editor.graph, str(present.name), "B", num_heads, "S", head_dim)
 
 
-def _declare(graph: ir.Graph, weight: ir.Value) -> None:
-    """Tell how wide the graph's logits are, which the trace does not know."""
-    vocab_size = matrix_shape(weight)[0]
+def _declare(graph: ir.Graph, name: str, *sizes: int | str) -> None:
+    """Tell the sizes of one of the graph's outputs, which the trace does not know."""
     for value in graph.outputs:
-        if value.name == "logits":
-            value.shape = ir.Shape(["B", "R", vocab_size])
+        if value.name == name:
+            value.shape = ir.Shape(sizes)
 
 
 class _Initializers:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 
-_ALIGNMENT = 4096  # of what is mapped, to a page
+_PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
+_MIN_PAGED_BYTES = 1 << 16
 _MIN_BYTES = 256  # smaller ones stay in the graph
 _CHUNK = 1 << 24
 
@@ -41,8 +42,9 @@ class WeightFile:
 
     def add(self, array: npt.NDArray[np.generic], dtype: ir.DataType, name: str) -> ir.ExternalTensor:
         """Write a tensor, and return it as one that lies in the file."""
-        self._write(bytes(-self._num_bytes % _ALIGNMENT))
-        offset, array = self._num_bytes, np.ascontiguousarray(array)
+        array = np.ascontiguousarray(array)
+        self._write(bytes(-self._num_bytes % (_PAGE if array.nbytes >= _MIN_PAGED_BYTES else _LINE)))
+        offset = self._num_bytes
         data = array.reshape(-1).view(np.uint8)
         for start in range(0, len(data), _CHUNK):
             self._write(data[start : start + _CHUNK].data)
