@@ -26,7 +26,7 @@ CHUNK_VALUES = 1 << 22  # drawn and written at once
 
 def qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, **others: Any) -> Qwen2Config:
     """A config of Qwen2.5."""
-    values = {"vocab_size": 151936, "tie_word_embeddings": True} | others
+    values: dict[str, Any] = {"vocab_size": 151936, "tie_word_embeddings": True} | others
     return Qwen2Config(
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -34,7 +34,7 @@ def qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int
         num_key_value_heads=kv_heads,
         intermediate_size=intermediate,
         max_position_embeddings=32768,
-        rope_theta=1e6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         rms_norm_eps=1e-6,
         **values,
     )
@@ -55,7 +55,7 @@ SHAPES: dict[str, PretrainedConfig] = {
         vocab_size=49152,
         tie_word_embeddings=True,
         max_position_embeddings=8192,
-        rope_theta=1e5,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e5},
     ),
 }
 

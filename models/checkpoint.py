@@ -27,7 +27,7 @@ def model_config() -> LlamaConfig:
         intermediate_size=768,
         tie_word_embeddings=True,
         max_position_embeddings=MAX_POSITIONS,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         bos_token_id=None,
         eos_token_id=END_OF_TEXT_ID,
         pad_token_id=None,

@@ -1,5 +1,6 @@
 """Tiny models with random weights, in Hugging Face format, made where a test needs one."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **(TINY_CONFIGS[model_type] | {"initializer_range": 0.1} | changes))
+    given = TINY_CONFIGS[model_type] | {"initializer_range": 0.1} | changes
+    config = AutoConfig.for_model(model_type, **deepcopy(given))  # whose class writes into what it is given
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():

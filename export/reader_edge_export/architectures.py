@@ -87,9 +87,9 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
 
 
 def _check_rope(config: Mapping[str, Any], max_context: int) -> None:
-    original = rope_form(config).original_max_position_embeddings
-    if original is not None and max_context > original:
+    switch = rope_form(config).switch
+    if switch is not None and max_context > switch:
         raise ExportError(
-            f"This model's position embedding switches at {original} tokens, which a fixed graph cannot follow: "
-            f"export with --max-context {original} or less."
+            f"This model's position embedding switches at {switch} tokens, which a fixed graph cannot follow: "
+            f"export with --max-context {switch} or less."
         )

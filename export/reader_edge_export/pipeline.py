@@ -18,7 +18,7 @@ from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 
-_NEEDED = ("torch", "transformers", "optimum.exporters.onnx", "onnx", "onnx_ir", "onnxruntime", "gguf")
+_NEEDED = ("torch", "transformers", "optimum.exporters", "onnx", "onnx_ir", "onnxruntime", "gguf")
 
 
 def export_model(

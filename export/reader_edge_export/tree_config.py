@@ -129,10 +129,17 @@ def _markers(source: SourceModel) -> Iterator[None]:
     implementations = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = ATTENTION_NAME
+    rotaries: list[Any] = [module for module in source.skeleton.modules() if hasattr(module, "rope_type")]
+    rope_types = [rotary.rope_type for rotary in rotaries]
+    for rotary in rotaries:  # of another type it would look for a switch of its frequencies in every pass
+        by_layer = isinstance(rotary.rope_type, dict)
+        rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
     try:
         with named_matrices(source):
             yield
     finally:
+        for rotary, rope_type in zip(rotaries, rope_types, strict=True):
+            rotary.rope_type = rope_type
         for config, implementation in zip(configs, implementations, strict=True):
             config._attn_implementation = implementation
 

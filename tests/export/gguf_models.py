@@ -65,7 +65,9 @@ def write_model(
 
 def _values(config: PretrainedConfig) -> Values:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    share = getattr(config, "partial_rotary_factor", 1.0)
+    rope = getattr(config, "rope_parameters", {})
+    rope = rope.get("full_attention", rope)
+    share = rope.get("partial_rotary_factor", 1.0)
     values = {
         "block_count": config.num_hidden_layers,
         "context_length": config.max_position_embeddings,
@@ -82,7 +84,7 @@ def _values(config: PretrainedConfig) -> Values:
     }
     if config.model_type == "phi":
         return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
-    shared = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_theta}
+    shared = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": rope["rope_theta"]}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
     lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
     return {**values, **shared, **(lengths if config.model_type not in ("phi3", "granite") else {}), **extra}
@@ -100,7 +102,7 @@ def _gemma3(config: PretrainedConfig) -> Values:
     return {
         "attention.sliding_window": config.sliding_window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
-        "rope.freq_base_swa": config.rope_local_base_freq,
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
         "final_logit_softcapping": config.final_logit_softcapping,
     }
 

@@ -52,6 +52,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     found["phi3-longrope"] = ("phi3", phi3)
     found["qwen2-no-window"] = ("qwen2", {**TINY_CONFIGS["llama"], "rope_parameters": dict(_THETA)})
     found["mistral-yarn"] = ("mistral", TINY_CONFIGS["mistral"] | {"rope_parameters": {**scaled["yarn"], **_THETA}})
+    windowed = {"rope_type": "linear", "factor": 4.0, "rope_theta": 3000.0}
+    local = {"rope_parameters": {"full_attention": dict(_THETA), "sliding_attention": windowed}}
+    found["gemma3_text-local"] = ("gemma3_text", TINY_CONFIGS["gemma3_text"] | local)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 
@@ -79,24 +82,32 @@ def last_logits(logits: torch.Tensor) -> list[list[float]]:
 
 
 def write_folder(name: str, folder: Path) -> None:
-    """A recorded model as transformers 5 writes it, and in config-4.json what the installed transformers writes."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """A recorded model as transformers 5 writes it, and in config-4.json as transformers 4 does."""
+    from transformers import AutoModelForCausalLM
 
+    from reader_edge_export.sources.blank_model import built_config
     from reader_edge_export.sources.config_form import class_form
     from tests.tiny_models import build_tiny_tokenizer
 
-    form = class_form(RECORDED[name]["config"])
-    scaling = form.pop("rope_scaling", None)
-    config = AutoConfig.for_model(**form)
-    if scaling is not None:
-        config.rope_scaling = scaling
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(built_config(class_form(RECORDED[name]["config"])))
     with torch.no_grad():
         fill(dict(model.named_parameters()))
     model.save_pretrained(folder)
     build_tiny_tokenizer(folder)
-    (folder / "config.json").rename(folder / "config-4.json")
     (folder / "config.json").write_text(json.dumps(RECORDED[name]["config"]))
+    (folder / "config-4.json").write_text(json.dumps(config_of_4(RECORDED[name]["config"])))
+
+
+def config_of_4(config: dict[str, Any]) -> dict[str, Any]:
+    """A recorded config with its rotary embedding in the keys of transformers 4."""
+    older = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
+    older |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
+    given = config.get("rope_parameters", {})
+    scaling = dict(given.get("full_attention", given))
+    older |= {key: scaling.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in scaling}
+    older |= {"rope_scaling": scaling if scaling.get("rope_type", "default") != "default" else None}
+    local = given.get("sliding_attention", {})
+    return older | ({"rope_local_base_freq": local["rope_theta"]} if local else {})
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def test_what_a_template_does_not_take_is_told() -> None:
 
 def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reader_edge_export.forked._MAX_CPU_S", 1)
-    only_there = "{% if dict.__call__ is defined or (dict | string) == \"<class 'dict'>\" %}"
+    only_there = "{% if 'TemplateDict' in (dict | string) %}"
     assert check(only_there + "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endif %}") == ChatCheck()
 
 

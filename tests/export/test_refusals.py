@@ -86,7 +86,7 @@ def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         ({"add_cross_attention": True}, "add_cross_attention"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-        ({"rope_scaling": {"rope_type": "spiral"}}, "'spiral'"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "'spiral'"),
     ],
 )
 def test_what_attention_cannot_express_is_refused(
@@ -100,7 +100,7 @@ def test_what_attention_cannot_express_is_refused(
 def test_an_attention_with_sinks_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.llama import modeling_llama
 
-    forward = modeling_llama.LlamaAttention.forward
+    forward: Callable[..., object] = modeling_llama.LlamaAttention.forward
 
     def with_sinks(self: object, *args: object, **kwargs: object) -> object:
         return forward(self, *args, **kwargs, s_aux=torch.zeros(4))

@@ -28,6 +28,10 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _rope(**parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": parameters}
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_second_reading_computes_what_transformers_5_computes(
     name: str, folder_of_5: Callable[[str], Path]
@@ -40,21 +44,25 @@ def test_the_second_reading_computes_what_transformers_5_computes(
 @pytest.mark.parametrize(
     ("model_type", "wrong", "words"),
     [
-        ("llama", {"rope_theta": 10010.0}, "frequencies of model.rotary_emb"),
-        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "frequencies"),
+        ("llama", _rope(rope_theta=10010.0), "frequencies of model.rotary_emb"),
+        ("llama", _rope(rope_type="linear", factor=2.0), "frequencies"),
         ("llama", {"rms_norm_eps": 1e-5}, "epsilon of model.layers.0.input_layernorm"),
         ("llama", {"hidden_act": "gelu"}, "activation of model.layers.0.mlp"),
         ("mistral", {"sliding_window": None}, "logits"),
         ("mistral", {"sliding_window": 9}, "logits"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
-        ("qwen3", {"rope_theta": 5e5}, "frequencies"),
-        ("gemma", {"hidden_act": "gelu"}, "activation"),
+        ("qwen3", _rope(rope_theta=5e5), "frequencies"),
+        ("gemma", {"hidden_act": "relu"}, "activation"),
         ("gemma2", {"attn_logit_softcapping": None}, "logits"),
         ("gemma2", {"final_logit_softcapping": None}, "logits"),
         ("gemma2", {"query_pre_attn_scalar": 16}, "logits"),
-        ("gemma3_text", {"rope_local_base_freq": 1e6}, "frequencies of model.rotary_emb_local"),
-        ("gemma3_text", {"rope_theta": 10000.0}, "frequencies of model.rotary_emb "),
-        ("phi", {"partial_rotary_factor": 0.25}, "number of frequencies"),
+        (
+            "gemma3_text",
+            _rope(sliding_attention={"rope_theta": 1e6}),
+            "frequencies of sliding_attention in model.rotary",
+        ),
+        ("gemma3_text", _rope(full_attention={"rope_theta": 1e4}), "frequencies of full_attention in model.rotary"),
+        ("phi", _rope(partial_rotary_factor=0.25), "number of frequencies"),
         ("phi3", {"sliding_window": None}, "logits"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "logits"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": False}, "logits"),
@@ -63,7 +71,7 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("granite", {"logits_scaling": 1.0}, "logits"),
         ("granite", {"residual_multiplier": 1.0}, "logits"),
         ("granite", {"embedding_multiplier": 2.0}, "logits"),
-        ("olmo2", {"num_attention_heads": 4, "rope_theta": 1e6}, "frequencies"),
+        ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),
     ],
 )
 def test_a_key_that_is_read_wrongly_is_caught(
@@ -88,7 +96,7 @@ def test_a_scaling_that_is_lost_is_caught(
     source = find_source(build_tiny_model("llama", tmp_path / "source", rope_scaling=scaling), None)
     source.load_model()
     lost = {**scaling, "attention_factor": 1.0}
-    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | {"rope_scaling": lost})
+    monkeypatch.setattr(folder_weights, "class_form", lambda config: class_form(config) | {"rope_parameters": lost})
     with pytest.raises(ParityError, match=r"the magnitude of model\.rotary_emb differ"):
         source.load_model()
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-from transformers.modeling_utils import no_init_weights
+from transformers.initialization import no_init_weights
 
 from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import ExportError
@@ -40,10 +40,12 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
 def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
     """The config of its class. form: the class's own arguments, as `class_form` gives them."""
     given = dict(form)
-    scaling = given.pop("rope_scaling", None)
+    rope = given.pop("rope_parameters", {})
     config: PretrainedConfig = AutoConfig.for_model(**given)
-    if scaling is not None:
-        config.rope_scaling = scaling  # past the class, which takes fewer types than its module computes
+    if rope:  # past the class, which takes fewer types than its module computes; what is absent is the class's own
+        own = config.rope_parameters
+        is_nested = any(isinstance(value, dict) for value in rope.values())
+        config.rope_parameters = {key: own[key] | rope.get(key, {}) for key in own} if is_nested else own | rope
     return config
 
 

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config_keys import READ, check_keys
-from reader_edge_export.sources.rope_form import RopeForm, rope_form
+from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
-_ROPE_KEYS = ("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_ROPE_KEYS = (
+    *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "partial_rotary_factor"),
+    "original_max_position_embeddings",
+)
 _ALIASES = {  # of gpt2: general names of its keys
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -39,30 +42,25 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         _check_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
         del form["head_dim"]  # as if absent: hidden size over heads
-    if form.get("original_max_position_embeddings", 0) is None:
-        del form["original_max_position_embeddings"]
     # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
     return {**form, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     rope = rope_form(config)
-    _check_factors(config, rope)
-    given = {
-        "rope_theta": rope.theta,
-        "rope_local_base_freq": rope.local_theta,
-        "partial_rotary_factor": rope.partial_rotary_factor,
-        "original_max_position_embeddings": rope.original_max_position_embeddings,
-    }
-    return {"rope_scaling": rope.scaling} | {key: value for key, value in given.items() if value is not None}
+    _check_factors(config, rope.full)
+    form: dict[str, Any] = {"rope_parameters": rope.parameters}
+    if config["model_type"] == "phi3" and rope.switch is not None:
+        form["original_max_position_embeddings"] = rope.switch  # which its class prefers to that of rope_parameters
+    return form
 
 
-def _check_factors(config: Mapping[str, Any], rope: RopeForm) -> None:
+def _check_factors(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
     """LongRoPE has a factor for each pair of values that rotate."""
     width = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
-    num_pairs = (int(width * (rope.partial_rotary_factor or 1)) + 1) // 2
+    num_pairs = (int(width * rope.get("partial_rotary_factor", 1)) + 1) // 2
     for name in ("short_factor", "long_factor"):
-        factors = (rope.scaling or {}).get(name)
+        factors = rope.get(name)
         if factors is not None and width and len(factors) != num_pairs:
             raise ExportError(
                 f"config.json gives {len(factors)} values of {name}, of which there are {num_pairs}: correct it."
@@ -83,7 +81,8 @@ def _set_gemma_activation(form: dict[str, Any], model_type: str) -> None:
     older, newer = form.pop("hidden_act", None), form.pop("hidden_activation", None)
     if model_type == "gemma":
         activation = newer or older
-        form |= {"hidden_act": activation} if activation else {}
+        # Early configs of the makers say "gelu" and mean the approximation, as the class has it too.
+        form |= {"hidden_act": "gelu_pytorch_tanh" if activation == "gelu" else activation} if activation else {}
     elif newer:
         form["hidden_activation"] = newer
     elif older not in (None, "gelu_pytorch_tanh"):

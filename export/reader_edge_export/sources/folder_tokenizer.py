@@ -1,16 +1,16 @@
 """The tokenizer in a folder of Hugging Face format, of transformers 4 or 5, whatever its Python class is called.
 
-tokenizer.json alone makes text into ids, as it is. What the files beside it add are names of special tokens, tokens
-that are special, whether a text begins and ends with such tokens, and chat templates.
+tokenizer.json alone makes text into ids, as it is, and says whether a text begins and ends with special tokens: like
+transformers 5, this ignores `add_bos_token` beside it. The files beside it add names of special tokens, tokens that are
+special, whether a space goes before a text, and chat templates.
 """
 
-import json
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, models, processors
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -23,7 +23,6 @@ _CONFIG_FILE, _MAP_FILE = "tokenizer_config.json", "special_tokens_map.json"
 _OPTIONAL_NAMES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _NAMES = ("bos_token", "eos_token", *_OPTIONAL_NAMES)
 _TOKEN_FIELDS = ("lstrip", "rstrip", "single_word", "normalized", "special")
-_FRAMING_CLASSES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
 _MAX_ADDED_TOKENS = 1 << 14
 _FORCED_CLEANING = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
@@ -42,12 +41,12 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
     try:
         fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
         _check_spaces(settings, fast)
+        _set_prefix_space(fast, settings)
         named = _named_tokens(settings, fast, vocab_size)
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=fast,
             added_tokens_decoder=_added_tokens(settings),
-            add_prefix_space=settings.get("add_prefix_space") or _adds_prefix_space(fast, settings),
-            **_extra_tokens(settings),
+            **_extra_tokens(settings, fast),
             **named,
         )
     except TokenizerError:
@@ -55,7 +54,6 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TokenizerError(f"The tokenizer in '{folder}' cannot be read ({reason:.200}): save it again.") from error
-    _frame_texts(tokenizer, settings)
     tokenizer.chat_template = chat_templates_of(folder, settings)
     _check_vocabulary(tokenizer, vocab_size, folder)
     return tokenizer
@@ -91,21 +89,32 @@ def _named_tokens(settings: Mapping[str, Any], fast: FastTokenizer, vocab_size: 
     }
 
 
-def _extra_tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _extra_tokens(settings: Mapping[str, Any], fast: FastTokenizer) -> dict[str, Any]:
     """Special tokens without a name, and those whose names only the model's templates know.
 
     transformers 4 calls the first `additional_special_tokens`, transformers 5 `extra_special_tokens`, as a list; as an
-    object that holds the second.
+    object that holds the second. Those may also have keys of their own, such as `image_token`.
     """
-    unnamed = list(_list_of(settings, "additional_special_tokens"))
     extra = settings.get("extra_special_tokens")
-    if isinstance(extra, dict):
-        return {
-            "additional_special_tokens": [_token("additional_special_tokens", token) for token in unnamed],
-            "extra_special_tokens": {name: _token(name, token) for name, token in extra.items()},
-        }
-    unnamed += _list_of(settings, "extra_special_tokens")
-    return {"additional_special_tokens": [_token("extra_special_tokens", token) for token in unnamed]}
+    own = {name: value for name, value in settings.items() if _is_own_name(name, value, fast)}
+    named = own | (extra if isinstance(extra, dict) else {})
+    lists = (
+        ("additional_special_tokens",)
+        if isinstance(extra, dict)
+        else (
+            "additional_special_tokens",
+            "extra_special_tokens",
+        )
+    )
+    return {
+        "extra_special_tokens": [_token(name, token) for name in lists for token in _list_of(settings, name)],
+        "model_specific_special_tokens": {name: _token(name, token) for name, token in named.items()},
+    }
+
+
+def _is_own_name(name: str, value: object, fast: FastTokenizer) -> bool:
+    is_name = name.endswith("_token") and name not in _NAMES
+    return is_name and isinstance(value, str) and fast.token_to_id(value) is not None
 
 
 def _added_tokens(settings: Mapping[str, Any]) -> dict[int, AddedToken]:
@@ -139,34 +148,12 @@ def _unusable(name: str, value: object) -> TokenizerError:
     return TokenizerError(f"{_CONFIG_FILE} gives {name} as {reprlib.repr(value)}, which names no token: correct it.")
 
 
-def _adds_prefix_space(fast: FastTokenizer, settings: Mapping[str, Any]) -> bool:
-    """What tokenizer.json says, where nothing else does: transformers 4 would take the space away."""
-    if settings.get("add_prefix_space") is not None or fast.pre_tokenizer is None:
-        return False
-    return json.loads(fast.pre_tokenizer.__getstate__()).get("add_prefix_space") is True
-
-
-def _frame_texts(tokenizer: PreTrainedTokenizerFast, settings: Mapping[str, Any]) -> None:
-    """Begin and end texts as `add_bos_token` and `add_eos_token` say, in classes whose use of them transformers knows.
-
-    Without them, and in all other classes, tokenizer.json says it.
-    """
-    wanted = {name: settings.get(f"add_{name}_token") for name in ("bos", "eos")}
-    if str(settings.get("tokenizer_class")).removesuffix("Fast") not in _FRAMING_CLASSES:
-        return
-    fast = tokenizer.backend_tokenizer
-    before = fast.encode("").ids
-    ids = {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
-    now = {"bos": before[:1] == [ids["bos"]], "eos": before[-1:] == [ids["eos"]] and before[:1] != before[-1:]}
-    adds = {
-        name: ids[name] is not None and (now[name] if value is None else bool(value)) for name, value in wanted.items()
-    }
-    if adds == now:
-        return
-    tokens = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}
-    template = ["bos"] * adds["bos"] + ["$A"] + ["eos"] * adds["eos"]
-    used = [{"id": name, "ids": [ids[name]], "tokens": [tokens[name]]} for name in ("bos", "eos") if adds[name]]
-    fast.post_processor = processors.TemplateProcessing(single=template, pair=[*template, "$B:1"], special_tokens=used)
+def _set_prefix_space(fast: FastTokenizer, settings: Mapping[str, Any]) -> None:
+    """A space before a text, as tokenizer_config.json says; where it says nothing, tokenizer.json does."""
+    wanted, pre_tokenizer = settings.get("add_prefix_space"), fast.pre_tokenizer
+    if wanted is not None and hasattr(pre_tokenizer, "add_prefix_space"):
+        pre_tokenizer.add_prefix_space = bool(wanted)
+        fast.pre_tokenizer = pre_tokenizer
 
 
 def _check_vocabulary(tokenizer: PreTrainedTokenizerFast, vocab_size: int, folder: Path) -> None:

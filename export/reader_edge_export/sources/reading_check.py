@@ -1,8 +1,7 @@
 """The module that transformers built, compared with the second reading of the folder's config.json."""
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +27,12 @@ _ACTIVATIONS = ("act_fn", "activation_fn", "act")
 
 def second_reading(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> SecondReading:
     """The second reading of a config.json, with weights by the names of the module."""
-    parameters = inspect.signature(CONFIG_MAPPING[config["model_type"]].__init__).parameters
-    supposed = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
-    return SecondReading(config, {"tie_word_embeddings": True} | supposed, weights)
+    config_class = CONFIG_MAPPING[config["model_type"]]
+    supposed = {each.name: each.default for each in fields(config_class) if each.default is not MISSING}
+    rope = getattr(config_class(), "rope_parameters", {})
+    full, local = rope.get("full_attention", rope), rope.get("sliding_attention", {})
+    supposed |= {name: full.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    return SecondReading(config, supposed | {"rope_local_base_freq": local.get("rope_theta")}, weights)
 
 
 def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
@@ -120,19 +122,27 @@ def _check_numbers(model: PreTrainedModel, reading: SecondReading) -> None:
 
 def _check_rotary(model: PreTrainedModel, reading: SecondReading) -> None:
     """Frequencies by their values: in a short text, long waves that are wrong would hardly be seen."""
-    for name, module in model.named_modules():
-        frequencies = getattr(module, "inv_freq", None)
-        if frequencies is None:
-            continue
-        layer_type = "sliding_attention" if name.endswith("_local") else "full_attention"
+    for name, layer_type, frequencies, magnitude in _rotaries(model):
         rotary = reading.rotary(layer_type)
         if rotary is None or frequencies.shape != rotary.inverse_frequencies.shape:
             raise _differs(f"number of frequencies of {name}", str(len(frequencies)))
         error = np.abs(frequencies.double().numpy() / rotary.inverse_frequencies - 1).max()
         if not error <= _MAX_FREQUENCY_ERROR:
             raise _differs(f"frequencies of {name}", f"{error:.2g} of them")
-        if not np.isclose(module.attention_scaling, rotary.magnitude, rtol=1e-6):
-            raise _differs(f"magnitude of {name}", f"{module.attention_scaling} instead of {rotary.magnitude}")
+        if not np.isclose(magnitude, rotary.magnitude, rtol=1e-6):
+            raise _differs(f"magnitude of {name}", f"{magnitude} instead of {rotary.magnitude}")
+
+
+def _rotaries(model: PreTrainedModel) -> Iterator[tuple[str, str, torch.Tensor, float]]:
+    """(name, type of the layers that rotate by it, frequencies, magnitude) of each rotary embedding."""
+    for name, module in model.named_modules():
+        if hasattr(module, "inv_freq"):
+            yield name, "full_attention", module.inv_freq, module.attention_scaling
+        for layer_type in ("full_attention", "sliding_attention"):
+            frequencies = getattr(module, f"{layer_type}_inv_freq", None)
+            if frequencies is not None:
+                magnitude = getattr(module, f"{layer_type}_attention_scaling")
+                yield f"{layer_type} in {name}", layer_type, frequencies, magnitude
 
 
 def _differs(what: str, how: str) -> ParityError:

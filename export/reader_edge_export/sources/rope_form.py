@@ -1,4 +1,4 @@
-"""The rotary position embedding that a config.json asks for, in the form of transformers 4 or 5.
+"""The rotary position embedding that a config.json asks for, as transformers 5 has it.
 
 Version 4 has `rope_theta`, `rope_scaling` and `partial_rotary_factor` side by side, and Gemma 3's
 `rope_local_base_freq`. Version 5 has them in `rope_parameters`, once or for each type of layer.
@@ -34,59 +34,57 @@ _INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor
 
 @dataclass(frozen=True, slots=True)
 class RopeForm:
-    """The keys of transformers 4.
+    """Parameters by the names of `rope_parameters`; rope_theta and partial_rotary_factor only if the config gives them.
 
-    scaling: rope_scaling, None where nothing is scaled. original_max_position_embeddings: where LongRoPE switches.
-    The others are None where the config does not give them.
+    full: of all layers, but for those of local. local: of Gemma 3's windowed layers, None in other models.
     """
 
-    scaling: dict[str, Any] | None
-    theta: float | None
-    local_theta: float | None
-    partial_rotary_factor: float | None
-    original_max_position_embeddings: int | None
+    full: dict[str, Any]
+    local: dict[str, Any] | None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The `rope_parameters` of the config class."""
+        if self.local is None:
+            return self.full
+        return {"full_attention": self.full, "sliding_attention": self.local}
+
+    @property
+    def switch(self) -> int | None:
+        """The context in tokens at which LongRoPE takes other factors; None for other types."""
+        contexts = [
+            each["original_max_position_embeddings"]
+            for each in (self.full, self.local or {})
+            if each.get("rope_type") == "longrope"
+        ]
+        return min(contexts, default=None)
 
 
 def rope_form(config: Mapping[str, Any]) -> RopeForm:
     """What a config asks for. Raises ExportError or UnsupportedArchitectureError with the key and the remedy."""
     by_type = _by_layer_type(config)
-    full = by_type["full_attention"]
-    local_theta = None
-    if config.get("model_type") == _LOCAL_MODEL:
-        local_theta = _local_theta(config, by_type)
-    elif by_type["sliding_attention"] != full:
+    full, local = by_type["full_attention"], by_type["sliding_attention"]
+    has_local = config.get("model_type") == _LOCAL_MODEL
+    if local != full and not has_local:
         raise UnsupportedArchitectureError(
-            f"config.json gives windowed layers an embedding of their own ({by_type['sliding_attention']!r:.60}), "
+            f"config.json gives windowed layers an embedding of their own ({local!r:.60}), "
             f"which a {config['model_type']} model does not have: correct rope_parameters."
         )
-    partial = full.get("partial_rotary_factor", 1)
-    if partial > 1 or (partial != 1 and config.get("model_type") not in _PARTIAL_MODELS):
-        raise UnsupportedArchitectureError(
-            f"config.json gives partial_rotary_factor as {partial}, which a {config['model_type']} model cannot have: "
-            "correct it."
-        )
-    rope_type = full["rope_type"]
-    scaling = {name: full[name] for name in full if name not in ("rope_theta", "partial_rotary_factor")}
-    return RopeForm(
-        None if rope_type == "default" else scaling,
-        full.get("rope_theta"),
-        local_theta,
-        full.get("partial_rotary_factor"),
-        full.get("original_max_position_embeddings") if rope_type == "longrope" else None,
-    )
+    for parameters in (full, local):
+        partial = parameters.get("partial_rotary_factor", 1)
+        if partial > 1 or (partial != 1 and config.get("model_type") not in _PARTIAL_MODELS):
+            raise UnsupportedArchitectureError(
+                f"config.json gives partial_rotary_factor as {partial}, which a {config['model_type']} model cannot "
+                "have: correct it."
+            )
+    return RopeForm(full, _local(config, local) if has_local else None)
 
 
-def _local_theta(config: Mapping[str, Any], by_type: Mapping[str, dict[str, Any]]) -> Any:
-    """The base of Gemma 3's windowed layers, which are never scaled; None where it is not given."""
-    local = by_type["sliding_attention"]
-    if not _is_nested(config):
-        return config.get("rope_local_base_freq")
-    if local["rope_type"] != "default":
-        raise UnsupportedArchitectureError(
-            f"config.json scales the rotary embedding of windowed layers ({local['rope_type']}), which cannot be "
-            "exported: transformers 4.57 has no place for it."
-        )
-    return _agreeing("rope_local_base_freq", local.get("rope_theta"), config.get("rope_local_base_freq"))
+def _local(config: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of Gemma 3's windowed layers. Version 4 gives their base alone, and never scales them."""
+    given = dict(local) if _is_nested(config) else {"rope_type": "default"}
+    theta = _agreeing("rope_local_base_freq", given.get("rope_theta"), config.get("rope_local_base_freq"))
+    return given if theta is None else given | {"rope_theta": theta}
 
 
 def _is_nested(config: Mapping[str, Any]) -> bool:

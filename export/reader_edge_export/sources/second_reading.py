@@ -221,7 +221,8 @@ class SecondReading:
         newer = self._config.get("hidden_activation") if self._type in _GEMMA else None
         if self._type in ("gemma2", "gemma3_text"):
             return str(newer or self._defaults["hidden_activation"])
-        return str(newer or self._value("activation_function" if self._type == "gpt2" else "hidden_act"))
+        name = str(newer or self._value("activation_function" if self._type == "gpt2" else "hidden_act"))
+        return "gelu_pytorch_tanh" if (self._type, name) == ("gemma", "gelu") else name
 
     def _value(self, key: str) -> Any:
         return self._config[key] if key in self._config else self._defaults.get(key)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
 
-_LOCAL = ("gemma3_text", "sliding_attention")  # these layers have a base of their own, and are never scaled
+_LOCAL = ("gemma3_text", "sliding_attention")  # with a base of their own; only rope_parameters can scale them
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ class LiteralEncoder:
                 if piece[0] in self._control.values():
                     piece[1] = _NEVER
         twin = FastTokenizer.from_str(json.dumps(fields))
-        original = {twin.token_to_id(token["content"]): token["id"] for token in fields["added_tokens"]}
+        places = [(twin.token_to_id(token["content"]), token["id"]) for token in fields["added_tokens"]]
+        original = {i: own for i, own in places if i is not None}
         taken = set(twin.get_vocab(with_added_tokens=False).values())
         if any(i != own and i in taken for i, own in original.items()):
             raise TokenizerError("The tokenizer's ids have gaps, so texts cannot be told from control tokens.")

@@ -48,7 +48,7 @@ def tokenizer(source: str, is_literal: bool) -> Tokenizer:
 
 @cache
 def control_ids() -> set[int]:
-    return {fast().token_to_id(token) for token in SPECIAL + TAGS}
+    return {fast().get_vocab()[token] for token in SPECIAL + TAGS}
 
 
 def control(ids: list[int]) -> list[int]:
@@ -197,7 +197,7 @@ def test_look_alikes_that_a_normalizer_makes_a_control_token_of_are_text(
     if normalizer is not None:
         fast.normalizer = normalizer
     fast.add_special_tokens([AddedToken(token, normalized=True)])
-    end = fast.token_to_id(token)
+    end = fast.get_vocab()[token]
     made = "{% for m in messages %}{{ m.content }}" + token + "{% endfor %}"
     chat = Conversation([{"role": "user", "content": text}, {"role": "user", "content": "a b"}])
     assert Tokenizer(fast, template(made)).encode_chat(chat).count(end) == 3
