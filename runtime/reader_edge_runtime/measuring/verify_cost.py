@@ -27,6 +27,8 @@ _MIN_ROUNDS = 2
 _MAX_ROUNDS = 6
 _PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
+_MAX_GRID_S = 30.0  # what a slow model's grid may take: it is cut to fewer widths, each timed once in a round
+_LEAST_WIDEST = 8
 _PADDED_WIDTH = 8  # nodes of the one wide tree by which padding is measured
 
 
@@ -66,7 +68,7 @@ def measure_verify_cost(
     max_seconds: float = 4.0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> VerifyCost:
-    """Time passes over the grid, within about `max_seconds` but at least two rounds.
+    """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer widths.
 
     on_progress: told cells timed and cells in all.
     """
@@ -79,26 +81,47 @@ def measure_verify_cost(
     cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
     for past, width in cells[:: len(widths)] + cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
+    num_passes, num_row_rounds = _PASSES, _ROW_ROUNDS
+    ends = [_pass_seconds(target, cache, batch_size, pasts[0], width) for width in (1, widths[-1])]
+    if _grid_seconds(widths, ends) * len(pasts) * _MIN_ROUNDS * _PASSES > _MAX_GRID_S:
+        num_passes, num_row_rounds = 1, 1
+        most = _MAX_GRID_S / (len(pasts) * _MIN_ROUNDS)
+        while widths[-1] > _LEAST_WIDEST and _grid_seconds(widths, ends) > most:
+            ends[1] = _line(ends, widths[-1])(widths[-2])
+            widths = widths[:-1]
+        cells = [(past, width) for past in pasts for width in widths]
     rounds: list[list[float]] = []
     start = time.perf_counter()
     while len(rounds) < _MIN_ROUNDS or (len(rounds) < _MAX_ROUNDS and time.perf_counter() - start < max_seconds):
-        rounds.append([min(_pass_seconds(target, cache, batch_size, *cell) for _ in range(_PASSES)) for cell in cells])
+        rounds.append(
+            [min(_pass_seconds(target, cache, batch_size, *cell) for _ in range(num_passes)) for cell in cells]
+        )
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
     seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
-    row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1])
+    row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1], num_row_rounds)
     padding_share = _padding_share(target, cache, batch_size, pasts[0], widths[-1])
     target.release_memory()  # drafts are seldom as wide
     return VerifyCost(batch_size, pasts, widths, seconds, row_s, padding_share)
 
 
-def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int) -> float:
+def _line(ends: Sequence[float], widest: int) -> Callable[[int], float]:
+    """Seconds of a pass by its width, between those of one node and of the widest tree."""
+    return lambda width: float(np.interp(width, (1, widest), ends))
+
+
+def _grid_seconds(widths: Sequence[int], ends: Sequence[float]) -> float:
+    """About what one pass of each width takes."""
+    return sum(map(_line(ends, widths[-1]), widths))
+
+
+def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rounds: int) -> float:
     """What a row of logits adds: passes with all their rows against passes with one, in turn."""
     if width == 1:
         return 0.0
     rounds = [
         [_pass_seconds(target, cache, batch_size, past, width, num_rows) for num_rows in (width, 1)]
-        for _ in range(_ROW_ROUNDS)
+        for _ in range(num_rounds)
     ]
     all_rows, one_row = np.min(rounds, axis=0)
     return max(0.0, float(all_rows - one_row)) / (batch_size * (width - 1))

@@ -54,6 +54,25 @@ def test_texts_of_large_batches_are_short_while_they_are_measured(
     assert cost.pasts[-1] == longest
 
 
+@pytest.mark.parametrize(
+    ("node_s", "widest", "num_passes"), [(1e-6, 64, 2), (0.012, 64, 1), (0.05, 12, 1), (0.5, 8, 1)]
+)
+def test_a_slow_model_is_measured_at_fewer_widths_and_once_each(
+    node_s: float, widest: int, num_passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
+        asked.append(len(trees[0]))
+        return (9 + len(trees[0])) * node_s
+
+    monkeypatch.setattr(verify_cost, "_seconds", seconds)
+    cost = measure_verify_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    assert (cost.widths[-1], cost.pasts) == (widest, (64, 512, 2048))
+    assert asked.count(4) == 2 * num_passes * len(cost.pasts)
+    assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
+
+
 @pytest.mark.parametrize(("cost_of_padding", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
 def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
     cost_of_padding: float, share: float, monkeypatch: pytest.MonkeyPatch

@@ -4,8 +4,11 @@ Shapes are compared on a module without memory first, so that no size in a heade
 fill. A tensor is dequantised when it is asked for.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import gguf
@@ -70,8 +73,9 @@ class GgufWeights(Weights):
     def blocks(self, name: str) -> Blocks:
         tensor, start, stop = self._rows[name]
         block_type = BLOCK_TYPES[tensor.kind.name]
-        parts = self._file.read_rows(tensor, start, stop)
-        blocks = Blocks.joined([blocks_of(block_type, rows) for rows in parts])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets other threads run
+            parts = pool.map(partial(blocks_of, block_type), self._file.read_rows(tensor, start, stop))
+            blocks = Blocks.joined(list(parts))
         order = self._placement.row_order(name)
         if order is None:
             return blocks
