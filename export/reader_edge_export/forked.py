@@ -38,8 +38,10 @@ def in_fork(work: Callable[[], T]) -> T | None:
 
 
 def _run(work: Callable[[], T], sender: Connection) -> None:
+    import faulthandler
     import resource
 
+    faulthandler.disable()  # a library that aborts where memory is short is what bounds are for
     limits = [(resource.RLIMIT_CPU, _MAX_CPU_S), (resource.RLIMIT_CORE, 0)]
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
