@@ -78,8 +78,9 @@ def _matching(form: re.Pattern[str], text: str | None) -> str:
 def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
     """Fetch a model into a folder: the one file that is wanted, or a folder in Hugging Face format.
 
-    Whole files of an earlier try are kept, and half ones completed. Raises HubUnavailableError soon where there is no
-    network, CatalogueError, and UnsupportedArchitectureError before any weights are fetched.
+    Whole files of an earlier try are kept. The library itself goes on with a file that breaks off, a few times.
+    Raises HubUnavailableError soon where there is no network, CatalogueError, and UnsupportedArchitectureError before
+    any weights are fetched.
     """
     if util.find_spec("huggingface_hub") is None:
         raise HubUnavailableError("Fetching from the hub needs huggingface_hub: pip install 'reader-edge[export]'.")
@@ -127,7 +128,7 @@ def _ask(hub_id: str) -> _Revision:
     except HfHubHTTPError as error:
         raise _refusal(hub_id, error) from error
     except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, ValueError):  # those of requests are, and a timeout
+        if _is_silence(error):
             raise _silence(hub_id, type(error).__name__) from error
         raise HubUnavailableError(
             f"What the hub answers about '{hub_id}' cannot be read ({type(error).__name__}): try again, "
@@ -150,6 +151,12 @@ def _refusal(hub_id: str, error: "HfHubHTTPError") -> CatalogueError:
     if status in (401, 403):
         return CatalogueError(f"The hub refuses '{hub_id}' (status {status}): log in again, `hf auth login`.")
     return _silence(hub_id, f"status {status}")
+
+
+def _is_silence(error: Exception) -> bool:
+    """A timeout, or a failed connection: of requests, httpx or httpx2, by the version of huggingface_hub."""
+    is_of_httpx = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
+    return is_of_httpx or (isinstance(error, OSError) and not isinstance(error, ValueError))
 
 
 def _silence(hub_id: str, reason: str) -> HubUnavailableError:
@@ -194,7 +201,7 @@ def _failures_told(hub_id: str) -> Iterator[None]:
         if isinstance(error, ReaderEdgeError) or is_disk_full(error):
             raise
         raise CatalogueError(
-            f"The download of '{hub_id}' broke off ({type(error).__name__}): try again, it goes on from there."
+            f"The download of '{hub_id}' broke off ({type(error).__name__}): try again; files that are whole are kept."
         ) from error
 
 

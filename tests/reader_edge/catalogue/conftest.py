@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants, file_download
+from huggingface_hub import constants
 
 from tests.reader_edge.catalogue.fake_hub import FakeHub
 
@@ -38,7 +38,7 @@ def set_hub(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Let huggingface_hub ask another hub, without the user's token, and write what it gets in small pieces."""
     template = url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

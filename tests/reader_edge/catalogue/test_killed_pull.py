@@ -15,7 +15,7 @@ MAX_SECONDS = 120  # however busy the machine
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a killed process frees its lock later there")
-def test_a_killed_pull_is_gone_on_with(hub: FakeHub) -> None:
+def test_a_killed_pull_keeps_whole_files_and_leaves_nothing_half(hub: FakeHub) -> None:
     hub.break_after = 50_000
     code = (
         "from huggingface_hub import constants\n"
@@ -35,7 +35,8 @@ def test_a_killed_pull_is_gone_on_with(hub: FakeHub) -> None:
     hub.go_on.set()
     assert (pulled("owner/model") / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
     assert [name for name, _ in hub.downloads] == ["config.json", "model.safetensors", "model.safetensors"]
-    assert hub.downloads[-1][1] > 0
+    assert [part.what for part in stored.parts()] == ["source"]
+    assert sorted(path.name for path in stored.source().iterdir()) == ["config.json", "model.safetensors"]  # type: ignore[union-attr]
 
 
 def _has_weights(stored: StoredModel) -> bool:
