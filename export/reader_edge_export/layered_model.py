@@ -43,13 +43,11 @@ class LayeredModel:
         self._all_layers: list[Layer] = list(layers)
         self.layers = self._all_layers[:num_layers]
         self.head = self._model.get_output_embeddings()
-        self._first_result: Any = None
 
     def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
         """Texts in front of the first layer."""
         texts: list[Text] = []
         with self.source.filled(self._surroundings()), torch.no_grad():
-            self._learn_results(sequences[0])
             for token_ids in sequences:
                 text = Text(token_ids, torch.empty(0))
                 self._around_layers(self._noting(text), input_ids=torch.tensor([token_ids]))
@@ -64,11 +62,13 @@ class LayeredModel:
                 with torch.no_grad():
                     for text in texts:
                         text.hidden = self.run_layer(index, text)
-            check_finite(torch.stack([text.hidden.abs().max() for text in texts]))
+            for text in texts:
+                check_finite(text.hidden)
 
     def run_layer(self, index: int, text: Text) -> torch.Tensor:
         """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""
-        return _hidden_of(self.layers[index](text.hidden, **text.arguments[index]))
+        hidden: torch.Tensor = self.layers[index](text.hidden, **text.arguments[index])
+        return hidden
 
     def head_logits(self, text: Text) -> torch.Tensor:
         """Logits (N, V) of a text behind the last layer; the head's weights must be there."""
@@ -118,27 +118,6 @@ class LayeredModel:
 
         return note
 
-    def _learn_results(self, token_ids: list[int]) -> None:
-        """Whether layers return hidden states, or a tuple that begins with them: what surrounds them expects that."""
-        if self._first_result is None:
-            first = self._all_layers[0]
-            results: list[Any] = []
-            with self.source.filled([first]):
-                forward = first.forward
-
-                def stop(*arguments: Any, **named: Any) -> Any:
-                    results.append(forward(*arguments, **named))
-                    raise _LayerHasRun
-
-                first.forward = stop
-                try:
-                    self._base(input_ids=torch.tensor([token_ids[:1]]), use_cache=False)
-                except _LayerHasRun:
-                    pass
-                finally:
-                    del first.forward
-            self._first_result = results[0]
-
     def _around_layers(self, call: LayerCall, model: Any = None, **inputs: Any) -> Any:
         """Run the model, or its base without the head, with `call` in the place of each layer."""
         with ExitStack() as stack:
@@ -151,18 +130,13 @@ class LayeredModel:
         def forward(hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
             if others:
                 arguments = dict(zip(_positional(type(layer)), others, strict=False)) | arguments
-            hidden = call(index, hidden_states, arguments)
-            return hidden if torch.is_tensor(self._first_result) else (hidden, *self._first_result[1:])
+            return call(index, hidden_states, arguments)
 
         layer.forward = forward
         try:
             yield
         finally:
             del layer.forward
-
-
-class _LayerHasRun(Exception):  # noqa: N818 (control flow)
-    pass
 
 
 def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
@@ -172,11 +146,6 @@ def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
             if isinstance(child, torch.nn.ModuleList) and len(child) == model.config.num_hidden_layers:
                 return module, child
     raise UnsupportedArchitectureError(f"The layers of {model.config.model_type!r} were not found.")
-
-
-def _hidden_of(result: Any) -> torch.Tensor:
-    hidden: torch.Tensor = result if torch.is_tensor(result) else result[0]
-    return hidden
 
 
 def _positional(layer: type[Layer]) -> list[str]:

@@ -258,7 +258,7 @@ class Engine:
     def working(self) -> AbstractContextManager[Decoder]:
         """The decoder, for this thread alone, without the requests that were closed meanwhile.
 
-        Raises BusyError amid another such use in the same thread, which would wait for itself.
+        Raises BusyError if the same thread is using it already, since it would wait for itself.
         """
         return self._shared.working()
 

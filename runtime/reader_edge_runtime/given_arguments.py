@@ -21,7 +21,7 @@ def is_iterable(value: object) -> bool:
 
 
 def given_callback(callback: Callback | None, name: str) -> Callback | None:
-    """What a caller gave to be told of progress. Raises ConfigError."""
+    """Check a progress callback that a caller gave. Raises ConfigError."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"{name} is {shown(callback)}, but must be a function of two numbers.")
     return callback

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def folder_of_5(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 @pytest.fixture(autouse=True, scope="module")
 def few_texts() -> Iterator[None]:
     """Exports calibrate and measure on few texts, which are enough for packages that tests look into."""
+    with _few_tokens():
+        yield
+
+
+@contextmanager
+def _few_tokens() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, num_tokens in (("max_calibration_tokens", 200), ("max_quality_tokens", 100)):
             patch.setattr(f"reader_edge_export.package_export.{name}", lambda num_parameters, num=num_tokens: num)
@@ -60,7 +67,8 @@ def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPat
     def export(model_type: str, precision: str, attention: str, kv: str | None = None) -> Path:
         out = root / f"{model_type}-{precision}-{attention}-{kv}"
         if not out.exists():
-            export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
+            with _few_tokens():
+                export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
         return out
 
     return export

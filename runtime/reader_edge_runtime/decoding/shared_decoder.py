@@ -24,14 +24,14 @@ class SharedDecoder:
         self._decoder = decoder
         self._lock = threading.RLock()
         self._closed: deque[Request] = deque()
-        # Python ends daemon threads at its exit: amid a step of native code that aborts the process.
+        # Python ends daemon threads at its exit; ending one inside native code aborts the process.
         weakref.finalize(self, self._lock.acquire, timeout=_EXIT_WAIT_S)
 
     @contextmanager
     def working(self) -> Iterator[Decoder]:
         """The decoder, for this thread alone, without the requests that were withdrawn meanwhile.
 
-        Raises BusyError amid another such use in the same thread, which would wait for itself.
+        Raises BusyError if the same thread is using it already, since it would wait for itself.
         """
         with self._lock:
             if self.is_working:

@@ -134,7 +134,7 @@ def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
     _, type_size = gguf.GGML_QUANT_SIZES[kind]
     try:
         _dequantized(np.zeros((1, type_size), np.uint8), kind)
-    except NotImplementedError:
+    except NotImplementedError:  # what the library says of a type that it does not know
         return False
     return True
 

@@ -4,7 +4,6 @@ Shapes are compared on a module without memory first, so that no size in a heade
 fill. A tensor is dequantised when it is asked for.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.processor import num_usable_cores
 
 _PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
 _SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, transformers what it adds to one
@@ -73,7 +73,7 @@ class GgufWeights(Weights):
     def blocks(self, name: str) -> Blocks:
         tensor, start, stop = self._rows[name]
         block_type = BLOCK_TYPES[tensor.kind.name]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets other threads run
+        with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
             parts = pool.map(partial(blocks_of, block_type), self._file.read_rows(tensor, start, stop))
             blocks = Blocks.joined(list(parts))
         order = self._placement.row_order(name)
