@@ -7,9 +7,11 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +20,7 @@ import pytest
 from reader_edge.catalogue.store import StoredModel
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.drafting.machine_code.library import machine_code
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +41,9 @@ os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "kernels")
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+_IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations
+_MANY = 3  # combinations of a test's parameters: so many are all tried
 
 # Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -64,15 +70,23 @@ _SLOW_PLACES = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each of pytest's workers a core of its own: threads of ONNX Runtime spin while they wait for one."""
+    """Give each of pytest's workers a core of its own: threads of ONNX Runtime spin while they wait for one.
+
+    What starts the workers has the kernels of drafting compiled meanwhile, where they are not yet.
+    """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        names_none = config.args_source is not pytest.Config.ArgsSource.ARGS
+        os.environ[_IS_SAMPLED] = str(names_none and not config.getoption("--every-combination"))
+        if config.option.numprocesses:
+            threading.Thread(target=machine_code, daemon=True).start()
     if worker is not None and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    every = "Try what is sampled otherwise: every combination of parameters, and every instruction set there is here."
+    every = "Try what a run of all tests samples: every combination of parameters, instruction sets, and long tests."
     parser.addoption("--every-combination", action="store_true", help=every)
     parser.addoption("--fuzz-seconds", type=float, default=0.3, help="How long tests/fuzz tries each kind of file.")
 
@@ -85,7 +99,7 @@ def fuzz_seconds(pytestconfig: pytest.Config) -> float:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not sampled, and mark what `pytest -m fast` and `pytest -m real_model` run."""
-    if not config.getoption("--every-combination"):
+    if os.environ[_IS_SAMPLED] == "True":
         sample = _sample(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in sample])
         items[:] = [item for item in items if item in sample]
@@ -109,19 +123,23 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All but those of tests that are `sampled(n)`: of these every n-th, on a diagonal, so that each value is met."""
-    sample = set()
-    ranks: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)  # test, parameter -> value -> its rank
+    """All but those that are long, and of many combinations every third, on a diagonal, so that each value is met."""
+    by_test: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        marker, diagonal = item.get_closest_marker("sampled"), 0
-        if marker is not None:
-            assert isinstance(item, pytest.Function)
-            for place, value in enumerate(item.callspec._idlist):
-                known = ranks[item.nodeid.partition("[")[0], place]
-                diagonal += known.setdefault(value, len(known))
-        if marker is None or diagonal % marker.args[0] == 0:
-            sample.add(item)
-    return sample
+        if item.get_closest_marker("long") is None:
+            by_test[item.nodeid.partition("[")[0]].append(item)
+    kept = (_diagonal(each) if len(each) > _MANY else each for each in by_test.values())
+    return set(chain.from_iterable(kept))
+
+
+def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Every third combination of a test's parameters."""
+    ranks: defaultdict[int, dict[str, int]] = defaultdict(dict)  # parameter -> value -> its rank
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        places = enumerate(item.callspec._idlist)
+        if sum(ranks[place].setdefault(value, len(ranks[place])) for place, value in places) % 3 == 0:
+            yield item
 
 
 @cache
@@ -150,8 +168,12 @@ def real_package(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     out = tmp_path_factory.mktemp("real") / "package"
     with pytest.MonkeyPatch.context() as patch:  # smaller parts of the texts are enough here
-        for name, num_tokens in (("max_calibration_tokens", 1000), ("max_quality_tokens", 300)):
-            patch.setattr(f"reader_edge_export.package_export.{name}", lambda num_parameters, num=num_tokens: num)
+        for name, num_tokens in (
+            ("max_calibration_tokens", 1000),
+            ("max_quality_tokens", 300),
+            ("num_table_tokens", 1000),
+        ):
+            patch.setattr(f"reader_edge_export.package_export.{name}", lambda *_, num=num_tokens: num)
         export_model(real_model, out)
     return out
 

@@ -13,6 +13,7 @@ from benchmarks.random_schemas import random_schema
 from reader_edge_runtime import Engine
 
 
+@pytest.mark.long
 def test_random_schemas_are_answered_validly_and_alike_drafted_and_plain(engine: Engine) -> None:
     proof = GrammarProof(engine, max_tokens=60)
     for number in range(20):

@@ -37,6 +37,7 @@ def prove(package: Path, requests: int, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(str(end.value.code))
 
 
+@pytest.mark.long
 def test_under_load_everybody_gets_the_answer_they_would_get_alone(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_another_answer_is_a_fault(
     assert "another answer" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
 def test_a_killed_server_starts_again_and_leaves_nothing() -> None:
     script = Path(server_proof.__file__).parent.parent / "scripts" / "kill_servers"

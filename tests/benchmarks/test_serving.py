@@ -14,6 +14,7 @@ pytest.importorskip("uvicorn", reason="the server is not installed: pip install 
 pytest.importorskip("matplotlib", reason="plots are not installed: pip install 'reader-edge[dev]'")
 
 
+@pytest.mark.long
 def test_all_answers_of_all_servers_are_counted(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,7 +103,6 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return trace
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
@@ -118,7 +117,6 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     assert not GraphFile.read(tmp_path / GRAPH_NAME).has_subgraphs  # a package with them would be refused
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +129,6 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     assert np.abs(logits - source.expected).max() < 2 * LIMIT
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_int8_operators_compute_the_same_with_native_kernels_and_without(
@@ -219,7 +216,6 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
     }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_sizes_are_read_once_and_not_per_layer(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path

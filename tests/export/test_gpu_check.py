@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 SECTIONS = (
@@ -20,6 +22,7 @@ SECTIONS = (
 )
 
 
+@pytest.mark.long
 def test_the_tiny_check_goes_all_the_way_on_the_cpu(tmp_path: Path) -> None:
     done = _run("--provider", "cpu", "--tiny", "-o", str(tmp_path / "report.md"))
     report = (tmp_path / "report.md").read_text()

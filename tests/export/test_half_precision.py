@@ -33,7 +33,6 @@ HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_fp16_computes_what_the_source_computes(model_type: str, exported: Exported) -> None:
     checks = ModelPackage.open(exported(model_type, "fp16", "fast")).manifest.checks
@@ -49,7 +48,6 @@ def test_bf16_weights_compute_what_the_source_computes(model_type: str, exported
     assert checks["mean_kl_nats"] < 1e-3
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: str, exported: Exported) -> None:
     operators = [node.op_type for node in ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph]
@@ -59,7 +57,6 @@ def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: 
     assert not SMALL & set(operators) - ({"Pow"} if model_type in GELU else set())
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_no_value_goes_between_host_and_device(model_type: str, exported: Exported) -> None:
     """ONNX Runtime would copy it, and capture no pass: sizes are made on the host, and read there by some inputs."""
@@ -73,7 +70,6 @@ def test_no_value_goes_between_host_and_device(model_type: str, exported: Export
             assert is_made_on_host == (index in HOST_INPUTS.get(node.op_type, ())), (node.op_type, node.name)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_angles_are_no_matrix_product(model_type: str, exported: Exported) -> None:
     """In fp32 it would be left to TensorFloat-32, which holds no odd positions beyond 2,048."""

@@ -36,7 +36,6 @@ for token_id, parent in zip([9, 11, 9, 30, 31, 32, 7, 8, 9, 10, 50], [0, 0, 1, 1
     TREE.add(token_id, parent, "test")
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt2", "qwen2"])
 def test_a_nodes_bits_depend_on_its_ancestors_only(model_type: str, precision: str, exported: Exported) -> None:

@@ -109,6 +109,7 @@ def test_a_folder_that_is_missing_or_empty_is_one_sentence(runner: CliRunner, tm
     assert "is no model: it has neither reader_edge.json (a package) nor config.json (a Hugging" in empty.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_read_only", [False, True])
 def test_a_package_in_the_hubs_cache_answers(
     runner: CliRunner, package: PackageCopy, tmp_path: Path, is_read_only: bool

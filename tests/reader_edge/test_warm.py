@@ -26,6 +26,7 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_answers_to_own_prompts_come_first_and_no_more_are_kept_than_asked_for(
     runner: CliRunner, package: PackageCopy, prompts: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_damaged_or_foreign_file_is_refused_in_one_sentence_and_changes_nothin
     assert held_by(engine) == held
 
 
+@pytest.mark.long
 def test_every_bit_that_flips_is_seen(engine: Engine, kept: Path) -> None:
     data = kept.read_bytes()
     chosen = np.random.default_rng(0)

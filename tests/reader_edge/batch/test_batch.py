@@ -102,7 +102,6 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
     ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])
 def test_it_goes_on_where_an_output_was_cut(files: Files, num_bytes: int) -> None:
     files.write(*REQUESTS)
@@ -310,6 +309,7 @@ def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch
     assert_refused(files.run("--ray", "127.0.0.1:6379"), "A Ray cluster needs ray, which is missing: pip install")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups")
 def test_kills_lose_and_repeat_nothing() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "kill_batches"), "--kills", "2", "--requests", "12"]

@@ -58,6 +58,7 @@ def test_a_missing_file_s_sentence_names_those_there_are(hub: FakeHub) -> None:
         pulled("owner/model")
 
 
+@pytest.mark.long
 def test_a_broken_download_is_gone_on_with(hub: FakeHub) -> None:
     hub.break_after = 50_000
     hub.go_on.set()

@@ -33,6 +33,7 @@ class NoisyTarget(FakeTarget):
 TARGET = NoisyTarget(make_manifest())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_guarded_drafted_decoding_emits_what_plain_decoding_emits(batch_size: int) -> None:
     plain = _decode(0.0, 1, is_drafted=False)

@@ -20,6 +20,7 @@ from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, RandomRequest, decode, make_decoder, reference
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),

@@ -31,6 +31,7 @@ def texts_with_tokens(name: str) -> list[str]:
     return [f"{token} yes {token}." for token in (*family.plain, *family.special)] + ["<0x41> and </s>\n\n naïve 日本"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_text_can_be_forced_whatever_tokens_it_holds(engine: Engine, name: str) -> None:
     model = family_engine(engine, name)

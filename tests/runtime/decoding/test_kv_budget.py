@@ -39,6 +39,7 @@ def expected(request: Request) -> list[int]:
     return reference(MANIFEST, request.token_ids[: request.num_prompt_tokens], request.config)
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     is_dense=st.booleans(),

@@ -30,6 +30,7 @@ def expected(request: Request) -> list[int]:
     return reference(MANIFEST, request.token_ids[: request.num_prompt_tokens], request.config)
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),

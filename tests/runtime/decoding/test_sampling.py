@@ -86,6 +86,7 @@ def exact_pairs(target: FakeTarget, config: SamplingConfig) -> tuple[Float64Arra
     return first, (first[:, None] * np.stack(seconds)).ravel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     [

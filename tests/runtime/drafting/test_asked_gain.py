@@ -129,6 +129,7 @@ def test_a_head_that_only_repeats_what_others_say_is_no_gain() -> None:
     assert asked_share(head, drafter, 1000, start=41) < 0.05
 
 
+@pytest.mark.long
 def test_a_head_that_turns_good_is_found_again_and_one_that_turns_bad_is_left() -> None:
     head = PlantedHead(fresh_text(12_000))
     drafter = drafter_of(head)

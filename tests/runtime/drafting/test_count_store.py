@@ -1,6 +1,7 @@
 """Counts equal a brute-force reference, whatever is learned and forgotten in whatever pieces."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def tokens(token_ids: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(token_ids, np.int32)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(pieces=st.lists(streams, max_size=4), num_tokens=st.sampled_from([0, 7, 500]))
 def test_context_counts_what_a_plain_table_counts(pieces: list[list[int]], num_tokens: int) -> None:
@@ -57,6 +59,7 @@ def test_history_knows_the_last_texts_and_nothing_of_the_forgotten_ones(
     check_integrity(history, kept, text_ends(history), given_texts[: len(given_texts) - len(kept)])
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), max_tokens=st.sampled_from([13, 40, 120]))
 def test_the_least_recently_used_text_goes_first(data: st.DataObject, max_tokens: int) -> None:

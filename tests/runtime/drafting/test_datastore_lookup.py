@@ -26,6 +26,7 @@ few_tokens = st.sampled_from([0, 1, 2, 255, 256, NARROW - 1])
 documents_of_few_tokens = st.lists(st.lists(few_tokens, min_size=1, max_size=40), min_size=1, max_size=8)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(documents_of_few_tokens, st.lists(few_tokens, max_size=12), st.sampled_from([NARROW, WIDE]))
 def test_longest_match_and_successors_equal_a_search_through_all_documents(

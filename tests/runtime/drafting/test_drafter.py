@@ -84,6 +84,7 @@ def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[li
     return answers
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1 << 20),

@@ -50,6 +50,7 @@ def interrupting(work: Callable[..., Any], every: int) -> Callable[..., Any]:
     return broken_off
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("owner", "name", "every"),
     [

@@ -54,6 +54,7 @@ def learn_plainly(reference: Reference, key: tuple[int, ...], top_ids: np.ndarra
     reference[key] = {each: (1 - share) * before.get(each, 0) + share * said.get(each, 0) for each in both}
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), vocab_size=st.sampled_from([2, 30, 3000]), top_k=st.sampled_from([1, 5, 8]))
 def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: int) -> None:
@@ -77,6 +78,7 @@ def test_records_follow_what_the_target_says(seed: int, vocab_size: int, top_k: 
         assert all(token_id in dict(found) for token_id, p in expected.items() if p > 0.02)
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 30), max_pairs=st.sampled_from([1, 5, 64]))
 def test_a_full_table_forgets_pairs_and_never_confuses_them(seed: int, max_pairs: int) -> None:

@@ -73,6 +73,7 @@ def values_of_all_paths(core: DraftingCore, text: list[int]) -> dict[Path, float
     return values
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 20), length=st.integers(1, 40))
 def test_tree_is_the_best_of_its_size_for_every_budget(seed: int, length: int) -> None:

@@ -24,7 +24,6 @@ from tests.runtime.execution.native_operator import (
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])  # of the last, kernels of some sets use tiles
 @pytest.mark.parametrize(("head_size", "group_size"), [(256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)])

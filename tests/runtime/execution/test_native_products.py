@@ -56,7 +56,6 @@ RowLinearBias (rows, weight, scales, bias) => (output)
 pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("num_planes", [1, 2])
 @pytest.mark.parametrize(
     ("num_inputs", "num_outputs"),

@@ -37,6 +37,7 @@ def num_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return measured
 
 
+@pytest.mark.long
 def test_measurement_covers_the_grid_with_positive_times(target: HostTarget) -> None:
     cost = measure_verify_cost(target, max_seconds=0.0)
     assert cost.widths[0] == 1
@@ -118,6 +119,7 @@ def replace_facts(target: HostTarget, *facts: str) -> Target:
     return fake
 
 
+@pytest.mark.long
 def test_a_cost_that_passes_outrun_is_measured_anew_at_the_next_start(
     demo_folder: Path, target: HostTarget, num_measured: list[int]
 ) -> None:

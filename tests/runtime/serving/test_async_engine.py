@@ -81,6 +81,7 @@ def mixed_requests(texts: list[str], num: int) -> list[tuple[str, GenerationConf
     return requests
 
 
+@pytest.mark.long
 def test_many_at_once_with_arrivals_and_cancels_get_the_tokens_they_would_get_alone(
     engine: Engine, served: AsyncEngine, held_out_texts: list[str]
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ def test_a_call_without_tags_is_the_whole_answer() -> None:
     assert [text for text, _ in reader.continuations({})] == [': "a", "parameters": {}}']
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(st.lists(ANYTHING, max_size=4), st.text('<>tol_ca{}[]":,ab\n', max_size=30))
 def test_strange_declarations_and_answers_do_no_harm(declared: list[Any], answer: str) -> None:
