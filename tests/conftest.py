@@ -43,7 +43,7 @@ os.environ["XDG_CACHE_HOME"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations
-_MANY = 3  # combinations of a test's parameters: so many are all tried
+_MANY = 3  # combinations of a test's parameters: of so many every third is tried
 
 # Some hundred processes are started: without bytecode on disk, each would compile our modules and the tests anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -123,17 +123,17 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All but those that are long, and of many combinations every third, on a diagonal, so that each value is met."""
+    """All but those that are long, and of many combinations every third."""
     by_test: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("long") is None:
             by_test[item.nodeid.partition("[")[0]].append(item)
-    kept = (_diagonal(each) if len(each) > _MANY else each for each in by_test.values())
+    kept = (_diagonal(each) if len(each) >= _MANY else each for each in by_test.values())
     return set(chain.from_iterable(kept))
 
 
 def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Every third combination of a test's parameters."""
+    """Every third combination of a test's parameters, on a diagonal: each value is met where there are two or more."""
     ranks: defaultdict[int, dict[str, int]] = defaultdict(dict)  # parameter -> value -> its rank
     for item in items:
         assert isinstance(item, pytest.Function)

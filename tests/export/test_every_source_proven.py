@@ -81,6 +81,7 @@ def _head_source(model: HostileHead) -> HeadSource:
     return HeadSource(HeadFile(HeadSizes(HIDDEN, VOCAB_SIZE), all_ids(), {}), model, VOCAB_SIZE)
 
 
+@pytest.mark.long
 def test_every_source_together_changes_nothing(
     package: Path, exported: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def hub_cached(source: Path, tmp_path: Path) -> Path:
     return snapshot
 
 
+@pytest.mark.long
 def test_a_sharded_folder_in_the_hubs_cache_exports_like_the_plain_one(source: Path, tmp_path: Path) -> None:
     options = ExportOptions(precision="fp32", attention="fast")
     export_model(source, tmp_path / "plain", options)

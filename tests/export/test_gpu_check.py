@@ -34,6 +34,7 @@ def test_the_tiny_check_goes_all_the_way_on_the_cpu(tmp_path: Path) -> None:
     assert len(re.findall(r"tokens/s plainly, [\d.]+ drafted", report)) == 2
 
 
+@pytest.mark.long
 def test_without_cuda_the_check_is_one_sentence(tmp_path: Path) -> None:
     """Holds on a machine with the CPU wheel, as in CI."""
     done = _run("-o", str(tmp_path / "report.md"))

@@ -136,6 +136,7 @@ def test_a_few_large_inputs_do_not_take_the_steps_of_all(
     assert _strays(tmp_path / "out") < 1.5 * _strays(exported("llama", "int8", "exact"))
 
 
+@pytest.mark.long
 def test_no_weight_is_stored_that_nothing_reads(exported: Exported) -> None:
     for precision in ("fp32", "int8", "int8-a16", "int4"):
         graph = ir.load(exported("qwen2", precision, "exact") / GRAPH_NAME).graph

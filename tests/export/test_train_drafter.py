@@ -212,6 +212,7 @@ def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path
     Engine.load(package, head=path)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_a_terminal_sees_every_stage_with_what_is_counted_of_it(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def test_options_that_a_session_excludes_are_named(
     assert "out." in result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")
 def test_a_kill_amid_a_save_leaves_a_whole_session() -> None:
     done = subprocess.run(

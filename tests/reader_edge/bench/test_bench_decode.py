@@ -48,6 +48,7 @@ def test_all_prompts_count_and_parts_add_up_to_the_wall_clock(engine: Engine) ->
     assert bench.kv_bytes == engine.decoder.cache.num_bytes
 
 
+@pytest.mark.long
 def test_json_and_a_plot(runner: CliRunner, prompts: Path, tmp_path: Path) -> None:
     plot = tmp_path / "speed.svg"
     arguments = ["bench", "decode", "--prompts", str(prompts), "-n", "8", "--rounds", "1", "--plot", str(plot)]

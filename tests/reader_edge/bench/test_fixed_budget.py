@@ -48,6 +48,7 @@ def counts(stats: GenerationStats) -> tuple[int, int, int]:
     return stats.num_steps, stats.num_accepted_tokens, stats.num_drafted_tokens
 
 
+@pytest.mark.long
 def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     engine: Engine, questions: list[Question]
 ) -> None:
@@ -98,6 +99,7 @@ def test_datastores_are_drafted_from_in_sets_of_their_own(
     assert with_it.acceptance_length > without.acceptance_length
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_nodes", BUDGETS)
 def test_a_replay_tells_what_decoding_told(
     engine: Engine, questions: list[Question], recording: Path, num_nodes: int
@@ -173,6 +175,7 @@ def test_with_another_tokenizer_a_recording_is_its_texts(engine: Engine, recordi
     assert request.turns[0].output[-1] == 32000
 
 
+@pytest.mark.long
 def test_commands_record_replay_and_tell_by_category(
     runner: CliRunner, chat_package: PackageCopy, tmp_path: Path
 ) -> None:

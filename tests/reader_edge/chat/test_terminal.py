@@ -77,6 +77,7 @@ def terminal() -> Iterator[Terminal]:
     opened.close()
 
 
+@pytest.mark.long
 def test_a_chat_answers_stops_at_ctrl_c_and_leaves_at_ctrl_d(terminal: Terminal) -> None:
     start = terminal.wait_for("> ")
     terminal.press("1 2 3 4 5 6 7 8 9 10\n")

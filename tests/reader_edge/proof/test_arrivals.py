@@ -52,6 +52,7 @@ def test_every_answer_is_asked_for_once_to_its_end_and_some_are_given_up() -> No
     assert not any(arrival.is_drafted for arrival in at_random(ANSWERS, False, seed=0))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
 def test_requests_join_amid_others_in_chunks_and_are_given_up_in_every_state(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
     assert not report.is_promise_kept
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
 def test_somebody_who_gives_up_and_takes_another_along_is_caught(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
@@ -122,6 +124,7 @@ def test_somebody_who_gives_up_and_takes_another_along_is_caught(
     assert not report.is_promise_kept
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("only_arrivals")
 def test_answers_that_are_given_up_are_compared_as_far_as_they_went(
     engine: Engine, monkeypatch: pytest.MonkeyPatch

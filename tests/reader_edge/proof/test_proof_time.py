@@ -107,6 +107,7 @@ def test_no_way_takes_the_time_of_the_others(proven: Callable[[float, float], Pr
     assert most < report.counts.tokens_compared / 6
 
 
+@pytest.mark.long
 def test_what_was_cut_is_compared_to_its_end_where_time_is_left(
     proven: Callable[[float, float], ProofReport],
 ) -> None:

@@ -59,6 +59,7 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     assert "'hostile'" in fields["refusal"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_conversations_are_played_out_and_counted_by_category(
     runner: CliRunner, chat_package: PackageCopy, tmp_path: Path

@@ -132,6 +132,7 @@ import reader_edge_runtime
     assert "InstallationError: ONNX Runtime is missing" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_onnx_runtime_leaves_no_id_of_the_machine_and_no_events_in_the_cache(demo_folder: Path, tmp_path: Path) -> None:
     code = "import sys; from reader_edge_runtime import Engine; Engine.load(sys.argv[1])"
     folders = {name: str(tmp_path) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}

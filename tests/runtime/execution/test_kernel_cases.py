@@ -29,6 +29,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_every_instruction_set_here_has_the_bits_of_the_definitions(cases: Path, pytestconfig: pytest.Config) -> None:
     """At widths around those of tiles and registers; test_native.py has a whole model at every width."""
     names = instructions_here()

@@ -40,6 +40,7 @@ def targets(demo_folder: Path, instructions: str) -> tuple[HostTarget, HostTarge
     return pure, native
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("past", "widths"), [(29, range(1, 65)), (0, (1, 2, 16, 33)), (300, (1, 7, 16, 64))])
 def test_native_bits_equal_pure_bits_at_every_width(
     past: int, widths: Sequence[int], targets: tuple[HostTarget, HostTarget]
