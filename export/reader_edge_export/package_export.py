@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
@@ -16,9 +15,7 @@ from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.options import CALIBRATED, ExportOptions
-from reader_edge_export.parity import TreeCase, check_greedy, check_tree_against_decoding, check_tree_logits
-from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
-from reader_edge_export.quantize.half import write_widened
+from reader_edge_export.package_check import PackageCheck
 from reader_edge_export.sensitivity import measure_sensitivity
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
@@ -26,15 +23,11 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
-from reader_edge_export.successors import measure_successors, num_table_tokens
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
-from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
-    GRAPH_NAME,
-    HALF_PRECISIONS,
     QUANTIZED_PRECISIONS,
     SUCCESSORS_NAME,
     FileEntry,
@@ -45,7 +38,6 @@ from reader_edge_runtime.package.manifest import (
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-_MIN_QUICK_TOKENS = 128
 _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-edge")
 
 
@@ -103,18 +95,20 @@ class PackageExport:
         return manifest
 
     def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer) -> Manifest:
-        with self._stages.enter("checking against the source"):
-            target = self._checked_target(ModelPackage(self._folder, manifest))
-            manifest = replace(manifest, checks=self._check(target, model, text) | self.chats.figures())
+        package = ModelPackage(self._folder, manifest)
+        check = PackageCheck(package, self._source, model, text, self._folder, self._stages)
+        figures = check.quality(is_quick=self._options.check == "quick")
+        manifest = replace(manifest, checks=figures | self.chats.figures())
         if self._options.check == "quick":
             return manifest
-        with self._stages.enter("asking for likely successors"):
-            path = self._write_successors(target, text, model.num_parameters)
+        path = self._folder / SUCCESSORS_NAME
+        check.successors().write(path, text.fingerprint())
         return replace(manifest, files={**manifest.files, path.name: file_entry(path)})
 
     def _calibrate(self, model: SourceModel, text: Tokenizer, calibration: Calibration) -> None:
         max_tokens = max_calibration_tokens(model.num_parameters)
-        sequences = self._sequences(self._calibration, text, max_tokens)
+        max_length = min(MAX_SEQUENCE, self._source.max_context)
+        sequences = self._calibration.token_sequences(text, max_length, max_tokens)
         layered = LayeredModel(model)
         calibrate(layered, sequences, calibration)
         if self._options.precision == "int4":
@@ -153,45 +147,6 @@ class PackageExport:
             kept_types=kept.num_kept,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
         )
-
-    def _check(self, target: HostTarget, source: SourceModel, text: Tokenizer) -> dict[str, float]:
-        model = LayeredModel(source)
-        max_tokens = max_quality_tokens(source.num_parameters)
-        if self._options.check == "quick":
-            max_tokens = max(_MIN_QUICK_TOKENS, max_tokens // 10)
-        sequences = self._sequences(TextSet.bundled("held_out"), text, max_tokens)
-        case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
-        checks = check_tree_against_decoding(target, case)
-        if self._options.precision in ("fp32", *HALF_PRECISIONS):
-            checks |= check_tree_logits(target, model, case)
-        if self._options.precision == "fp32" and self._options.kv_dtype == "float32":
-            checks |= check_greedy(target, model, case.prompts[0])
-        else:
-            checks |= check_quality(target, model, sequences)
-            checks |= source_figures(self._source.weight_types)
-        return checks
-
-    def _write_successors(self, target: HostTarget, text: Tokenizer, num_parameters: int) -> Path:
-        num_tokens = num_table_tokens(target.manifest.vocab_size, num_parameters)
-        path = self._folder / SUCCESSORS_NAME
-        measure_successors(target, text, num_tokens).write(path, text.fingerprint())
-        return path
-
-    def _sequences(self, texts: TextSet, text: Tokenizer, max_tokens: int) -> list[list[int]]:
-        """Token ids of texts as the model meets them, none longer than its context."""
-        max_length = min(MAX_SEQUENCE, self._source.max_context)
-        return texts.token_sequences(text, max_length, max_tokens)
-
-    def _checked_target(self, package: ModelPackage) -> HostTarget:
-        """The package on the CPU provider; a bf16 one by its fp32 twin, since that provider multiplies no bf16."""
-        if self._options.precision != "bf16":
-            return HostTarget.open(package)
-        twin = self._folder / "twin"
-        twin.mkdir()
-        write_widened(package.path(GRAPH_NAME), twin)
-        target = HostTarget.open(ModelPackage(twin, replace(package.manifest, kv_dtype="float32")))
-        shutil.rmtree(twin)
-        return target
 
 
 def _version(name: str) -> str:

@@ -54,8 +54,8 @@ def few_texts() -> Iterator[None]:
 @contextmanager
 def _few_tokens() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, num_tokens in (("max_calibration_tokens", 200), ("max_quality_tokens", 100)):
-            patch.setattr(f"reader_edge_export.package_export.{name}", lambda num_parameters, num=num_tokens: num)
+        patch.setattr("reader_edge_export.package_export.max_calibration_tokens", lambda _: 200)
+        patch.setattr("reader_edge_export.package_check.max_quality_tokens", lambda _: 100)
         yield
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_export import ExportOptions, export_model, package_export
+from reader_edge_export import ExportOptions, export_model, package_check
 from reader_edge_export.divergence import Divergence
 from reader_edge_export.parity import logits_after
 from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
@@ -125,7 +125,7 @@ def test_an_export_tells_its_warning_and_what_the_source_was_rounded_to(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = {"mean_kl_nats": 0.4, "top1_agreement": 0.5}
-    monkeypatch.setattr(package_export, "check_quality", lambda *_: checks)
+    monkeypatch.setattr(package_check, "check_quality", lambda *_: checks)
     monkeypatch.setattr("reader_edge_export.sources.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})
     report = export_model(source, tmp_path / "out", ExportOptions(precision="int8"))
     assert report.warning == quality_warning("int8", checks)

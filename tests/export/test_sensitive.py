@@ -97,7 +97,7 @@ def test_a_vocabulary_in_four_bits_is_computed_with_and_looked_up_from(
     model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reader_edge_export.quantize.sensitive_matrices", lambda _: frozenset())
-    monkeypatch.setattr("reader_edge_export.package_export.max_quality_tokens", lambda _: 1000)
+    monkeypatch.setattr("reader_edge_export.package_check.max_quality_tokens", lambda _: 1000)
     export_model(tiny_model(model_type), tmp_path / "out", ExportOptions("int4"))  # compares trees with decoding
     package = ModelPackage.open(tmp_path / "out")
     assert package.manifest.checks["top1_agreement"] > 0.7
