@@ -7,7 +7,12 @@ import torch
 
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.quantize import compensation
-from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
+from reader_edge_export.quantize.compensation import (
+    BLOCK,
+    Compensation,
+    for_parts_of_outputs,
+    parts_of_outputs,
+)
 from tests.export.moments import moments_of
 
 Float32Array = npt.NDArray[np.float32]
@@ -55,6 +60,32 @@ def test_a_matrix_in_parts_is_rounded_as_the_whole(monkeypatch: pytest.MonkeyPat
     parts = [rounding.round(weight[:, part], _every(0.2), -127, 127)[0] for part in parts_of_outputs(20)]
     assert len(parts) == 3
     assert (np.concatenate(parts, axis=1) != whole).mean() < 0.01  # but for sums in another order
+
+
+@pytest.mark.parametrize("num_outputs", [1, 5, 256, 257, 896, 9000])
+def test_every_output_is_in_one_part_whatever_the_number_of_cores(num_outputs: int) -> None:
+    done = np.zeros(num_outputs, np.int64)
+    num_threads = torch.get_num_threads()
+    seen = set()
+
+    def count(outputs: slice) -> None:
+        seen.add(torch.get_num_threads())
+        done[outputs] += 1
+
+    for_parts_of_outputs(num_outputs, count)
+    np.testing.assert_array_equal(done, 1)
+    assert (seen, torch.get_num_threads()) == ({1}, num_threads)
+
+
+def test_a_part_that_fails_fails_the_matrix() -> None:
+    def fail(outputs: slice) -> None:
+        if outputs.start:
+            raise ValueError("no")
+
+    num_threads = torch.get_num_threads()
+    with pytest.raises(ValueError, match="no"):
+        for_parts_of_outputs(600, fail)
+    assert torch.get_num_threads() == num_threads
 
 
 def _every(step: float) -> compensation.Steps:

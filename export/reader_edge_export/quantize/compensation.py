@@ -5,12 +5,15 @@ of weight k over U_kk, times row k of U, is what the weights after k must give s
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from reader_edge_export.calibration import InputMoments
+from reader_edge_export.torch_threads import one_thread_a_call
+from reader_edge_runtime.processor import num_usable_cores
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
@@ -19,6 +22,7 @@ Steps = Callable[[torch.Tensor], torch.Tensor]
 
 BLOCK = 32  # inputs whose errors are handed on one by one; those after them get the block's at once
 MAX_OUTPUTS = 4096  # to round at a time: they stay in a core's cache, and a vocabulary needs little memory
+_MIN_OUTPUTS = 256
 DAMPING = 0.1
 
 
@@ -40,8 +44,17 @@ class Compensation:
 
 
 def parts_of_outputs(num_outputs: int) -> list[slice]:
-    """The outputs of a matrix, MAX_OUTPUTS at a time."""
-    return [slice(begin, begin + MAX_OUTPUTS) for begin in range(0, num_outputs, MAX_OUTPUTS)]
+    """The outputs of a matrix, at most MAX_OUTPUTS at a time; the same ones whatever the number of cores."""
+    size = min(MAX_OUTPUTS, max(_MIN_OUTPUTS, -(-num_outputs // 2)))
+    return [slice(begin, min(begin + size, num_outputs)) for begin in range(0, num_outputs, size)]
+
+
+def for_parts_of_outputs(num_outputs: int, work: Callable[[slice], None]) -> None:
+    """Do `work` for each part of a matrix's outputs, on all cores."""
+    # PyTorch's own threads wait for each other after every row: that took ten times as long as the rounding.
+    with one_thread_a_call(), ThreadPoolExecutor(num_usable_cores()) as pool:
+        for _ in pool.map(work, parts_of_outputs(num_outputs)):
+            pass
 
 
 def _factor(gram: Float32Array, damping: float) -> torch.Tensor:

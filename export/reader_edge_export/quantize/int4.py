@@ -12,7 +12,7 @@ from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spr
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix
-from reader_edge_export.quantize.compensation import BLOCK, Compensation, parts_of_outputs
+from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Spread, Spreading
@@ -74,13 +74,16 @@ def quantize_blocks(
     block_scales = np.empty((num_outputs, num_blocks), np.int8)
     scales = np.empty(num_outputs, np.float32)
     compensation = Compensation(spread.moments(inputs), _DAMPING)
-    for outputs in parts_of_outputs(num_outputs):
+
+    def round_part(outputs: slice) -> None:
         part = spread.weight(weight[:, outputs])
         units = _units(torch.from_numpy(part))
         integers, steps = compensation.round(part, partial(_best_steps, units), _LOWEST, _HIGHEST)
         halves[outputs, :num_inputs] = integers.T - _LOWEST
         block_scales[outputs] = np.rint(steps / units.numpy()).T
         scales[outputs] = units
+
+    for_parts_of_outputs(num_outputs, round_part)
     halves = halves.reshape(num_outputs, num_blocks, BLOCK)
     return np.bitwise_or(halves[..., 0::2], np.left_shift(halves[..., 1::2], np.uint8(4))), block_scales, scales
 

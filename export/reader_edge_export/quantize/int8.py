@@ -14,7 +14,7 @@ import torch
 from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, spread_row_linear
-from reader_edge_export.quantize.compensation import Compensation, parts_of_outputs
+from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
 from reader_edge_export.quantize.spread import Spread, Spreading
@@ -35,11 +35,14 @@ def quantize_spread(weight: Float32Array, spread: Spread, inputs: InputMoments) 
     integers = np.empty(weight.shape[::-1], np.int8).T  # an output's are neighbours, as they are stored
     scales = np.empty(weight.shape[1], np.float32)
     compensation = Compensation(spread.moments(inputs))
-    for outputs in parts_of_outputs(weight.shape[1]):
+
+    def round_part(outputs: slice) -> None:
         part = spread.weight(weight[:, outputs])
         scales[outputs] = _scales(part)
         steps = partial(_same_steps, torch.from_numpy(scales[outputs]))
         integers[:, outputs], _ = compensation.round(part, steps, -STEPS, STEPS)
+
+    for_parts_of_outputs(weight.shape[1], round_part)
     return integers, scales
 
 
