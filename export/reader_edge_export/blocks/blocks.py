@@ -32,19 +32,6 @@ class Blocks:
     arrays: Mapping[str, Array]
 
     @classmethod
-    def of_codes(cls, block_type: BlockType, codes: UInt8Array, others: Mapping[str, Array]) -> "Blocks":
-        """codes (J, blocks, n), to be packed."""
-        if block_type.bits == 8:
-            return cls(block_type, {"values": codes, **others})
-        low, arrays = codes & np.uint8(15), dict(others)
-        arrays["values"] = low[..., 0::2] | (low[..., 1::2] << np.uint8(4))
-        if high_bits := block_type.high_bits:
-            shifts = np.arange(0, 8, high_bits, dtype=np.uint8)
-            grouped = (codes >> np.uint8(4)).reshape(*codes.shape[:2], -1, len(shifts))
-            arrays["highs"] = np.bitwise_or.reduce(grouped << shifts, axis=-1)
-        return cls(block_type, {name: arrays[name] for name in block_type.parts})
-
-    @classmethod
     def joined(cls, parts: Sequence["Blocks"]) -> "Blocks":
         """Matrices of one type and the same inputs, one's outputs after the other's."""
         first = parts[0]

@@ -27,8 +27,8 @@ def blocks_of(block_type: BlockType, rows: UInt8Array) -> Blocks:
         others["minimum_numbers"] = -minima if block_type.num_sharing > 1 else minima
     if block_type.num_sharing > 1:
         others |= _integers(block_type, fields["scales"])
-    codes = _codes(block_type, fields).reshape(len(rows), -1, block_type.num_inputs)
-    return Blocks.of_codes(block_type, codes, others)
+    arrays = _codes(block_type, fields) | others
+    return Blocks(block_type, {name: arrays[name] for name in block_type.parts})
 
 
 def _halves(field: UInt8Array) -> npt.NDArray[np.float16]:
@@ -46,21 +46,34 @@ def _integers(block_type: BlockType, field: UInt8Array) -> dict[str, Array]:
     return {"scale_codes": scales.reshape(num_rows, -1), "minimum_codes": minima.reshape(num_rows, -1)}
 
 
-def _codes(block_type: BlockType, fields: _Fields) -> UInt8Array:
-    """(J, units, inputs)"""
+def _codes(block_type: BlockType, fields: _Fields) -> dict[str, Array]:
+    """values, and highs where there are any, as `Blocks` have them."""
+    num_rows, per_block = len(fields["qs"]), block_type.num_inputs
     if block_type.bits == 8:
-        return fields["qs"] ^ np.uint8(128)  # from -128 on
-    codes = _runs(fields["qs"], block_type.low_run, 4)
-    if block_type.high_bits:
-        codes |= _runs(fields["qh"], block_type.high_run, block_type.high_bits) << np.uint8(4)
-    return codes
+        return {"values": (fields["qs"] ^ np.uint8(128)).reshape(num_rows, -1, per_block)}  # from -128 on
+    arrays: dict[str, Array] = {"values": _packed(fields["qs"], block_type.low_run, 4, per_block)}
+    if bits := block_type.high_bits:
+        arrays["highs"] = _packed(fields["qh"], block_type.high_run, bits, per_block)
+    return arrays
 
 
-def _runs(field: UInt8Array, run: int, bits: int) -> UInt8Array:
-    """A field in runs of so many bytes: the lowest bits of all of a run's, then the next ones.
+def _packed(field: UInt8Array, run: int, bits: int, per_block: int) -> UInt8Array:
+    """A field in runs of so many bytes, the lowest bits of all of a run's first, then the next ones; (J, units, bytes).
 
-    (J, units, bytes) -> (J, units, bytes 8 / bits)
+    -> (J, blocks, per_block * bits / 8), where codes are neighbours, the first in the lowest bits.
     """
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    split = field.reshape(*field.shape[:2], -1, 1, run) >> shifts & np.uint8(2**bits - 1)
-    return split.reshape(*field.shape[:2], -1)
+    num_rows, shape = len(field), (len(field), -1, per_block * bits // 8)
+    if run == 1:
+        return np.ascontiguousarray(field).reshape(shape)
+    num_shifts = 8 // bits  # of a byte; also how many bytes' codes become one byte
+    words = np.ascontiguousarray(field).reshape(num_rows, -1, run).view("<u8")  # eight bytes at a time
+    packed = np.empty((num_rows, words.shape[1], num_shifts, run // num_shifts), np.uint8)
+    mask = np.uint64(int.from_bytes(bytes([2**bits - 1] * 8), "little"))
+    for index in range(num_shifts):
+        word = words >> np.uint64(index * bits) & mask
+        distance = 8 - bits
+        while distance < 4 * num_shifts:  # neighbours join, then pairs of them
+            word |= word >> np.uint64(distance)
+            distance *= 2
+        packed[:, :, index] = word.view(np.uint8)[..., ::num_shifts]
+    return packed.reshape(shape)
