@@ -6,7 +6,7 @@ Where a wider pass takes less, or two narrower ones together, that bounds what a
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,8 +27,9 @@ _MIN_ROUNDS = 2
 _MAX_ROUNDS = 6
 _PASSES = 2  # of a cell in a round
 _ROW_ROUNDS = 5
-_MAX_GRID_S = 30.0  # what a slow model's grid may take: it is cut to fewer widths, each timed once in a round
+_MAX_GRID_S = 10.0  # what a slow model's grid may take: somebody waits for the first word
 _LEAST_WIDEST = 8
+_LEAST_WIDTHS = (1, 2, 4, 8)
 _PADDED_WIDTH = 8  # nodes of the one wide tree by which padding is measured
 
 
@@ -68,7 +69,7 @@ def measure_verify_cost(
     max_seconds: float = 4.0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> VerifyCost:
-    """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer widths.
+    """Time passes over the grid, within about `max_seconds` but at least two rounds; of a slow model, fewer cells.
 
     on_progress: told cells timed and cells in all.
     """
@@ -77,42 +78,74 @@ def measure_verify_cost(
     pasts = tuple(past for past in PASTS if past <= longest) or (max(1, longest),)
     widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
     widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
-    cells = [(past, width) for past in pasts for width in widths]
     cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
-    for past, width in cells[:: len(widths)] + cells[-1:]:
+    grid = _Grid(pasts, widths)
+    grid = grid.within(_MAX_GRID_S, _first_seconds(target, cache, batch_size, grid))
+    for past, width in grid.cells[:: len(grid.widths)] + grid.cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
-    num_passes, num_row_rounds = _PASSES, _ROW_ROUNDS
-    ends = [_pass_seconds(target, cache, batch_size, pasts[0], width) for width in (1, widths[-1])]
-    if _grid_seconds(widths, ends) * len(pasts) * _MIN_ROUNDS * _PASSES > _MAX_GRID_S:
-        num_passes, num_row_rounds = 1, 1
-        most = _MAX_GRID_S / (len(pasts) * _MIN_ROUNDS)
-        while widths[-1] > _LEAST_WIDEST and _grid_seconds(widths, ends) > most:
-            ends[1] = _line(ends, widths[-1])(widths[-2])
-            widths = widths[:-1]
-        cells = [(past, width) for past in pasts for width in widths]
     rounds: list[list[float]] = []
     start = time.perf_counter()
     while len(rounds) < _MIN_ROUNDS or (len(rounds) < _MAX_ROUNDS and time.perf_counter() - start < max_seconds):
         rounds.append(
-            [min(_pass_seconds(target, cache, batch_size, *cell) for _ in range(num_passes)) for cell in cells]
+            [
+                min(_pass_seconds(target, cache, batch_size, *cell) for _ in range(grid.num_passes))
+                for cell in grid.cells
+            ]
         )
         if on_progress is not None:
             on_progress(len(rounds), _MAX_ROUNDS)
-    seconds = np.array(rounds).min(axis=0).reshape(len(pasts), len(widths))
-    row_s = _row_seconds(target, cache, batch_size, pasts[0], widths[-1], num_row_rounds)
-    padding_share = _padding_share(target, cache, batch_size, pasts[0], widths[-1])
+    seconds = np.array(rounds).min(axis=0).reshape(len(grid.pasts), len(grid.widths))
+    num_row_rounds = _ROW_ROUNDS if grid.num_passes == _PASSES else 1
+    row_s = _row_seconds(target, cache, batch_size, grid.pasts[0], grid.widths[-1], num_row_rounds)
+    padding_share = _padding_share(target, cache, batch_size, grid.pasts[0], grid.widths[-1])
     target.release_memory()  # drafts are seldom as wide
-    return VerifyCost(batch_size, pasts, widths, seconds, row_s, padding_share)
+    return VerifyCost(batch_size, grid.pasts, grid.widths, seconds, row_s, padding_share)
 
 
-def _line(ends: Sequence[float], widest: int) -> Callable[[int], float]:
-    """Seconds of a pass by its width, between those of one node and of the widest tree."""
-    return lambda width: float(np.interp(width, (1, widest), ends))
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """What is timed; num_passes: of each cell in a round."""
+
+    pasts: tuple[int, ...]
+    widths: tuple[int, ...]
+    num_passes: int = _PASSES
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        return [(past, width) for past in self.pasts for width in self.widths]
+
+    def within(self, max_seconds: float, first: Mapping[int, float]) -> "_Grid":
+        """Cut down where its rounds take longer: cells timed once, then fewer widths and pasts.
+
+        first: seconds of passes of one and of a few nodes.
+        """
+        grid = self
+        while grid._least_seconds(first) > max_seconds:
+            if grid.num_passes > 1:
+                grid = replace(grid, num_passes=1)
+            elif grid.widths[-1] > _LEAST_WIDEST:
+                grid = replace(grid, widths=grid.widths[:-1])
+            elif len(grid.pasts) > 2:
+                grid = replace(grid, pasts=(grid.pasts[0], grid.pasts[-1]))
+            else:
+                return replace(grid, widths=tuple(width for width in grid.widths if width in _LEAST_WIDTHS))
+        return grid
+
+    def _least_seconds(self, first: Mapping[int, float]) -> float:
+        """About what its rounds take, if there are no more than must be; wider passes are on a line through `first`."""
+        widths = sorted(first)
+        slope = (first[widths[-1]] - first[1]) / max(1, widths[-1] - 1)
+        a_past = sum(first[1] + slope * (width - 1) for width in self.widths)
+        return a_past * len(self.pasts) * self.num_passes * _MIN_ROUNDS
 
 
-def _grid_seconds(widths: Sequence[int], ends: Sequence[float]) -> float:
-    """About what one pass of each width takes."""
-    return sum(map(_line(ends, widths[-1]), widths))
+def _first_seconds(target: Target, cache: Cache, batch_size: int, grid: _Grid) -> dict[int, float]:
+    """Seconds of passes of one node and of _LEAST_WIDEST, or the most there may be; each the second of its kind."""
+    widths = {1, min(_LEAST_WIDEST, grid.widths[-1])}
+    return {
+        width: [_pass_seconds(target, cache, batch_size, grid.pasts[0], width) for _ in range(2)][1]
+        for width in sorted(widths)
+    }
 
 
 def _row_seconds(target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rounds: int) -> float:

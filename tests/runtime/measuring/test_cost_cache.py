@@ -56,10 +56,17 @@ def test_texts_of_large_batches_are_short_while_they_are_measured(
 
 
 @pytest.mark.parametrize(
-    ("node_s", "widest", "num_passes"), [(1e-6, 64, 2), (0.012, 64, 1), (0.05, 12, 1), (0.5, 8, 1)]
+    ("node_s", "num_widths", "pasts", "num_passes"),
+    [
+        (1e-6, 12, (64, 512, 2048), 2),
+        (0.004, 12, (64, 512, 2048), 1),
+        (0.015, 7, (64, 512, 2048), 1),
+        (0.03, 6, (64, 2048), 1),
+        (0.5, 4, (64, 2048), 1),
+    ],
 )
-def test_a_slow_model_is_measured_at_fewer_widths_and_once_each(
-    node_s: float, widest: int, num_passes: int, monkeypatch: pytest.MonkeyPatch
+def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
+    node_s: float, num_widths: int, pasts: tuple[int, ...], num_passes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
@@ -69,7 +76,9 @@ def test_a_slow_model_is_measured_at_fewer_widths_and_once_each(
 
     monkeypatch.setattr(verify_cost, "_seconds", seconds)
     cost = measure_verify_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
-    assert (cost.widths[-1], cost.pasts) == (widest, (64, 512, 2048))
+    assert (len(cost.widths), cost.pasts) == (num_widths, pasts)
+    assert cost.widths[-1] >= 8
+    assert max(asked) == cost.widths[-1]  # no pass is made that is wider than what is measured
     assert asked.count(4) == 2 * num_passes * len(cost.pasts)
     assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
 
