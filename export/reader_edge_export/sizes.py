@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxscript.optimizer import fold_constants
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
-from reader_edge_export.markers import ATTENTION_SIZES, LOGIT_HEAD, TREE_ATTENTION
+from reader_edge_export.markers import ATTENTION_SIZES, LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_runtime.errors import ExportError
 
 Size = int | str | None
@@ -24,6 +24,7 @@ _FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (
 _NAMES: dict[tuple[object, object], str] = {numbers: name for name, numbers in _FREE_SIZES.items()}
 _SIZES_OF_INPUT_IDS = ("B", "N")
 _MAX_CONTENT = 8
+_READ_AT_ONCE = 64  # values: each that is replaced takes as long as its reader has inputs
 
 
 def fold_sizes(editor: GraphEditor) -> None:
@@ -116,18 +117,24 @@ def _content(value: ir.Value) -> list[int] | None:
 def _numbered(graph: ir.Graph, run: int) -> dict[str | None, ir.Value]:
     """A copy's inputs and all that it computes, by name, inferred with numbers for the free sizes."""
     model = ir.Model(graph.clone(), ir_version=8)
-    inputs, outputs = model.graph.inputs, model.graph.outputs
+    inputs = model.graph.inputs
+    computed = list(chain.from_iterable(node.outputs for node in model.graph))
+    names = [value.name for value in computed]
     known: dict[ir.Value, Iterable[object]] = {value: value.shape or () for value in inputs}
     for node in model.graph:
         for output in node.outputs:
             output.shape = output.type = None
         known.update(zip(node.outputs, _marker_sizes(node), strict=False))
-        outputs.extend(output for output in node.outputs if not output.is_graph_output())  # so that none is folded away
     for value, sizes in known.items():
         value.dtype = value.dtype or ir.DataType.FLOAT
         value.shape = ir.Shape([size if isinstance(size, int) else _FREE_SIZES[str(size)][run] for size in sizes])
+    parts = [computed[start : start + _READ_AT_ONCE] for start in range(0, len(computed), _READ_AT_ONCE)]
+    readers = [ir.Node(MARKER_DOMAIN, "Reader", part) for part in parts]  # so that no value is folded away
+    model.graph.extend(readers)
     fold_constants(model, onnx_shape_inference=True, should_fold=_is_small)
-    return {value.name: value for value in (*inputs, *outputs)}
+    read = chain.from_iterable(reader.inputs for reader in readers)
+    values = zip(names, read, strict=True)
+    return {value.name: value for value in inputs} | {name: value for name, value in values if value is not None}
 
 
 def _marker_sizes(node: ir.Node) -> list[Sizes]:
