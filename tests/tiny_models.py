@@ -24,6 +24,7 @@ _SIZES: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _SIZES,
     "mistral": {**_SIZES, "sliding_window": 8},
@@ -47,6 +48,12 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     },
     "granite": {**_SIZES, "attention_multiplier": 0.2, "logits_scaling": 2.0, "residual_multiplier": 0.5},
     "olmo2": {**_SIZES, "tie_word_embeddings": False},
+    "olmo3": {
+        **_SIZES,
+        **_WINDOW,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"full_attention": {"rope_theta": 1e4, **_YARN}, "sliding_attention": {"rope_theta": 1e4}},
+    },
 }
 
 

@@ -24,6 +24,7 @@ SUPPORTED = (  # values of model_type
     "gpt2",
     "granite",
     "olmo2",
+    "olmo3",
 )
 
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28

@@ -30,6 +30,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "gpt2": ("gpt2", {"scale_attn_by_inverse_layer_idx": False}),
     "granite": ("granite", {"embedding_multiplier": 3.0}),
     "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo2", {}),
 }
 
 
@@ -123,11 +124,23 @@ def _granite(config: PretrainedConfig) -> Values:
     }
 
 
+def _olmo3(config: PretrainedConfig) -> Values:
+    yarn = config.rope_parameters["full_attention"]
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": yarn["factor"],
+        "rope.scaling.original_context_length": yarn["original_max_position_embeddings"],
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "phi3": _phi3,
     "granite": _granite,
+    "olmo3": _olmo3,
 }
 
 

@@ -37,6 +37,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         if model_type == "gemma3_text":
             linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
+        if model_type == "olmo3":
+            yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 300000.0}
+            rope = {"rope_parameters": {"full_attention": yarn, "sliding_attention": {"rope_theta": 300000.0}}}
         own = {key: value for key, value in config.items() if key != "partial_rotary_factor"}
         found[model_type] = (model_type, own | ({} if model_type == "gpt2" else rope))
     scaled = {
@@ -107,7 +110,7 @@ def config_of_4(config: dict[str, Any]) -> dict[str, Any]:
     older |= {key: scaling.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in scaling}
     older |= {"rope_scaling": scaling if scaling.get("rope_type", "default") != "default" else None}
     local = given.get("sliding_attention", {})
-    return older | ({"rope_local_base_freq": local["rope_theta"]} if local else {})
+    return older | ({"rope_local_base_freq": local["rope_theta"]} if config["model_type"] == "gemma3_text" else {})
 
 
 def main() -> None:

@@ -81,6 +81,7 @@ ARCHITECTURES = {  # by model_type
     "gpt2": Architecture("gpt2", num_biases=4),
     "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
     "olmo2": Architecture("olmo2", fuses_swiglu=True),
+    "olmo3": Architecture("olmo3", has_windows=True, fuses_swiglu=True),
 }
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.gguf_files import write_gguf
 from tests.tiny_models import VOCAB_SIZE
@@ -95,6 +95,15 @@ def test_stretched_positions_are_kept(
     prefix = f"{GGUF_MODELS[model_type][0]}.rope.scaling."
     own = {prefix + key: value for key, value in values.items()}
     check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
+
+
+def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
+    model = build_source("olmo3", tmp_path / "source")
+    same, other = ({"olmo2.rope.freq_base_swa": base} for base in (1e4, 2e4))
+    check(write_model(model, tmp_path / "source", tmp_path / "same.gguf", values=same), model)
+    path = write_model(model, tmp_path / "source", tmp_path / "other.gguf", values=other)
+    with pytest.raises(UnsupportedArchitectureError, match=r"a base of their own \(20000\)"):
+        find_source(path, None)
 
 
 def test_factors_of_frequencies_are_kept(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("granite", {"logits_scaling": 1.0}, "logits"),
         ("granite", {"residual_multiplier": 1.0}, "logits"),
         ("granite", {"embedding_multiplier": 2.0}, "logits"),
+        ("olmo3", _rope(full_attention={"rope_type": "default"}), "frequencies of full_attention in model.rotary"),
+        ("olmo3", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),
     ],
 )

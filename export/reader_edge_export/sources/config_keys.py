@@ -98,6 +98,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | {"attention_bias", "mlp_bias"}
     | {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"},
     "olmo2": _RMS | {"attention_bias"},
+    "olmo3": _RMS | _WINDOWS | {"attention_bias"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.

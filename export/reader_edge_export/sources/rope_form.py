@@ -13,7 +13,8 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_LOCAL_MODEL = "gemma3_text"  # whose windowed layers have an embedding of their own
+_LOCAL_MODELS = ("gemma3_text", "olmo3")  # whose windowed layers have an embedding of their own
+_LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
 _PARTIAL_MODELS = ("phi", "phi3")
 _OUTER = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # also given beside the scaling
 _FACTORS = ("short_factor", "long_factor")
@@ -36,7 +37,7 @@ _INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor
 class RopeForm:
     """Parameters by the names of `rope_parameters`; rope_theta and partial_rotary_factor only if the config gives them.
 
-    full: of all layers, but for those of local. local: of Gemma 3's windowed layers, None in other models.
+    full: of all layers, but for those of local. local: of the windowed layers of _LOCAL_MODELS, None in other models.
     """
 
     full: dict[str, Any]
@@ -64,7 +65,7 @@ def rope_form(config: Mapping[str, Any]) -> RopeForm:
     """What a config asks for. Raises ExportError or UnsupportedArchitectureError with the key and the remedy."""
     by_type = _by_layer_type(config)
     full, local = by_type["full_attention"], by_type["sliding_attention"]
-    has_local = config.get("model_type") == _LOCAL_MODEL
+    has_local = config.get("model_type") in _LOCAL_MODELS
     if local != full and not has_local:
         raise UnsupportedArchitectureError(
             f"config.json gives windowed layers an embedding of their own ({local!r:.60}), "
@@ -81,9 +82,10 @@ def rope_form(config: Mapping[str, Any]) -> RopeForm:
 
 
 def _local(config: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of Gemma 3's windowed layers. Version 4 gives their base alone, and never scales them."""
+    """The parameters of windowed layers. Version 4 never scales them; Gemma 3's have a base of their own."""
     given = dict(local) if _is_nested(config) else {"rope_type": "default"}
-    theta = _agreeing("rope_local_base_freq", given.get("rope_theta"), config.get("rope_local_base_freq"))
+    key = "rope_local_base_freq" if config["model_type"] == _LOCAL_BASE_MODEL else "rope_theta"
+    theta = _agreeing(key, given.get("rope_theta"), config.get(key))
     return given if theta is None else given | {"rope_theta": theta}
 
 
@@ -100,10 +102,10 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not isinstance(parameters, dict):
         raise ExportError(f"config.json gives {name} as {parameters!r:.80}: it must be an object.")
     if not _is_nested(config):
-        if config.get("model_type") == _LOCAL_MODEL and config.get("rope_parameters"):
+        if config.get("model_type") in _LOCAL_MODELS and config.get("rope_parameters"):
             raise ExportError(
-                "config.json gives rope_parameters once, but a gemma3_text model has them for full_attention and for "
-                "sliding_attention: give both."
+                f"config.json gives rope_parameters once, but a {config['model_type']} model has them for "
+                "full_attention and for sliding_attention: give both."
             )
         flat = _checked(config, name, parameters)
         return dict.fromkeys(_LAYER_TYPES, flat)
@@ -116,7 +118,7 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     nested = {key: value for key, value in parameters.items() if value is not None}
     if not all(isinstance(value, dict) for value in nested.values()):
         raise ExportError(f"config.json gives {name} as {parameters!r:.80}: each layer type must have an object.")
-    if config.get("model_type") == _LOCAL_MODEL:
+    if config.get("model_type") in _LOCAL_MODELS:
         return {key: _checked(config, name, nested.get(key, {}), key) for key in _LAYER_TYPES}
     used = [key for key in _LAYER_TYPES if key in (config.get("layer_types") or nested)]
     missing = [key for key in used if key not in nested]
@@ -143,10 +145,10 @@ def _checked(
                 f"config.json sets {key!r:.80} in {name} to {value!r:.80}, which {rope_type!r} is not known to read: "
                 "it may change answers, so remove the key if it has no effect."
             )
-    is_local = config.get("model_type") == _LOCAL_MODEL and layer_type == "sliding_attention"
+    has_own_base = config.get("model_type") == _LOCAL_BASE_MODEL and layer_type == "sliding_attention"
     for key in _OUTER:
         outer = config.get(key)
-        if outer is None or (key == "rope_theta" and is_local):
+        if outer is None or (key == "rope_theta" and has_own_base):
             continue
         if key in known or key in ("rope_theta", "partial_rotary_factor"):
             checked[key] = _agreeing(key, checked.get(key), outer)

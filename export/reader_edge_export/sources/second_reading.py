@@ -14,6 +14,7 @@ from torch import Tensor
 from reader_edge_export.sources.second_rotary import Rotary, rotary_of
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
+_OLMO = ("olmo2", "olmo3")
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
@@ -123,7 +124,7 @@ class SecondReading:
         if self._type == "phi":
             normed = self._norm(f"{name}.input_layernorm", x)
             return x + self._attention(layer, attention, normed) + self._mlp(mlp, normed)
-        if self._type == "olmo2":
+        if self._type in _OLMO:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
         attended = self._attention(layer, attention, self._norm(f"{name}.input_layernorm", x))
@@ -159,7 +160,7 @@ class SecondReading:
             fused = self._linear(f"{name}.{'qkv_proj' if self._type == 'phi3' else 'c_attn'}", x)
             return fused.split([size * self.head_dim for size in sizes], -1)
         queries, keys, values = (self._linear(f"{name}.{part}_proj", x) for part in "qkv")
-        if self._type == "olmo2":  # whose norms are over all heads
+        if self._type in _OLMO:  # whose norms are over all heads
             queries, keys = self._norm(f"{name}.q_norm", queries), self._norm(f"{name}.k_norm", keys)
         return queries, keys, values
 
@@ -212,6 +213,8 @@ class SecondReading:
             return bool(layer >= self._value("max_window_layers"))
         if self._type == "gemma2":
             return layer % 2 == 0
+        if self._type == "olmo3":
+            return (layer + 1) % 4 != 0
         if self._type == "gemma3_text":
             pattern = self._config.get("sliding_window_pattern") or self._config.get("_sliding_window_pattern") or 6
             return bool((layer + 1) % pattern)

@@ -14,7 +14,10 @@ import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
 
-_LOCAL = ("gemma3_text", "sliding_attention")  # with a base of their own; only rope_parameters can scale them
+_UNSCALED = {  # windowed layers that only rope_parameters can scale: the key of their base
+    "gemma3_text": "rope_local_base_freq",
+    "olmo3": "rope_theta",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,9 @@ class Rotary:
 
 def rotary_of(config: Mapping[str, Any], defaults: Mapping[str, Any], head_dim: int, layer_type: str) -> Rotary:
     """What layers of a type rotate by, up to where LongRoPE switches. defaults: what the class supposes for keys."""
-    is_local = (config["model_type"], layer_type) == _LOCAL
+    is_local = config["model_type"] in _UNSCALED and layer_type == "sliding_attention"
     given = _given(config, layer_type, is_local)
-    theta_key = "rope_local_base_freq" if is_local else "rope_theta"
+    theta_key = _UNSCALED[config["model_type"]] if is_local else "rope_theta"
     theta = float(_first(given.get("rope_theta"), config.get(theta_key), defaults.get(theta_key)))
     share_key = "partial_rotary_factor"
     width = int(head_dim * _first(given.get(share_key), config.get(share_key), defaults.get(share_key), 1.0))

@@ -193,6 +193,28 @@ def _layer_types(file: GgufFile, values: Metadata, usual_period: int) -> list[st
     return ["sliding_attention" if is_windowed else "full_attention" for is_windowed in windowed]
 
 
+def _olmo2(file: GgufFile, values: Metadata) -> Config:
+    """OLMo 3's files are OLMo 2's with a window. Positions are stretched in layers without one alone."""
+    config = _heads(file, values)
+    window = values.size("attention.sliding_window", 0, least=0)
+    if not window:
+        return config
+    base = values.positive("rope.freq_base_swa", config["rope_theta"])
+    if base != config["rope_theta"]:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' gives windowed layers a base of their own ({base:g}), which OLMo 3 does not have."
+        )
+    plain = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    stretched = plain | (config.pop("rope_scaling") or {})
+    return {
+        **config,
+        "model_type": "olmo3",
+        "sliding_window": window,
+        "layer_types": _layer_types(file, values, 4),
+        "rope_parameters": {"full_attention": stretched, "sliding_attention": plain},
+    }
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -241,6 +263,6 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "smollm3": ("smollm3", _heads),
     "gpt2": ("gpt2", _gpt2),
     "granite": ("granite", _granite),
-    "olmo2": ("olmo2", _heads),
+    "olmo2": ("olmo2", _olmo2),
 }
 ARCHITECTURES = tuple(_MODELS)
