@@ -1,6 +1,7 @@
 """Which package MODEL means: a package, a Hugging Face folder, a GGUF file, a name, or the demo; which tokenizer."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from reader_edge.catalogue.names import canonical, find_origin, is_model_name, s
 from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, stage_progress
+from reader_edge.terminal.control_characters import visible
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_runtime import Engine, EngineConfig
@@ -231,20 +233,26 @@ def _package_of(source: ModelSource) -> Path:
 
 
 def _exported(source: ModelSource) -> Path:
-    """The package of a model, in the user's cache; one process exports it while others wait."""
-    from reader_edge_export.options import ExportOptions
+    """The package of a model, in the user's cache; one process exports it while others wait.
+
+    Its first answer does not wait for checks that take longer than the export: `reader-edge tune` makes those.
+    """
+    from reader_edge_export.options import AUTO, ExportOptions
     from reader_edge_export.pipeline import export_model
 
     stored, out = _stored_for(source), _package_of(source)
     if (out / MANIFEST_NAME).is_file():
         return out
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
-    with stage_progress(f"Exporting {source.name or source.path} (once)") as on_stage, stored.locked():
+    model = source.name or str(source.path)
+    with stage_progress(f"Exporting {model} (once)") as on_stage, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
-            options = ExportOptions()
+            options = ExportOptions(check=AUTO)
             report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
             if report.warning is not None:
                 click.echo(f"Warning: {report.warning}", err=True)
+            told = visible(shlex.quote(model))
+            click.echo(f"`reader-edge tune {told}` measures its quality, and lets it draft better.", err=True)
     return out
 
 

@@ -27,7 +27,7 @@ class ExportOptions:
     max_context: tokens of context at most; None takes the model's own limit.
     force: replace an existing package.
     kv: how the KV cache is stored, one of KV_TYPES; None takes `default_kv` of the precision and attention.
-    check: one of CHECKS, how much is measured before the package is used.
+    check: one of CHECKS, how much is measured before the package is used, or AUTO, see `check_for`.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     """
 
@@ -54,8 +54,8 @@ class ExportOptions:
             raise ConfigError(f"precision {self.precision!r} is made for GPUs and needs attention 'fast'.")
         if self.calibration_text is not None and self.precision not in (AUTO, *CALIBRATED):
             raise ConfigError(f"precision {self.precision!r} is not calibrated: leave calibration_text out.")
-        if self.check not in CHECKS:
-            raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join(CHECKS)}.")
+        if self.check not in (AUTO, *CHECKS):
+            raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join((AUTO, *CHECKS))}.")
         if self.kv is not None:
             self._check_kv()
 
@@ -81,6 +81,12 @@ class ExportOptions:
             return self.precision
         stays = is_kept and self.calibration_text is None and self.attention != "portable"
         return "keep" if stays else "int8"
+
+    def check_for(self, precision: str) -> str:
+        """One of CHECKS. AUTO is "none" of weights that stay as they are, and else "quick"."""
+        if self.check != AUTO:
+            return self.check
+        return "none" if precision == "keep" else "quick"
 
     @property
     def kv_dtype(self) -> str:

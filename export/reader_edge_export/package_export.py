@@ -60,9 +60,13 @@ class PackageExport:
         self.chats = ChatCheck()
 
     def run(self) -> Manifest:
+        with self._stages.enter("checking the tokenizer"):  # its errors come before weights are read
+            tokenizer = self._source.load_tokenizer(self._source.told_vocab_size)
         with self._stages.enter("reading the source"):
             model = self._source.open_model()
-            tokenizer = self._source.load_tokenizer(vocab_size_of(model.skeleton))
+            vocab_size = vocab_size_of(model.skeleton)
+            if vocab_size != self._source.told_vocab_size:
+                tokenizer = self._source.load_tokenizer(vocab_size)
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             self.chats = check_chats(tokenizer, text)
@@ -98,7 +102,7 @@ class PackageExport:
         package = ModelPackage(self._folder, manifest)
         check = PackageCheck(package, self._source, model, text, self._folder, self._stages)
         figures = check.quality(is_quick=self._options.check == "quick")
-        manifest = replace(manifest, checks=figures | self.chats.figures())
+        manifest = replace(manifest, checks=figures | dict(manifest.checks))
         if self._options.check == "quick":
             return manifest
         path = self._folder / SUCCESSORS_NAME
@@ -142,7 +146,7 @@ class PackageExport:
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: _version(name) for name in _VERSIONS},
-            checks={},
+            checks=self.chats.figures(),
             files={path.name: files.get(path.name) or file_entry(path) for path in sorted(self._folder.iterdir())},
             kept_types=kept.num_kept,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),

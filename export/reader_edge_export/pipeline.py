@@ -44,7 +44,8 @@ def export_model(
         with stages.enter("checking the source"):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
-            options = replace(options, precision=options.precision_for(found.is_kept))
+            precision = options.precision_for(found.is_kept)
+            options = replace(options, precision=precision, check=options.check_for(precision))
             if options.precision == "keep":
                 found.check_keepable()
             path = options.calibration_text
@@ -52,8 +53,6 @@ def export_model(
         with new_package(folder, options.force) as partial:
             from reader_edge_export.package_export import PackageExport
 
-            with stages.enter("checking the tokenizer"):
-                found.check_tokenizer()
             export = PackageExport(found, options, calibration, partial, stages)
             manifest = export.run()
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())

@@ -23,7 +23,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import probe_width
-from reader_edge_runtime.package.manifest import GRAPH_NAME
+from reader_edge_runtime.package.manifest import GRAPH_NAME, SUCCESSORS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
@@ -247,3 +247,16 @@ def test_matrices_that_are_all_zeros_keep_their_own_types(tmp_path: Path) -> Non
     for name, block_type in (("q_proj", "Q4_0"), ("k_proj", "Q4_1")):
         assert weights.block_type(f"model.layers.0.self_attn.{name}.weight") is BLOCK_TYPES[block_type]
         assert not weights.read(f"model.layers.0.self_attn.{name}.weight").any()
+
+
+def test_a_first_start_measures_nothing_of_what_stays_and_a_little_of_what_is_rounded(
+    tied: tuple[Path, Path], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    kept = export_model(tied[0], tmp_path / "kept", ExportOptions(check="auto"))
+    rounded = export_model(tiny_model("llama"), tmp_path / "rounded", ExportOptions(check="auto"))
+    assert (kept.precision, rounded.precision) == ("keep", "int8")
+    assert not kept.checks  # no chat template, hence no conversations to compare
+    assert rounded.checks["held_out_tokens"] == 128  # a tenth of few, and never fewer
+    for name in ("kept", "rounded"):
+        assert SUCCESSORS_NAME not in ModelPackage.open(tmp_path / name).manifest.files
+    assert ExportOptions(check="full").check_for("keep") == "full"

@@ -35,7 +35,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     def export_model(
         source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
     ) -> ExportReport:
-        assert (options.precision, options.attention) == ("auto", "exact")
+        assert (options.precision, options.attention, options.check) == ("auto", "exact", "auto")
         names.append(name or str(source))
         PackageCopy(demo_folder, out)
         return ExportReport(out, 1, options.precision, options.attention, {}, {}, warning="it strays")
@@ -177,7 +177,9 @@ def test_what_an_export_warns_of_is_told_once(
 ) -> None:
     for _ in range(2):
         find_package(str(source_folder))
-    assert capsys.readouterr().err.count("Warning: it strays\n") == 1
+    told = capsys.readouterr().err
+    assert told.count("Warning: it strays\n") == 1
+    assert told.count(f"`reader-edge tune {source_folder}` measures its quality, and lets it draft better.\n") == 1
 
 
 def test_two_cold_starts_at_once_export_once(

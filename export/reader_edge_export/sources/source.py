@@ -75,10 +75,11 @@ class Source(ABC):
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         """Its fast tokenizer. Raises TokenizerError where it cannot be read, or knows more tokens than the model."""
 
-    def check_tokenizer(self) -> None:
-        """Read the tokenizer for its errors alone, which then come before weights are loaded. Raises TokenizerError."""
-        vocab_size = self.config.get("vocab_size")
-        self.load_tokenizer(vocab_size if isinstance(vocab_size, int) else MAX_VOCAB)
+    @property
+    def told_vocab_size(self) -> int:
+        """What config.json tells; the most that there can be where it tells none."""
+        size = self.config.get("vocab_size")
+        return size if isinstance(size, int) else MAX_VOCAB
 
     @abstractmethod
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
