@@ -5,7 +5,7 @@ models/LABEL-DIGEST/
     hub.partial, wheel.partial  a download that is not whole yet
     source/                     one folder in Hugging Face format, or one GGUF file; it appears whole
     KIND-DIGEST/                a package: "int8", or "gguf" of a file that says itself what it becomes
-models/LABEL-DIGEST.lock        held by who fetches, exports or removes
+models/LABEL-DIGEST.lock        held by who fetches, exports, tunes or removes
 """
 
 import hashlib
@@ -117,7 +117,7 @@ class StoredModel:
                 self._end_lock()
         except Timeout:
             raise CatalogueError(
-                f"'{self.name}' is being fetched or exported by another process: wait for its end, or end it."
+                f"'{self.name}' is being fetched, exported or tuned by another process: wait for its end, or end it."
             ) from None
         return num_bytes
 
@@ -127,7 +127,7 @@ class StoredModel:
         try:
             return lock.acquire(timeout=0)
         except Timeout:
-            click.echo(f"Another process fetches or exports '{self.name}': waiting for it.", err=True)
+            click.echo(f"Another process fetches, exports or tunes '{self.name}': waiting for it.", err=True)
             return lock.acquire()
 
     @property

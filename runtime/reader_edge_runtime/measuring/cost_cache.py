@@ -52,7 +52,7 @@ def forget_cost(target: Target, threads: int, batch_size: int) -> None:
 
 def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
-    checksums = {name: entry.sha256 for name, entry in sorted(target.manifest.files.items())}
+    checksums = {name: entry.sha256 for name, entry in sorted(target.manifest.model_files.items())}
     passes = [*target.timing_facts, target.provider, target.is_native, target.instructions, target.min_rows, checksums]
     facts = [FORMAT_VERSION, processor_name(), num_usable_cores(), threads, *passes]
     fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]

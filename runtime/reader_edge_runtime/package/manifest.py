@@ -115,6 +115,16 @@ class Manifest:
     special_tokens: Mapping[str, str] | None = None
 
     @property
+    def model_files(self) -> Mapping[str, FileEntry]:
+        """What answers and the time of passes depend on: all files but the successors, which come later too."""
+        return {name: entry for name, entry in self.files.items() if name != SUCCESSORS_NAME}
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether it has a table of likely successors, which a full check makes."""
+        return SUCCESSORS_NAME in self.files
+
+    @property
     def kv_row_size(self) -> int:
         """Numbers of a key or value in the KV cache."""
         return kv_row_size(self.kv_dtype, self.head_dim)

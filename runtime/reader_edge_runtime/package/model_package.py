@@ -29,8 +29,8 @@ class ModelPackage:
         return cls(folder, read_manifest(folder))
 
     def fingerprint(self) -> bytes:
-        """SHA-256 over the checksums of all files, and so over all that its answers depend on."""
-        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.manifest.files.items())]
+        """SHA-256 over the checksums of all files that its answers depend on."""
+        lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.manifest.model_files.items())]
         return hashlib.sha256("".join(lines).encode()).digest()
 
     def path(self, name: str) -> Path:

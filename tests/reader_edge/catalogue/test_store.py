@@ -131,7 +131,7 @@ def test_links_in_a_removed_model_are_not_followed(model: StoredModel, tmp_path:
 def test_a_model_that_is_being_fetched_is_not_removed(model: StoredModel) -> None:
     with (
         FileLock(model.folder.with_name(f"{model.folder.name}.lock")),
-        pytest.raises(CatalogueError, match="is being fetched or exported by another process"),
+        pytest.raises(CatalogueError, match="is being fetched, exported or tuned by another process"),
     ):
         StoredModel("owner/model").remove()
     assert model.source()
@@ -150,7 +150,7 @@ def test_who_waits_for_another_process_says_so(model: StoredModel, capsys: pytes
     is_held.wait()
     with StoredModel("owner/model").locked():
         other.join()
-    assert capsys.readouterr().err == "Another process fetches or exports 'owner/model': waiting for it.\n"
+    assert capsys.readouterr().err == "Another process fetches, exports or tunes 'owner/model': waiting for it.\n"
 
 
 def test_a_broken_off_removal_leaves_nothing_that_looks_whole(

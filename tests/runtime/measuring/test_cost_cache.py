@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring import cost_cache, verify_cost
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, measure_verify_cost
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, FileEntry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from tests.fake_target import FakeTarget, make_manifest
@@ -120,6 +122,12 @@ def test_what_the_target_says_that_times_depend_on_is_measured_anew(target: Host
     others = [replace_facts(target, *target.timing_facts, gpu) for gpu in ("one GPU", "another GPU")]
     others += [target.with_min_rows(2), HostTarget(target.session, target.manifest, is_native=not target.is_native)]
     assert len({cost_cache.cost_path(each, 1, 1) for each in (target, *others)}) == 5
+
+
+def test_a_table_of_successors_that_comes_later_leaves_times_as_they_are(target: HostTarget) -> None:
+    files = {**target.manifest.files, SUCCESSORS_NAME: FileEntry(1, "ab" * 32)}
+    tuned = HostTarget(target.session, replace(target.manifest, files=files), target.is_native)
+    assert cost_cache.cost_path(tuned, 1, 1) == cost_cache.cost_path(target, 1, 1)
 
 
 def replace_facts(target: HostTarget, *facts: str) -> Target:

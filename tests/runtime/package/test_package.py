@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.errors import IntegrityError, ManifestError, PackageError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, file_entry, write_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.fake_target import make_manifest
 from tests.runtime.package.onnx_bytes import external_tensor, function, message, model, node
@@ -47,6 +47,19 @@ def test_written_manifest_is_read_back_equal(folder: Path) -> None:
     package.check_files(lambda done, total: seen.append((done, total)))
     assert not list(folder.glob("*.partial*"))
     assert seen[-1] == (len(GRAPH) + 2, len(GRAPH) + 2)
+
+
+def test_a_table_of_successors_that_comes_later_leaves_the_package_the_same_to_who_knows_it(folder: Path) -> None:
+    before = ModelPackage.open(folder)
+    assert not before.manifest.is_tuned
+    (folder / SUCCESSORS_NAME).write_bytes(b"a table")
+    files = {**before.manifest.files, SUCCESSORS_NAME: file_entry(folder / SUCCESSORS_NAME)}
+    write_manifest(folder, replace(before.manifest, files=files))
+    after = ModelPackage.open(folder)
+    assert after.manifest.is_tuned
+    assert after.fingerprint() == before.fingerprint()
+    files["tokenizer.json"] = files[SUCCESSORS_NAME]
+    assert ModelPackage(folder, replace(after.manifest, files=files)).fingerprint() != before.fingerprint()
 
 
 def test_packages_of_before_keep_no_types(folder: Path) -> None:
