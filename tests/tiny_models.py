@@ -25,9 +25,17 @@ _SIZES: dict[str, Any] = {
 }
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+_GROWING = {  # queries, every 12 tokens
+    **_YARN,
+    "original_max_position_embeddings": 12,
+    "llama_4_scaling_beta": 0.5,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _SIZES,
     "mistral": {**_SIZES, "sliding_window": 8},
+    "ministral3": {**_SIZES, "head_dim": 32, "sliding_window": 8, "rope_parameters": {"rope_theta": 1e4, **_GROWING}},
     "qwen2": {**_SIZES, "use_sliding_window": True, **_WINDOW},
     "qwen3": {**_SIZES, "head_dim": 32},
     "gemma": {**_SIZES, "head_dim": 16},

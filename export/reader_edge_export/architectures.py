@@ -13,6 +13,7 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 SUPPORTED = (  # values of model_type
     "llama",
     "mistral",
+    "ministral3",
     "qwen2",
     "qwen3",
     "gemma",

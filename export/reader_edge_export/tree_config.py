@@ -16,6 +16,7 @@ from optimum.utils import NormalizedTextConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.query_scale import tabled_query_scales
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
@@ -80,7 +81,7 @@ def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[Atte
         EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
     )
     config: TreeConfig = constructor(model.config, layers=layers)
-    with torch.no_grad(), _markers(source), _tree_forward(model, max_context):
+    with torch.no_grad(), _markers(source, max_context), _tree_forward(model, max_context):
         torch.onnx.export(
             model,
             tuple(config.generate_dummy_inputs().values()),
@@ -99,7 +100,7 @@ def survey(source: SourceModel, max_context: int) -> list[AttentionLayer]:
     model = source.skeleton
     example = _example_inputs([])
     trace = Trace(example["tree_mask"], None, example["write_pos"], example["logit_rows"], (), max_context)
-    with torch.no_grad(), _markers(source):
+    with torch.no_grad(), _markers(source, max_context):
         _run(model.forward, trace, example["input_ids"], example["position_ids"])
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
@@ -123,7 +124,7 @@ def sliding_window_of(layers: Sequence[AttentionLayer]) -> int | None:
 
 
 @contextmanager
-def _markers(source: SourceModel) -> Iterator[None]:
+def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
     """While entered, the model's layers and matrices leave markers."""
     configs: list[Any] = [module.config for module in source.skeleton.modules() if hasattr(module, "config")]
     implementations = [config._attn_implementation for config in configs]
@@ -135,7 +136,7 @@ def _markers(source: SourceModel) -> Iterator[None]:
         by_layer = isinstance(rotary.rope_type, dict)
         rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
     try:
-        with named_matrices(source):
+        with named_matrices(source), tabled_query_scales(source.skeleton, max_context):
             yield
     finally:
         for rotary, rope_type in zip(rotaries, rope_types, strict=True):

@@ -19,6 +19,7 @@ _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_typ
 GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "llama": ("llama", {}),
     "mistral": ("llama", {"sliding_window": None, "head_dim": 32, "tie_word_embeddings": False}),
+    "ministral3": ("mistral3", {"sliding_window": None, "tie_word_embeddings": False}),
     "qwen2": ("qwen2", _FULL),
     "qwen3": ("qwen3", {}),
     "gemma": ("gemma", {}),
@@ -124,6 +125,17 @@ def _granite(config: PretrainedConfig) -> Values:
     }
 
 
+def _ministral3(config: PretrainedConfig) -> Values:
+    yarn = config.rope_parameters
+    return {
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": yarn["factor"],
+        "rope.scaling.original_context_length": yarn["original_max_position_embeddings"],
+        "rope.scaling.yarn_log_multiplier": yarn["mscale_all_dim"],
+        "attention.temperature_scale": yarn["llama_4_scaling_beta"],
+    }
+
+
 def _olmo3(config: PretrainedConfig) -> Values:
     yarn = config.rope_parameters["full_attention"]
     return {
@@ -141,6 +153,7 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "phi3": _phi3,
     "granite": _granite,
     "olmo3": _olmo3,
+    "ministral3": _ministral3,
 }
 
 
@@ -153,7 +166,7 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     for name, parameter in model.named_parameters():
         weight: Array = parameter.detach().numpy()
         module = name.split(".")[-2]
-        if architecture in ("llama", "granite", "smollm3") and module in heads:
+        if architecture in ("llama", "mistral3", "granite", "smollm3") and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
         if architecture.startswith("gemma") and name.endswith("norm.weight"):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.tiny_models import TINY_CONFIGS
+from tests.tiny_models import MAX_CONTEXT, TINY_CONFIGS
 
 _DATA = Path(__file__).parents[1] / "data"
 _FILE, _DEFAULTS_FILE = _DATA / "transformers5.json", _DATA / "transformers5_defaults.json"
@@ -37,6 +37,8 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         if model_type == "gemma3_text":
             linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
+        if model_type == "ministral3":
+            rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA, "max_position_embeddings": MAX_CONTEXT}
         if model_type == "olmo3":
             yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": yarn, "sliding_attention": {"rope_theta": 300000.0}}}

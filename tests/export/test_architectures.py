@@ -70,6 +70,7 @@ class Architecture:
 ARCHITECTURES = {  # by model_type
     "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
     "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
+    "ministral3": Architecture("ministral3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
     "qwen2": Architecture("qwen2", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_biases=1),
     "qwen3": Architecture("qwen3", fuses_swiglu=True),
     "gemma": Architecture("gemma", fuses_heads=True),
@@ -226,6 +227,19 @@ def test_sizes_are_read_once_and_not_per_layer(
     operators = [node.op_type for node in ir.load(tmp_path / GRAPH_NAME).graph]
     assert operators.count("Shape") <= 4
     assert operators.count("Gather") <= 2
+
+
+def test_the_growth_of_queries_is_looked_up_and_not_computed(traced: Callable[[str], Traced], tmp_path: Path) -> None:
+    """A logarithm's last bit may hang on how many are taken at a time."""
+    source = traced("ministral3")
+    operators = _int8_operators(source.graph, tmp_path, source.calibration, source.source)
+    assert not operators["Log"]
+    table = next(
+        value.const_value.numpy()
+        for value in ir.load(tmp_path / GRAPH_NAME).graph.initializers.values()
+        if value.const_value is not None and value.const_value.shape == (-(-MAX_CONTEXT // 12),)
+    )
+    np.testing.assert_allclose(table, 1 + 0.5 * np.log(1 + np.arange(len(table))), rtol=1e-6)
 
 
 def test_a_window_as_wide_as_the_context_is_no_window(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from reader_edge_runtime.errors import ExportError, ReaderEdgeError, Unsupported
 from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import TINY_CONFIGS
 
+GROWING = TINY_CONFIGS["ministral3"]["rope_parameters"]
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -59,6 +60,7 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("llama", {"pruned_heads": {"0": [1]}}),
         ("llama", {"per_layer_config": [{"sliding_window": 4}]}),
         ("mistral", {"attention_bias": True}),
+        ("mistral", {"rope_parameters": GROWING}),
         ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}),
         ("mistral", {"use_sliding_window": False}),
         ("qwen2", {"layer_types": ["sliding_attention", "chunked_attention"]}),
@@ -101,6 +103,13 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
             "llama",
             {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 1.0}},
             "differ",
+        ),
+        ("ministral3", {"rope_parameters": None}, "no llama_4_scaling_beta in rope_parameters"),
+        ("ministral3", {"rope_parameters": {**GROWING, "llama_4_scaling_beta": -1}}, "must be a number, 0 or more"),
+        (
+            "ministral3",
+            {"rope_parameters": {**GROWING, "max_position_embeddings": 64}},
+            "max_position_embeddings twice",
         ),
         ("qwen2", {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
         ("qwen2", {"use_sliding_window": False}, "says that there is no window"),
@@ -237,6 +246,8 @@ def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: s
     ours = built_config({"model_type": model_type})
     for key in sorted(READ[model_type] | {"tie_word_embeddings"}):
         value = getattr(theirs, key, None)
+        if model_type == "ministral3" and key in ("rope_parameters", "rope_scaling"):
+            continue  # which cannot be absent
         if key == "head_dim" and value == theirs.hidden_size // theirs.num_attention_heads:
             continue  # what an absent one comes to
         assert value == getattr(ours, key, None), key

@@ -97,6 +97,16 @@ def test_stretched_positions_are_kept(
     check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
 
 
+def test_a_file_of_ministral_whose_queries_do_not_grow_is_of_mistral(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_source("mistral", tmp_path / "source")
+    monkeypatch.setitem(GGUF_MODELS, "mistral", ("mistral3", {}))
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    assert find_source(path, None).architecture == "mistral"
+    check(path, model)
+
+
 def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
     model = build_source("olmo3", tmp_path / "source")
     same, other = ({"olmo2.rope.freq_base_swa": base} for base in (1e4, 2e4))

@@ -20,6 +20,7 @@ from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import load_folder, open_source
 from tests.tiny_models import MAX_CONTEXT, build_tiny_model
 
+_GROWING = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12}
 TinyModel = Callable[[str], Path]
 
 
@@ -50,6 +51,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("llama", {"hidden_act": "gelu"}, "activation of model.layers.0.mlp"),
         ("mistral", {"sliding_window": None}, "logits"),
         ("mistral", {"sliding_window": 9}, "logits"),
+        ("ministral3", _rope(**_GROWING, llama_4_scaling_beta=0.1), "growth of queries"),
+        ("ministral3", _rope(**_GROWING, llama_4_scaling_beta=0.5, rope_theta=1e4), "magnitude"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("qwen3", _rope(rope_theta=5e5), "frequencies"),
         ("gemma", {"hidden_act": "relu"}, "activation"),

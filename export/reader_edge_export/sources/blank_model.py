@@ -12,6 +12,7 @@ from transformers.initialization import no_init_weights
 from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import ExportError
 
+_OF_ALL_ROPES = ("rope_type", "rope_theta", "partial_rotary_factor")
 _MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
 
 
@@ -42,11 +43,18 @@ def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
     given = dict(form)
     rope = given.pop("rope_parameters", {})
     config: PretrainedConfig = AutoConfig.for_model(**given)
-    if rope:  # past the class, which takes fewer types than its module computes; what is absent is the class's own
+    if rope:  # past the class, which takes fewer types than its module computes
         own = config.rope_parameters
         is_nested = any(isinstance(value, dict) for value in rope.values())
-        config.rope_parameters = {key: own[key] | rope.get(key, {}) for key in own} if is_nested else own | rope
+        config.rope_parameters = (
+            {key: _completed(rope.get(key, {}), own[key]) for key in own} if is_nested else _completed(rope, own)
+        )
     return config
+
+
+def _completed(rope: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters, and the class's own for what every type has and these leave out."""
+    return {key: own[key] for key in _OF_ALL_ROPES if key in own} | dict(rope)
 
 
 def check_memory(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:

@@ -64,7 +64,7 @@ _NULLABLE = frozenset(
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
 )
-_HEAD_DIM_CAN_BE_NULL = ("llama", "mistral")  # of the others a missing head_dim is a number of its own
+_HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
 
 _COMMON = frozenset(
     {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"}
@@ -78,6 +78,7 @@ _GEMMA2 = _GEMMA | _WINDOWS | {"query_pre_attn_scalar", "attn_logit_softcapping"
 READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
+    "ministral3": _RMS | {"sliding_window"},
     "qwen2": _RMS | _WINDOWS | {"use_sliding_window", "max_window_layers"},
     "qwen3": _RMS | _WINDOWS | {"use_sliding_window", "max_window_layers", "attention_bias"},
     "gemma": _GEMMA,

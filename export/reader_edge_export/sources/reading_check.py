@@ -21,6 +21,7 @@ _NUM_TOKENS, _LONGEST = 32, 80
 _MIN_LAYERS = 4
 _MAX_RELATIVE_ERROR = 1e-3  # of logits in fp32, summed in another order
 _MAX_FREQUENCY_ERROR = 1e-5  # of powers in fp32
+_QUERY_SCALE = ("llama_4_scaling_beta", "original_max_position_embeddings")
 _EPSILONS = ("variance_epsilon", "eps")
 _ACTIVATIONS = ("act_fn", "activation_fn", "act")
 
@@ -109,6 +110,10 @@ def check_layers(layers: Sequence["AttentionLayer"], config: Mapping[str, Any], 
 def _check_numbers(model: PreTrainedModel, reading: SecondReading) -> None:
     values = torch.linspace(-4, 4, 65)
     expected = reading.activation(values)
+    if reading.query_scale is not None:  # in a text as short as this check's, no query need be scaled
+        beta, step = (model.config.rope_parameters.get(key) for key in _QUERY_SCALE)
+        if (beta, step) != reading.query_scale:
+            raise _differs("growth of queries", f"{(beta, step)} instead of {reading.query_scale}")
     for name, module in model.named_modules():
         for attribute in _EPSILONS:
             epsilon = getattr(module, attribute, None)

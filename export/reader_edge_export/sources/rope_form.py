@@ -30,6 +30,9 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
     "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     "longrope": ("attention_factor", "factor"),
 }
+_QUERY_SCALE = {  # by model type: what a scale of queries by their position needs, whatever the type of the embedding
+    "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings"),
+}
 _INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor": (1,)}
 
 
@@ -132,9 +135,10 @@ def _checked(
 ) -> dict[str, Any]:
     """One embedding's parameters, with those that config.json has beside them; every key is accounted for."""
     rope_type = _rope_type(config, name, parameters)
-    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()))
+    scale = _QUERY_SCALE.get(str(config.get("model_type")), ())
+    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale)
     checked: dict[str, Any] = {"rope_type": rope_type}
-    for key, value in parameters.items():
+    for key, value in _without_context(config, parameters).items():
         if key in ("rope_type", "type") or value is None:
             continue
         if key in known or key in ("rope_theta", "partial_rotary_factor"):
@@ -156,12 +160,21 @@ def _checked(
         is_phi3 = config.get("model_type") == "phi3"
         original = _PHI3_ORIGINAL_CONTEXT if is_phi3 else config.get("max_position_embeddings")
         checked.setdefault("original_max_position_embeddings", original)
-    missing = [key for key in _PARAMETERS[rope_type] if checked.get(key) is None]
+    missing = [key for key in (*_PARAMETERS[rope_type], *scale) if checked.get(key) is None]
     if missing:
         raise ExportError(
             f"config.json gives no {missing[0]} in {name} of the type {rope_type!r}: fetch the model again."
         )
     return _with_attention_factor(config, checked) if rope_type == "longrope" else checked
+
+
+def _without_context(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Makers of models whose queries grow repeat max_position_embeddings there, which must be the same."""
+    key = "max_position_embeddings"
+    if config.get("model_type") not in _QUERY_SCALE or key not in parameters:
+        return parameters
+    _agreeing(key, parameters[key], config.get(key))
+    return {name: value for name, value in parameters.items() if name != key}
 
 
 def _rope_type(config: Mapping[str, Any], name: str, parameters: Mapping[str, Any]) -> str:
@@ -201,6 +214,8 @@ def _check_value(name: str, key: str, value: object) -> None:
         words = "a list of numbers above 0"
     elif key == "original_max_position_embeddings":
         is_usable, words = type(value) is int and value > 1, "a whole number above 1"
+    elif key == "llama_4_scaling_beta":
+        is_usable, words = value == 0 or _is_positive(value), "a number, 0 or more"
     else:
         is_usable, words = _is_positive(value), "a number above 0"
     if not is_usable:

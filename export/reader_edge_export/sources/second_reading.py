@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second_rotary import Rotary, rotary_of
+from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _OLMO = ("olmo2", "olmo3")
@@ -61,7 +61,7 @@ class SecondReading:
     def window(self, layer: int) -> int | None:
         """Tokens that a layer sees, its own included; None without a limit."""
         window = self._value("sliding_window")
-        if self._type in ("mistral", "phi3"):
+        if self._type in ("mistral", "ministral3", "phi3"):
             return window  # type: ignore[no-any-return]
         if self._type in ("qwen2", "qwen3", "smollm3") and not self._value("use_sliding_window"):
             return None
@@ -83,6 +83,11 @@ class SecondReading:
             return 1 / math.sqrt(self.head_dim)
         scale = 1 / math.sqrt(self.head_dim) if self._value("scale_attn_weights") else 1.0
         return scale / (layer + 1) if self._value("scale_attn_by_inverse_layer_idx") else scale
+
+    @property
+    def query_scale(self) -> tuple[float, int] | None:
+        """How queries grow with their position, see `query_scale_of`."""
+        return query_scale_of(self._config)
 
     @property
     def softcap(self) -> float:
@@ -142,6 +147,10 @@ class SecondReading:
         rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
             queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
+        if self.query_scale is not None:
+            beta, step = self.query_scale
+            growth = 1 + beta * torch.log(1 + torch.arange(len(x)) // step)
+            queries = queries * growth[:, None]
         group = self.num_heads // self.num_kv_heads
         keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
         scores = queries @ keys.transpose(1, 2) * self.scale(layer)

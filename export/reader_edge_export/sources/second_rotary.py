@@ -58,6 +58,23 @@ def rotary_of(config: Mapping[str, Any], defaults: Mapping[str, Any], head_dim: 
     return Rotary(plain, 1.0)  # "dynamic" too, which changes nothing within the model's own context
 
 
+def query_scale_of(config: Mapping[str, Any]) -> tuple[float, int] | None:
+    """(beta, step): queries at position p grow by 1 + beta log(1 + floor(p / step)). None where they do not.
+
+    Llama 4's temperature of attention, which Ministral 3 has by the keys of the position embedding.
+    """
+    given = _given(config, "full_attention", is_local=False)
+    beta = given.get("llama_4_scaling_beta")
+    if beta is None:
+        return None
+    step = _first(
+        given.get("original_max_position_embeddings"),
+        config.get("original_max_position_embeddings"),
+        config["max_position_embeddings"],
+    )
+    return float(beta), int(step)
+
+
 def _given(config: Mapping[str, Any], layer_type: str, is_local: bool) -> dict[str, Any]:
     """The parameters of a type of layer, wherever they stand."""
     found: dict[str, Any] = {}

@@ -136,6 +136,21 @@ def _llama(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def _mistral3(file: GgufFile, values: Metadata) -> Config:
+    """Ministral 3, whose queries grow with their position; files without that are of Mistral Small."""
+    config = _heads(file, values)
+    scaling = config.pop("rope_scaling")
+    if scaling is not None and (all_dim := values.number("rope.scaling.yarn_log_multiplier", 0.0)):
+        scaling |= {"mscale": 1.0, "mscale_all_dim": all_dim}
+    beta = values.number("attention.temperature_scale", 0.0)
+    if not beta:
+        return {**config, "model_type": "mistral", "rope_scaling": scaling, "sliding_window": None}
+    step = values.size("rope.scaling.original_context_length")
+    growth = {"llama_4_scaling_beta": beta, "original_max_position_embeddings": step}
+    rope = {"rope_type": "default", "rope_theta": config.pop("rope_theta"), **(scaling or {}), **growth}
+    return {**config, "rope_parameters": rope}
+
+
 def _granite(file: GgufFile, values: Metadata) -> Config:
     """Converters leave factors out that are nought or of no effect."""
     if not values.flag("rope.scaling.finetuned", True):
@@ -253,6 +268,7 @@ def _gpt2(file: GgufFile, values: Metadata) -> Config:
 
 _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by architecture: model_type, what it adds
     "llama": ("llama", _llama),
+    "mistral3": ("ministral3", _mistral3),
     "qwen2": ("qwen2", _heads),
     "qwen3": ("qwen3", _heads),
     "gemma": ("gemma", _heads),

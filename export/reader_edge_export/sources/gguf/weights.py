@@ -29,7 +29,12 @@ from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
 
-_PAIRED = ("llama", "granite", "smollm3")  # rotate neighbouring values of a head, transformers its two halves
+_PAIRED = (
+    "llama",
+    "mistral3",
+    "granite",
+    "smollm3",
+)  # rotate neighbouring values of a head, transformers its two halves
 _SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
 
