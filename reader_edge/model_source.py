@@ -11,7 +11,7 @@ import click
 from reader_edge.catalogue.names import canonical, find_origin, is_model_name, similar_name
 from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel
-from reader_edge.terminal.console import load_progress, stage_progress
+from reader_edge.terminal.console import load_progress, work_progress
 from reader_edge.terminal.control_characters import visible
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
@@ -245,10 +245,10 @@ def _exported(source: ModelSource) -> Path:
         return out
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     model = source.name or str(source.path)
-    with stage_progress(f"Exporting {model} (once)") as on_stage, stored.locked():
+    with work_progress(f"Exporting {model} (once)") as work, stored.locked():
         if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
             options = ExportOptions(check=AUTO)
-            report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
+            report = export_model(source.path, out, options, on_stage=work.on_stage, name=source.name, tell=work.tell)
             if report.warning is not None:
                 click.echo(f"Warning: {report.warning}", err=True)
             told = visible(shlex.quote(model))

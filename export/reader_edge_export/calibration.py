@@ -1,12 +1,14 @@
 """How large the inputs of a model's matrices are on a text, and how they go together: what rounding may lean on; and
 how much hangs on their outputs, where that was measured."""
 
+import hashlib
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
-from typing import BinaryIO
+from io import BufferedRandom, BytesIO
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ _MAX_RUN = 1024
 # Half a minute on two cores, but never less than is worth learning from.
 _MAX_TOKEN_PARAMETERS = 1_000_000_000_000
 _MIN_TOKENS = 1000
+_MAX_ROWS = 1 << 40
 
 
 def run_sizes(num_inputs: int) -> list[int]:
@@ -79,37 +82,35 @@ class OutputGradients:
         return self.squares / np.float32(max(self.num_rows, 1))
 
 
+class Place(NamedTuple):
+    """Where numbers of a matrix are in a file. size: inputs or outputs."""
+
+    offset: int
+    size: int
+    num_rows: int
+
+
 class Calibration:
     """What is known of the matrices of a model, by the names of their parameters. Nothing unless added.
 
     file: where second moments are kept, which take more memory than a layer's weights; None keeps them in memory.
     """
 
-    def __init__(self, file: BinaryIO | None = None) -> None:
+    def __init__(self, file: BufferedRandom | BytesIO | None = None) -> None:
         self._file = file or BytesIO()
-        self._places: dict[str, tuple[int, int, int]] = {}  # offset, inputs, rows
+        self._places: dict[str, Place] = {}
         self._gradients: dict[str, OutputGradients] = {}
 
     def inputs_of(self, name: str) -> InputMoments:
         """Of what a matrix is multiplied by."""
-        offset, num_inputs, num_rows = self._places[name]
-        self._file.seek(offset)
-        grams = []
-        for size in run_sizes(num_inputs):
-            data = bytearray(size * size * 4)
-            if self._file.readinto(data) < len(data):  # type: ignore[attr-defined]
-                raise ExportError("The file of the calibration became shorter: export again.")
-            grams.append(np.frombuffer(data, np.float32).reshape(size, size))
-        return InputMoments(grams, num_rows)
+        place = self._places[name]
+        return InputMoments(self._read(place, [(size, size) for size in run_sizes(place.size)]), place.num_rows)
 
     def add_inputs(self, names: Iterable[str], moments: InputMoments) -> None:
         """Of matrices that are multiplied by the same rows. Raises ExportError where they are not finite."""
-        offset = self._file.seek(0, os.SEEK_END)
         for gram in moments.grams:
             check_finite(torch.from_numpy(gram))
-            self._file.write(gram.tobytes())
-        num_inputs = sum(len(gram) for gram in moments.grams)
-        self._places.update(dict.fromkeys(names, (offset, num_inputs, moments.num_rows)))
+        self._places.update(dict.fromkeys(names, self._add(moments.grams, moments.num_rows)))
 
     def gradients_of(self, name: str) -> OutputGradients:
         """Of the outputs of a matrix."""
@@ -118,6 +119,69 @@ class Calibration:
     def gradients_for(self, name: str, num_outputs: int) -> OutputGradients:
         """Those to count gradients in."""
         return self._gradients.setdefault(name, OutputGradients(np.zeros(num_outputs, np.float32)))
+
+    def noted(self) -> dict[str, object]:
+        """Where everything is in the file, as JSON has it. Called when nothing will be added; the file is flushed."""
+        squares = {name: self._add([each.squares], each.num_rows) for name, each in self._gradients.items()}
+        self._file.flush()
+        return {"inputs": self._places, "gradients": squares, "sha256": self._checksum()}
+
+    def recall(self, noted: object, inputs: Mapping[str, int], gradients: Mapping[str, int]) -> bool:
+        """Whether what `noted` told is true of the file, and of matrices with so many inputs and so many outputs.
+
+        Where it is not, nothing is known and the file is empty.
+        """
+        match noted:
+            case {"inputs": dict(places), "gradients": dict(squares), "sha256": str(checksum)}:
+                end = self._file.seek(0, os.SEEK_END)
+                found = _places(places, inputs, _moment_bytes, end)
+                found_squares = _places(squares, gradients, lambda size: 4 * size, end)
+                if found is not None and found_squares is not None and checksum == self._checksum():
+                    self._places = found
+                    for name, place in found_squares.items():
+                        (values,) = self._read(place, [(place.size,)])
+                        self._gradients[name] = OutputGradients(values, place.num_rows)
+                    return True
+        self._file.truncate(0)
+        return False
+
+    def _add(self, arrays: Sequence[Float32Array], num_rows: int) -> Place:
+        """Write arrays of as many rows as columns, or of one axis."""
+        offset = self._file.seek(0, os.SEEK_END)
+        for array in arrays:
+            self._file.write(array.tobytes())
+        return Place(offset, sum(map(len, arrays)), num_rows)
+
+    def _read(self, place: Place, shapes: Iterable[tuple[int, ...]]) -> list[Float32Array]:
+        self._file.seek(place.offset)
+        arrays = []
+        for shape in shapes:
+            data = bytearray(math.prod(shape) * 4)
+            if self._file.readinto(data) < len(data):
+                raise ExportError("The file of the calibration became shorter: export again.")
+            arrays.append(np.frombuffer(data, np.float32).reshape(shape))
+        return arrays
+
+    def _checksum(self) -> str:
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()
+
+
+def _places(
+    noted: Mapping[str, object], sizes: Mapping[str, int], num_bytes: Callable[[int], int], end: int
+) -> dict[str, Place] | None:
+    """Those of matrices of these sizes, in a file that ends at `end`; None where one is missing or another."""
+    found = {}
+    for name, size in sizes.items():
+        match noted.get(name):
+            case [int(offset), int(stored), int(num_rows)] if stored == size and 0 <= num_rows < _MAX_ROWS:
+                if 0 <= offset <= end - num_bytes(size):
+                    found[name] = Place(offset, size, num_rows)
+    return found if len(found) == len(sizes) else None
+
+
+def _moment_bytes(num_inputs: int) -> int:
+    return 4 * sum(size * size for size in run_sizes(num_inputs))
 
 
 def max_calibration_tokens(num_parameters: int) -> int:
@@ -144,6 +208,18 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
         for text in texts:
             head.add(model.head_inputs(text).flatten(end_dim=-2))
     calibration.add_inputs([names[id(model.head.weight)]], head)
+
+
+def matrix_sizes(source: SourceModel) -> dict[str, tuple[int, int]]:
+    """Inputs and outputs (K, J) of each matrix that a model multiplies by, the head's included."""
+    sizes = {}
+    for module in source.skeleton.modules():
+        if isinstance(module, torch.nn.Linear | Conv1D):
+            num_rows, num_columns = module.weight.shape
+            inputs_first = isinstance(module, Conv1D)
+            name = source.names[id(module.weight)]
+            sizes[name] = (num_rows, num_columns) if inputs_first else (num_columns, num_rows)
+    return sizes
 
 
 def products_of(layer: torch.nn.Module, source: SourceModel) -> dict[torch.nn.Module, str]:

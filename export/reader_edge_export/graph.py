@@ -15,6 +15,7 @@ from reader_edge_export.fusion.rotary import fuse_rotary
 from reader_edge_export.fusion.swiglu import fuse_swiglu
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.insert_matrices import insert_matrices
+from reader_edge_export.journal import Journal
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import store_weights
@@ -35,17 +36,23 @@ TOP_K = 8
 
 
 def write_graph(
-    traced: Path, folder: Path, options: ExportOptions, calibration: Calibration, source: SourceModel
+    traced: Path,
+    folder: Path,
+    options: ExportOptions,
+    calibration: Calibration,
+    source: SourceModel,
+    journal: Journal | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
-    calibration: of the source; looked into for quantised weights only. Returns what was written, by file name.
+    calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
+    is one. Returns what was written, by file name.
     Raises ExportError.
     """
     model = ir.load(traced)
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    with WeightFile(folder) as weights:
+    with WeightFile(folder, journal) as weights:
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         _lower(editor, options, calibration)

@@ -1,13 +1,14 @@
 """Replace nodes of an ONNX graph, one subgraph at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.weight_file import WeightFile
+from reader_edge_export.weight_file import Array, TensorForm, WeightFile
 
 Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
@@ -73,16 +74,27 @@ class GraphEditor:
         known = self._constants.get(key)
         if known is not None and known.is_initializer():  # tidying removes those that nobody reads
             return known
-        self._num_constants += 1
-        name = f"{name}.{self._num_constants}"
+        name = self._unique(name)
         tensor: ir.Tensor[Any] | ir.ExternalTensor = ir.Tensor(array, name=name)
         if self._weight_file is not None and array.nbytes >= _MIN_WRITTEN_BYTES:
             tensor = self._weight_file.add(array, tensor.dtype, name)
-        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
-        self.graph.register_initializer(value)
+        value = self.initializer(tensor)
         if is_small:
             self._constants[key] = value
         return value
+
+    def matrix(
+        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Callable[[], Sequence[Array]]
+    ) -> list[ir.Value]:
+        """The initializers of a matrix that is made of these parameters; the forms' names are made unique.
+
+        values: of the forms; not asked for where an export that was killed has written them.
+        """
+        forms = [replace(form, name=self._unique(form.name)) for form in forms]
+        if self._weight_file is not None:
+            return [self.initializer(tensor) for tensor in self._weight_file.add_matrix(parameters, forms, values)]
+        arrays = zip(values(), forms, strict=True)
+        return [self.initializer(ir.Tensor(array, name=form.name)) for array, form in arrays]
 
     def initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
         """A tensor of the graph, by its own name."""
@@ -102,6 +114,10 @@ class GraphEditor:
     def size_of(self, value: ir.Value, axis: int) -> ir.Value:
         """One size of a tensor's shape, int64 (1,)."""
         return self.op("Shape", [value], {"start": axis, "end": axis + 1}, dtype=ir.DataType.INT64)
+
+    def _unique(self, name: str) -> str:
+        self._num_constants += 1
+        return f"{name}.{self._num_constants}"
 
     def insert_before(self, node: ir.Node) -> None:
         """Put the waiting nodes before `node`."""

@@ -1,22 +1,23 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration import Calibration, calibrate, max_calibration_tokens
+from reader_edge_export.calibration import Calibration, calibrate, matrix_sizes, max_calibration_tokens
 from reader_edge_export.chat_check import ChatCheck, check_chats
 from reader_edge_export.commit_graph import write_commit_graph
+from reader_edge_export.export_key import version_of
 from reader_edge_export.graph import TOP_K, write_graph
+from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.options import CALIBRATED, ExportOptions
 from reader_edge_export.package_check import PackageCheck
-from reader_edge_export.sensitivity import measure_sensitivity
+from reader_edge_export.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
 from reader_edge_export.sources.source import Source
@@ -42,20 +43,30 @@ _VERSIONS = ("torch", "transformers", "optimum", "onnx", "onnxruntime", "reader-
 
 
 class PackageExport:
-    """One export of a checked source into an empty folder; calibration: what rounding may learn from.
+    """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
+    calibration: what rounding may learn from. tell: called with lines that should stay.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
     `run`, how the chat template was found to render conversations.
     """
 
     def __init__(
-        self, source: Source, options: ExportOptions, calibration: TextSet, folder: Path, stages: Stages
+        self,
+        source: Source,
+        options: ExportOptions,
+        calibration: TextSet,
+        folder: Path,
+        stages: Stages,
+        key: str,
+        tell: Callable[[str], None],
     ) -> None:
         self._source = source
         self._options = options
         self._calibration = calibration
         self._folder = folder
         self._stages = stages
+        self._key = key
+        self._tell = tell
         self.other_types: Mapping[str, int] = {}
         self.chats = ChatCheck()
 
@@ -72,19 +83,19 @@ class PackageExport:
             self.chats = check_chats(tokenizer, text)
         kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
         self.other_types = kept.num_others
-        with self._stages.enter("tracing"):
-            traced = self._folder / "trace" / "traced.onnx"
-            traced.parent.mkdir()
-            layers = trace_model(model, self._source.max_context, traced)
-            self._source.check_layers(layers)
-        with (traced.parent / "moments").open("w+b") as moments:
+        work = self._folder / WORK_NAME
+        with Journal(self._folder, self._key) as journal, (work / MOMENTS_NAME).open("a+b") as moments:
             calibration = Calibration(moments)
-            if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration:
+            is_calibrated = self._recall(journal, model, calibration)
+            with self._stages.enter("tracing"):
+                layers = trace_model(model, self._source.max_context, work / "traced.onnx")
+                self._source.check_layers(layers)
+            if self._options.precision in QUANTIZED_PRECISIONS and kept.needs_calibration and not is_calibrated:
                 with self._stages.enter("calibrating"):
                     self._calibrate(model, text, calibration)
+                    journal.add_calibration(calibration.noted())
             with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
-                files = write_graph(traced, self._folder, self._options, calibration, model)
-        shutil.rmtree(traced.parent)
+                files = write_graph(work / "traced.onnx", self._folder, self._options, calibration, model, journal)
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -95,8 +106,21 @@ class PackageExport:
             manifest = self._manifest(model, tokenizer, layers, kept, files)
         if self._options.check != "none":
             manifest = self._checked(manifest, model, text)
+        shutil.rmtree(work)
         write_manifest(self._folder, manifest)
         return manifest
+
+    def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
+        """Whether an export that was killed has left its calibration."""
+        gradients = gradient_sizes(model) if self._options.precision == "int4" else {}
+        inputs = {name: num_inputs for name, (num_inputs, _) in matrix_sizes(model).items()}
+        is_calibrated = calibration.recall(journal.calibration, inputs, gradients)
+        if is_calibrated:
+            self._tell(
+                "Going on with what an export that was stopped left: "
+                f"{journal.num_matrices} of {len(model.names)} matrices."
+            )
+        return is_calibrated
 
     def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer) -> Manifest:
         package = ModelPackage(self._folder, manifest)
@@ -145,16 +169,13 @@ class PackageExport:
             special_tokens=special_tokens_of(tokenizer),
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
-            exported_with={name: _version(name) for name in _VERSIONS},
+            exported_with={name: version_of(name) for name in _VERSIONS},
             checks=self.chats.figures(),
-            files={path.name: files.get(path.name) or file_entry(path) for path in sorted(self._folder.iterdir())},
+            files={
+                path.name: files.get(path.name) or file_entry(path)
+                for path in sorted(self._folder.iterdir())
+                if path.is_file()
+            },
             kept_types=kept.num_kept,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
         )
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "unknown"

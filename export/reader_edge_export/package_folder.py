@@ -2,14 +2,18 @@
 
 import errno
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reader_edge_runtime.atomic_file import FULL_DISK, clear_leftovers, leftovers, temporary_name
+from reader_edge_export.folder_lock import FolderLock
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, has_work
+from reader_edge_runtime.atomic_file import FULL_DISK, is_living, leftovers, temporary_name, temporary_names
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
 def check_target(out: Path, force: bool) -> None:
@@ -25,16 +29,18 @@ def check_target(out: Path, force: bool) -> None:
 
 
 @contextmanager
-def new_package(out: Path, force: bool) -> Iterator[Path]:
-    """An empty folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
+def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path]:
+    """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
+    It is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
-    partial = temporary_name(out)
+    partial = out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32)}")
+    lock = None
     try:
-        _recover(out)
+        _put_back(out)
         check_target(out, force)
-        partial.mkdir(parents=True)
+        lock = _taken_over(out, key, partial) or _new_folder(partial)
         yield partial
         check_target(out, force)
         _put_in_place(partial, out)
@@ -48,16 +54,73 @@ def new_package(out: Path, force: bool) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            lock.release()
 
 
-def _recover(out: Path) -> None:
-    """Clear what killed exports to `out` left behind; an old package that one had moved away comes back."""
-    clear_leftovers(out)
+def _put_back(out: Path) -> None:
+    """An old package that a killed export to `out` had moved away comes back."""
     for old in leftovers(out, "old"):
         if out.exists():
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(out)
+
+
+def _taken_over(out: Path, key: str | None, partial: Path) -> FolderLock | None:
+    """Give the name `partial` to the folder of a killed export to `out`, where one of the key can go on with it.
+
+    Other folders of killed exports are removed. None where there is none to go on with.
+    """
+    taken = None
+    for path, process_id in temporary_names(out).items():
+        lock = FolderLock.take(path)
+        if lock is None or (not lock.is_real and is_living(process_id)):
+            continue
+        if taken is None and key is not None and _is_own(path) and has_work(path, key):
+            path.rename(partial)
+            _keep_work(partial)
+            taken = lock
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.release()
+    return taken
+
+
+def _new_folder(path: Path) -> FolderLock:
+    while True:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock.take(path, waits=True)
+        if lock is not None:  # else another export found it before it was locked, and removed it
+            return lock
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether what an export goes on with is this user's, and no link to what lies elsewhere."""
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    is_folder = dict.fromkeys(_worked_on(folder), False) | {folder: True, folder / WORK_NAME: True}
+    for path, is_one in is_folder.items():
+        if path.is_symlink() or path.exists():
+            state = path.lstat()
+            kind = stat.S_ISDIR(state.st_mode) if is_one else stat.S_ISREG(state.st_mode) and state.st_nlink == 1
+            if not kind or state.st_uid != user:
+                return False
+    return True
+
+
+def _keep_work(folder: Path) -> None:
+    """Remove from a folder all that an export does not go on with."""
+    for path in (*folder.iterdir(), *(folder / WORK_NAME).iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            if path.name != WORK_NAME:
+                shutil.rmtree(path)
+        elif path not in _worked_on(folder):
+            path.unlink()
+
+
+def _worked_on(folder: Path) -> list[Path]:
+    """The files that an export goes on with."""
+    return [folder / WEIGHTS_NAME, folder / WORK_NAME / JOURNAL_NAME, folder / WORK_NAME / MOMENTS_NAME]
 
 
 def _put_in_place(partial: Path, out: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
+from reader_edge_export.export_key import export_key
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quality_limits import quality_warning
@@ -27,11 +28,14 @@ def export_model(
     options: ExportOptions | None = None,
     on_stage: Callable[[str], None] | None = None,
     name: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> ExportReport:
     """Export a decoder, a Hugging Face folder or a GGUF file, to a model package at `out`.
 
     on_stage: called with a short description when a stage begins. name: what the package calls its source; None for the
-    source's own name. A failure of any kind leaves nothing behind, and an existing package as it was.
+    source's own name. tell: called with lines that should stay. A failure of any kind leaves nothing behind, and an
+    existing package as it was; where the process is killed, the next export like it goes on with the matrices that were
+    rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
     """
     options = options or ExportOptions()
@@ -50,10 +54,11 @@ def export_model(
                 found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
-        with new_package(folder, options.force) as partial:
+            key = export_key(found, options, calibration)
+        with new_package(folder, options.force, key) as partial:
             from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, stages)
+            export = PackageExport(found, options, calibration, partial, stages, key, tell)
             manifest = export.run()
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     return ExportReport(

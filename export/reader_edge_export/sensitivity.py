@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.calibration import Calibration, OutputGradients, products_of
+from reader_edge_export.calibration import Calibration, OutputGradients, matrix_sizes, products_of
 from reader_edge_export.layered_model import LayeredModel, Text
 from reader_edge_export.sources.module import check_finite
+from reader_edge_export.sources.source_model import SourceModel
 
 # A tenth of what calibration takes, gradients included; the order of matrices hardly changes with more.
 _MAX_TOKEN_PARAMETERS = 125_000_000_000
@@ -90,6 +91,14 @@ def _count_embeddings(
 
             with torch.enable_grad():
                 model.embed(text, finish)
+
+
+def gradient_sizes(source: SourceModel) -> dict[str, int]:
+    """How many gradients rounding asks for, by the names of what they are of."""
+    sizes = {name: num_outputs for name, (_, num_outputs) in matrix_sizes(source).items()}
+    embedding: Any = source.skeleton.get_input_embeddings()
+    name, head = source.names[id(embedding.weight)], source.names[id(source.skeleton.get_output_embeddings().weight)]
+    return sizes | {embedding_of(head): embedding.weight.shape[1]} if name == head else sizes
 
 
 def embedding_of(head: str) -> str:

@@ -1,14 +1,21 @@
-"""A package's file of weights, written while its graph is made: no more than one tensor is in memory."""
+"""A package's file of weights, written while its graph is made: no more than one matrix is in memory."""
 
 import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from reader_edge_export.journal import Journal, StoredMatrix
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
+
+Array = npt.NDArray[Any]
 
 _PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
 _MIN_PAGED_BYTES = 1 << 16
@@ -16,12 +23,34 @@ _MIN_BYTES = 256  # smaller ones stay in the graph
 _CHUNK = 1 << 24
 
 
-class WeightFile:
-    """The file WEIGHTS_NAME in a folder; tensors are only ever added. Its checksum is known when it is whole."""
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """What a tensor will be, known before its values are."""
 
-    def __init__(self, folder: Path) -> None:
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, dtype: npt.DTypeLike, *shape: int) -> "TensorForm":
+        return cls(name, np.dtype(dtype), shape)
+
+    @property
+    def num_bytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class WeightFile:
+    """The file WEIGHTS_NAME in a folder; tensors are only ever added. Its checksum is known when it is whole.
+
+    journal: of what an export that was killed had written already, and where matrices are noted; None without one.
+    """
+
+    def __init__(self, folder: Path, journal: Journal | None = None) -> None:
         self._folder = folder
-        self._file = (folder / WEIGHTS_NAME).open("wb", buffering=0)
+        self._journal = journal
+        path = folder / WEIGHTS_NAME
+        self._file = path.open("r+b" if journal is not None and journal.has_matrices else "wb", buffering=0)
         self._sha256 = hashlib.sha256()
         self._num_bytes = 0
 
@@ -40,16 +69,46 @@ class WeightFile:
         """Whether a tensor of so many bytes goes into the file, and not into the graph."""
         return num_bytes >= _MIN_BYTES
 
-    def add(self, array: npt.NDArray[np.generic], dtype: ir.DataType, name: str) -> ir.ExternalTensor:
+    def add(self, array: Array, dtype: ir.DataType, name: str) -> ir.ExternalTensor:
         """Write a tensor, and return it as one that lies in the file."""
         array = np.ascontiguousarray(array)
-        self._write(bytes(-self._num_bytes % (_PAGE if array.nbytes >= _MIN_PAGED_BYTES else _LINE)))
+        self._write(bytes(_padding(self._num_bytes, array.nbytes)))
         offset = self._num_bytes
         data = array.reshape(-1).view(np.uint8)
         for start in range(0, len(data), _CHUNK):
             self._write(data[start : start + _CHUNK].data)
+        return self._tensor(name, dtype, array.shape, offset, len(data))
+
+    def add_matrix(
+        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Callable[[], Sequence[Array]]
+    ) -> list[ir.ExternalTensor]:
+        """The tensors of a matrix that is made of these parameters, of any size, as they lie in the file.
+
+        values: of the forms; not asked for where an export that was killed has written them.
+        """
+        begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, forms))
+        end = offsets[-1] + forms[-1].num_bytes
+        checksum = self._journal.take(parameters, begin, end, self._sha256) if self._journal is not None else None
+        if checksum is not None:
+            self._sha256, self._num_bytes = checksum, end
+            self._file.seek(end)
+        else:
+            self._file.truncate(begin)
+            for array, form in zip(values(), forms, strict=True):
+                assert (array.dtype, array.shape) == (form.dtype, form.shape), form
+                self.add(array, ir.DataType.from_numpy(form.dtype), form.name)
+            if self._journal is not None:
+                self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
+        return [
+            self._tensor(form.name, ir.DataType.from_numpy(form.dtype), form.shape, offset, form.num_bytes)
+            for form, offset in zip(forms, offsets, strict=True)
+        ]
+
+    def _tensor(
+        self, name: str, dtype: ir.DataType, shape: tuple[int, ...], offset: int, num_bytes: int
+    ) -> ir.ExternalTensor:
         return ir.ExternalTensor(
-            WEIGHTS_NAME, offset, len(data), dtype, shape=ir.Shape(array.shape), name=name, base_dir=self._folder
+            WEIGHTS_NAME, offset, num_bytes, dtype, shape=ir.Shape(shape), name=name, base_dir=self._folder
         )
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -58,3 +117,16 @@ class WeightFile:
             view = view[self._file.write(view) :]
         self._sha256.update(data)
         self._num_bytes += len(data)
+
+
+def _padding(position: int, num_bytes: int) -> int:
+    """Bytes between what is written and a tensor of so many."""
+    return -position % (_PAGE if num_bytes >= _MIN_PAGED_BYTES else _LINE)
+
+
+def _offsets(position: int, forms: Sequence[TensorForm]) -> Iterator[int]:
+    """Where tensors will lie, one after the other."""
+    for form in forms:
+        position += _padding(position, form.num_bytes)
+        yield position
+        position += form.num_bytes

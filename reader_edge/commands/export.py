@@ -62,7 +62,7 @@ def export(
     """
     from reader_edge.model_source import find_source
     from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs
-    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, stage_progress
+    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package_folder import check_target
@@ -79,8 +79,8 @@ def export(
     )
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)
-    with stage_progress(f"Exporting {model}") as on_stage:
-        report = export_model(source.path, out, options, on_stage=on_stage, name=source.name)
+    with work_progress(f"Exporting {model}") as work:
+        report = export_model(source.path, out, options, on_stage=work.on_stage, name=source.name, tell=work.tell)
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),

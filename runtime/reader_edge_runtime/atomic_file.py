@@ -88,13 +88,18 @@ def temporary_name(target: Path, kind: str = "partial") -> Path:
     return target.with_name(f".{target.name}.{kind}-{os.getpid()}-{threading.get_native_id()}")
 
 
-def leftovers(target: Path, kind: str = "partial") -> list[Path]:
-    """Temporary files and folders of `target` whose process is gone, or had the ids that this thread has now."""
+def temporary_names(target: Path, kind: str = "partial") -> dict[Path, int]:
+    """Temporary files and folders of `target` that are there, and the id of the process that made each."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.{kind}-([1-9][0-9]{{0,9}})-[0-9]+")
-    own_name = temporary_name(target, kind).name
     names = os.listdir(target.parent) if target.parent.exists() else []
     matches = [match for name in names if (match := pattern.fullmatch(name))]
-    return [target.with_name(each[0]) for each in matches if each[0] == own_name or not _is_living(int(each[1]))]
+    return {target.with_name(match[0]): int(match[1]) for match in matches}
+
+
+def leftovers(target: Path, kind: str = "partial") -> list[Path]:
+    """Temporary files and folders of `target` whose process is gone, or had the ids that this thread has now."""
+    own, names = temporary_name(target, kind), temporary_names(target, kind)
+    return [path for path, process_id in names.items() if path == own or not is_living(process_id)]
 
 
 def clear_leftovers(target: Path) -> None:
@@ -107,7 +112,8 @@ def clear_leftovers(target: Path) -> None:
                 path.unlink()
 
 
-def _is_living(process_id: int) -> bool:
+def is_living(process_id: int) -> bool:
+    """Whether there is a process of that id; on Windows it is taken to be."""
     if os.name == "nt":  # where signal 0 is no question but Ctrl-C
         return True
     try:

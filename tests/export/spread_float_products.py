@@ -7,7 +7,7 @@ import onnx_ir as ir
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.spread import Spread, Spreading
+from reader_edge_export.quantize.spread import Hadamards, Spread
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -22,7 +22,7 @@ class SpreadFloatProducts:
 
     def __init__(self, editor: GraphEditor, precision: str, is_portable: bool) -> None:
         self._editor = editor
-        self._spreading = Spreading(editor)
+        self._hadamards = Hadamards(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         return self.multiply_stored(product)[0]
@@ -32,7 +32,8 @@ class SpreadFloatProducts:
         spread = Spread.fit(weight, product.inputs)
         values = editor.constant(np.ascontiguousarray(spread.weight(weight).T), f"{name}.float")
         scales = editor.constant(np.ones(weight.shape[1], np.float32), f"{name}.scale")
-        matrix = Int8Matrix(values, scales, *self._spreading.constants(spread, name))
+        stretch = editor.constant(spread.stretch, f"{name}.stretch")
+        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(spread.block))
         stretched = editor.op("Mul", [product.rows, matrix.stretch])
         blocks = editor.op("Reshape", [stretched, editor.int64s(0, 0, -1, matrix_shape(matrix.hadamard)[0])])
         sums = editor.op("MatMul", [blocks, matrix.hadamard])

@@ -1,7 +1,9 @@
 """Calibration: what a text's rows are like at each matrix, the model left as it was."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from reader_edge_export import calibration
-from reader_edge_export.calibration import Calibration, InputMoments, calibrate, max_calibration_tokens, run_sizes
+from reader_edge_export.calibration import (
+    Calibration,
+    InputMoments,
+    calibrate,
+    matrix_sizes,
+    max_calibration_tokens,
+    run_sizes,
+)
+from reader_edge_export.sensitivity import gradient_sizes, measure_sensitivity
+from tests.export.moments import moments_of
 from tests.export.source_models import layered, open_source
 
 SEQUENCES = [list(range(3, 103)), list(range(70, 190)), [5]]
@@ -87,3 +98,74 @@ def test_wide_inputs_are_cut_into_runs_of_whole_blocks(num_inputs: int) -> None:
     assert max(sizes) <= 1024
     assert all(size % calibration.RUN_STEP == 0 for size in sizes[:-1])
     assert [len(gram) for gram in InputMoments.none(num_inputs).grams] == sizes
+
+
+INPUTS, GRADIENTS = {"a": 300, "b": 300, "c": 4}, {"a": 7, "c": 2}
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> tuple[Path, Any]:
+    """A calibration's file, and what it noted of it, as JSON gives it back."""
+    rng = np.random.default_rng(0)
+    with (tmp_path / "moments").open("w+b") as file:
+        calibration = Calibration(file)
+        for names, num_inputs in ((["a", "b"], 300), (["c"], 4)):
+            calibration.add_inputs(names, moments_of(rng.standard_normal((5, num_inputs), np.float32)))
+        for name, num_outputs in GRADIENTS.items():
+            calibration.gradients_for(name, num_outputs).add(torch.rand(3, num_outputs))
+        return tmp_path / "moments", json.loads(json.dumps(calibration.noted()))
+
+
+def test_a_calibration_is_recalled_as_it_was(noted: tuple[Path, Any]) -> None:
+    path, note = noted
+    rng = np.random.default_rng(0)
+    with path.open("a+b") as file:
+        calibration = Calibration(file)
+        assert calibration.recall(note, INPUTS, GRADIENTS)
+        wide, narrow = (moments_of(rng.standard_normal((5, size), np.float32)) for size in (300, 4))
+        for name, moments in (("a", wide), ("b", wide), ("c", narrow)):
+            np.testing.assert_array_equal(calibration.inputs_of(name).grams[0], moments.grams[0])
+            assert calibration.inputs_of(name).num_rows == 5
+        assert len(calibration.gradients_of("a").mean_squares()) == 7
+        assert calibration.gradients_of("c").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        [],
+        {"inputs": {}},
+        {"inputs": None},
+        {"inputs": {"a": None, "b": None, "c": None}},
+        {"inputs": {name: [0, size + 1, 5] for name, size in INPUTS.items()}},
+        {"inputs": {name: [-1, size, 5] for name, size in INPUTS.items()}},
+        {"inputs": {name: [1_000, size, 5] for name, size in INPUTS.items()}},
+        {"inputs": {name: [0, size, 10**400] for name, size in INPUTS.items()}},
+        {"inputs": {name: [0.5, size, 5] for name, size in INPUTS.items()}},
+        {"inputs": {name: [0, size, float("nan")] for name, size in INPUTS.items()}},
+        {"gradients": {"a": [0, 7, 3]}},
+        {"gradients": {"a": [2**70, 7, 3], "c": [0, 2, 3]}},
+        {"sha256": "0" * 64},
+        {"sha256": None},
+    ],
+)
+def test_a_note_that_is_not_true_is_not_believed(change: Any, noted: tuple[Path, Any]) -> None:
+    path, note = noted
+    with path.open("a+b") as file:
+        calibration = Calibration(file)
+        assert not calibration.recall(note | change if isinstance(change, dict) else change, INPUTS, GRADIENTS)
+        calibration.add_inputs(["a"], moments_of(np.ones((2, 3), np.float32)))
+        np.testing.assert_array_equal(calibration.inputs_of("a").grams[0], np.full((3, 3), 2, np.float32))
+        with pytest.raises(KeyError):
+            calibration.inputs_of("c")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "phi"])
+def test_a_model_says_what_a_whole_calibration_holds(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+    model, calibration = layered(tiny_model(model_type)), Calibration()
+    calibrate(model, SEQUENCES, calibration)
+    measure_sensitivity(model, SEQUENCES, calibration)
+    inputs = {name: num_inputs for name, (num_inputs, _) in matrix_sizes(model.source).items()}
+    assert calibration.recall(calibration.noted(), inputs, gradient_sizes(model.source))
+    assert not calibration.recall(calibration.noted(), inputs | {"another": 1}, {})

@@ -1,15 +1,19 @@
 """The folder of an export appears whole or not at all, also after exports that were killed."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from reader_edge_export.folder_lock import FolderLock
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
 
 @pytest.fixture
@@ -26,12 +30,12 @@ def write_package(folder: Path, content: str) -> None:
 
 def test_the_next_export_clears_what_killed_ones_left(tmp_path: Path, dead_process_id: int) -> None:
     write_package(tmp_path / f".out.partial-{dead_process_id}-1", "half")
+    write_package(tmp_path / f".out.partial-{os.getppid()}-1", "half, and its process's id was given again")
     write_package(tmp_path / f".out.old-{dead_process_id}-1", "older")
-    write_package(tmp_path / f".out.partial-{os.getppid()}-1", "of a living process")
     write_package(tmp_path / "out", "old")
     with new_package(tmp_path / "out", force=True) as partial:
         write_package(partial, "new")
-    assert sorted(os.listdir(tmp_path)) == [f".out.partial-{os.getppid()}-1", "out"]
+    assert os.listdir(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST_NAME).read_text() == "new"
 
 
@@ -43,6 +47,114 @@ def test_a_package_that_a_killed_export_had_moved_away_comes_back(tmp_path: Path
         raise RuntimeError("fails")
     assert os.listdir(tmp_path) == ["out"]
     assert (tmp_path / "out" / MANIFEST_NAME).read_text() == "the only copy"
+
+
+def leave_work(folder: Path, key: str = "key") -> Path:
+    """What a killed export leaves that had its calibration."""
+    folder.mkdir()
+    with Journal(folder, key) as journal:
+        journal.add_calibration({})
+    (folder / WORK_NAME / MOMENTS_NAME).write_text("moments")
+    (folder / WEIGHTS_NAME).write_text("weights")
+    (folder / "twin").mkdir()
+    (folder / "tokenizer.json").write_text("half")
+    return folder
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+WORK = [WEIGHTS_NAME, f"{WORK_NAME}/{JOURNAL_NAME}", f"{WORK_NAME}/{MOMENTS_NAME}"]
+
+
+def test_an_export_of_the_same_key_gets_what_a_killed_one_had_done(tmp_path: Path) -> None:
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-2")
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-3", "another key")
+    with new_package(tmp_path / "out", force=False, key="key") as partial:
+        assert list(tmp_path.iterdir()) == [partial]
+        assert files_of(partial) == WORK
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("key", ["another", None])
+def test_an_export_of_another_key_begins_with_an_empty_folder(key: str | None, tmp_path: Path) -> None:
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    with new_package(tmp_path / "out", force=False, key=key) as partial:
+        assert list(tmp_path.iterdir()) == [partial]
+        assert files_of(partial) == []
+
+
+def test_exports_to_one_target_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    with new_package(out, force=True, key="key") as first, new_package(out, force=True, key="key") as second:
+        assert (files_of(first), files_of(second)) == (WORK, [])
+        write_package(first, "first")
+        write_package(second, "second")
+    assert (out / MANIFEST_NAME).read_text() == "first"  # which ended last
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_living_process_keeps_its_folder_and_a_killed_one_loses_it(tmp_path: Path) -> None:
+    script = (
+        "import sys, time, pathlib; from reader_edge_export.package_folder import new_package\n"
+        "with new_package(pathlib.Path(sys.argv[1]), False): print('here', flush=True); time.sleep(600)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        (held,) = tmp_path.iterdir()
+        with new_package(tmp_path / "out", force=False) as partial:
+            assert set(tmp_path.iterdir()) == {held, partial}
+            write_package(partial, "new")
+        process.kill()
+    with new_package(tmp_path / "out", force=True) as partial:
+        assert set(tmp_path.iterdir()) == {tmp_path / "out", partial}
+
+
+@pytest.mark.parametrize("place", ["", WORK_NAME, WEIGHTS_NAME, f"{WORK_NAME}/{MOMENTS_NAME}"])
+def test_links_to_what_lies_elsewhere_are_not_taken_over(place: str, tmp_path: Path) -> None:
+    precious, left = tmp_path / "precious", tmp_path / "packages" / f".out.partial-{os.getppid()}-1"
+    left.parent.mkdir()
+    leave_work(left)
+    (left / place).rename(precious)
+    (left / place).symlink_to(precious)
+    before = sorted(tmp_path.glob("precious/**/*")) or precious.read_bytes()
+    with new_package(left.with_name("out"), force=False, key="key") as partial:
+        assert files_of(partial) == []
+    assert (sorted(tmp_path.glob("precious/**/*")) or precious.read_bytes()) == before
+
+
+def test_where_folders_cannot_be_locked_ids_of_processes_decide(
+    tmp_path: Path, dead_process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EBADF, "no")))
+    leave_work(tmp_path / f".out.partial-{dead_process_id}-1")
+    living = leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    with new_package(tmp_path / "out", force=False, key="key") as partial:
+        assert files_of(partial) == WORK
+        assert set(tmp_path.iterdir()) == {living, partial}
+
+
+def test_a_folder_that_another_cleared_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, taken = FolderLock.take, list[Path]()
+
+    def take_cleared(folder: Path, waits: bool = False) -> FolderLock | None:
+        if not taken:
+            taken.append(folder)
+            folder.rmdir()
+        return take(folder, waits)
+
+    monkeypatch.setattr(FolderLock, "take", take_cleared)
+    with new_package(tmp_path / "out", force=False) as partial:
+        assert taken == [partial]
+        assert partial.is_dir()
 
 
 @pytest.mark.parametrize("name", ["out\udcff", "\x1b[2J"], ids=["no text", "an escape sequence"])

@@ -63,7 +63,7 @@ def test_weights_beyond_two_gigabytes_take_the_same_way(tmp_path: Path, monkeypa
     export_model(source, tmp_path / "out", FP32)
     manifest = ModelPackage.open(tmp_path / "out").manifest
     assert manifest.checks["tree_logit_error"] < 5e-6
-    assert "trace" not in {path.name for path in (tmp_path / "out").iterdir()}
+    assert "work" not in {path.name for path in (tmp_path / "out").iterdir()}
 
 
 def test_stages_are_announced_and_timed(source: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`reader-edge export`: the package's path on standard output, the rest beside it, nothing left behind."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +27,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
     calls: list[tuple[str | None, Path, ExportOptions]] = []
 
     def export_model(
-        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
+        source: Path,
+        out: Path,
+        options: ExportOptions,
+        on_stage: Callable[[str], None],
+        name: str | None,
+        tell: Callable[[str], None],
     ) -> ExportReport:
-        assert callable(on_stage)
+        tell("Going on.")
         on_stage("tracing")
         assert source == Path(name or "")
         calls.append((name, out, options))
@@ -61,7 +66,7 @@ def test_standard_output_holds_the_path_alone(
 ) -> None:
     result = runner.invoke(main, ["export", "some/model", str(tmp_path / "out")])
     assert result.stdout == f"{tmp_path / 'out'}\n"
-    for words in ("Exporting some/model: tracing", "7.9 MB", "2.0 s"):
+    for words in ("Exporting some/model: tracing", "Going on.", "7.9 MB", "2.0 s"):
         assert words in result.stderr
     assert "Warning" not in result.stderr
     assert asked == [("some/model", tmp_path / "out", ExportOptions())]
@@ -140,14 +145,15 @@ def test_without_the_extra_the_remedy_is_one_sentence(
 
 def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     @contextmanager
-    def interrupted_package(out: Path, force: bool) -> Iterator[Path]:
-        with new_package(out, force) as folder:
+    def interrupted_package(out: Path, force: bool, key: str) -> Iterator[Path]:
+        with new_package(out, force, key) as folder:
             (folder / "half").write_text("written")
             raise KeyboardInterrupt
         yield folder
 
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
     monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: SimpleNamespace(is_kept=False))
+    monkeypatch.setattr(pipeline, "export_key", lambda found, options, calibration: "key")
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')

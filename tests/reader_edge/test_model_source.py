@@ -33,7 +33,7 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     names: list[str] = []
 
     def export_model(
-        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None
+        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None, tell: object
     ) -> ExportReport:
         assert (options.precision, options.attention, options.check) == ("auto", "exact", "auto")
         names.append(name or str(source))
@@ -194,7 +194,9 @@ def test_two_cold_starts_at_once_export_once(
             num_asked.release()
             return super().acquire(*args, **options)
 
-    def export_model(source: Path, out: Path, options: ExportOptions, on_stage: object, name: None) -> ExportReport:
+    def export_model(
+        source: Path, out: Path, options: ExportOptions, on_stage: object, name: None, tell: object
+    ) -> ExportReport:
         exported.append(out)
         assert all(num_asked.acquire(timeout=60) for _ in range(2))
         PackageCopy(demo_folder, out)  # raises where another did so before

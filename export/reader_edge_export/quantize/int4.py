@@ -15,8 +15,9 @@ from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.quantize.spread import Spread, Spreading
+from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
+from reader_edge_export.weight_file import TensorForm
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
@@ -39,7 +40,7 @@ class Int4Products:
         self._editor = editor
         self._int8 = int8
         self._finer = finer
-        self._spreading = Spreading(editor)
+        self._hadamards = Hadamards(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
@@ -49,16 +50,27 @@ class Int4Products:
         """The product's output (..., J), and its matrix as it is stored."""
         if product.num_inputs > MAX_INPUTS or product.parts[0].name in self._finer:
             return self._int8.multiply_stored(product)
-        weight, inputs, name = product.weight, product.inputs, product.name
-        spread = Spread.fit(weight, inputs)
-        values, block_scales, scales = quantize_blocks(weight, spread, inputs)
-        matrix = BlockMatrix(
-            self._editor.constant(values, f"{name}.int4"),
-            self._editor.constant(block_scales, f"{name}.block_scale"),
-            self._editor.constant(scales, f"{name}.scale"),
-            *self._spreading.constants(spread, name),
+        name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
+        num_blocks = -(-num_inputs // BLOCK)
+        forms = [
+            TensorForm.of(f"{name}.int4", np.uint8, num_outputs, num_blocks, BLOCK // 2),
+            TensorForm.of(f"{name}.block_scale", np.int8, num_outputs, num_blocks),
+            TensorForm.of(f"{name}.scale", np.float32, num_outputs),
+            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+        ]
+        values, block_scales, scales, stretch = self._editor.matrix(
+            product.parameters, forms, partial(_rounded, product)
         )
+        hadamard = self._hadamards.value(block_size(num_inputs))
+        matrix = BlockMatrix(values, block_scales, scales, stretch, hadamard)
         return spread_block_linear(self._editor, product.rows, matrix, product.bias), matrix
+
+
+def _rounded(product: MergedProduct) -> tuple[UInt8Array, Int8Array, Float32Array, Float32Array]:
+    """As a BlockMatrix has it: values, block scales and scales, and the stretch (K,)."""
+    weight, inputs = product.weight, product.inputs
+    spread = Spread.fit(weight, inputs)
+    return *quantize_blocks(weight, spread, inputs), spread.stretch
 
 
 def quantize_blocks(

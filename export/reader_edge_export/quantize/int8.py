@@ -17,8 +17,9 @@ from reader_edge_export.operators import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.portable import PortableProducts
-from reader_edge_export.quantize.spread import Spread, Spreading
+from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import STEPS
+from reader_edge_export.weight_file import TensorForm
 
 Float32Array = npt.NDArray[np.float32]
 Int8Array = npt.NDArray[np.int8]
@@ -57,6 +58,14 @@ def _same_steps(steps: torch.Tensor, _block: torch.Tensor) -> torch.Tensor:
     return steps
 
 
+def _rounded(product: MergedProduct) -> tuple[Int8Array, Float32Array, Float32Array]:
+    """As an Int8Matrix has it: values (J, K), scales (J,) and the stretch (K,)."""
+    weight, inputs = product.weight, product.inputs
+    spread = Spread.fit(weight, inputs)
+    integers, scales = quantize_spread(weight, spread, inputs)
+    return integers.T, scales, spread.stretch
+
+
 class Int8Products:
     """Stores matrices as int8 and multiplies by them; precision: "int8" or "int8-a16", how finely rows are rounded.
 
@@ -67,7 +76,7 @@ class Int8Products:
         self._editor = editor
         self._num_planes = 2 if precision == "int8-a16" else 1
         self._portable = PortableProducts(editor, self._num_planes) if is_portable else None
-        self._spreading = Spreading(editor)
+        self._hadamards = Hadamards(editor)
 
     def multiply(self, product: MergedProduct) -> ir.Value:
         """The product's output (..., J)."""
@@ -78,12 +87,14 @@ class Int8Products:
 
         That is (J, K), one row of inputs for each output: a lookup or a product reads whole runs of memory.
         """
-        weight, inputs, name = product.weight, product.inputs, product.name
-        spread = Spread.fit(weight, inputs)
-        integers, scales = quantize_spread(weight, spread, inputs)
-        values = self._editor.constant(np.ascontiguousarray(integers.T), f"{name}.int8")
-        scale = self._editor.constant(scales, f"{name}.scale")
-        matrix = Int8Matrix(values, scale, *self._spreading.constants(spread, name))
+        name, num_inputs, num_outputs = product.name, product.num_inputs, product.num_outputs
+        forms = [
+            TensorForm.of(f"{name}.int8", np.int8, num_outputs, num_inputs),
+            TensorForm.of(f"{name}.scale", np.float32, num_outputs),
+            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+        ]
+        values, scales, stretch = self._editor.matrix(product.parameters, forms, partial(_rounded, product))
+        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(block_size(num_inputs)))
         if self._portable is not None:
             return self._portable.multiply(product.rows, matrix, product.bias), matrix
         return spread_row_linear(self._editor, product.rows, matrix, product.bias, self._num_planes), matrix

@@ -38,6 +38,16 @@ class MergedProduct:
         return self.parts[0].shape[0]
 
     @property
+    def num_outputs(self) -> int:
+        """J, of all parts."""
+        return sum(part.shape[1] for part in self.parts)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parts' parameters."""
+        return [part.name for part in self.parts]
+
+    @property
     def inputs(self) -> InputMoments:
         """What the rows are like."""
         return self.calibration.inputs_of(self.parts[0].name)

@@ -89,18 +89,18 @@ def least_stretch(weight: Float32Array, inputs: InputMoments) -> Float32Array:
     return stretch
 
 
-class Spreading:
-    """Spreads as constants of a graph; matrices of the same block share theirs."""
+class Hadamards:
+    """Hadamard matrices as constants of a graph, one for each size."""
 
     def __init__(self, editor: GraphEditor) -> None:
         self._editor = editor
-        self._hadamards: dict[int, ir.Value] = {}
+        self._values: dict[int, ir.Value] = {}
 
-    def constants(self, spread: Spread, name: str) -> tuple[ir.Value, ir.Value]:
-        """A spread's stretch (K,) and Hadamard matrix (b, b)."""
-        if spread.block not in self._hadamards:
-            self._hadamards[spread.block] = self._editor.constant(hadamard(spread.block), "hadamard")
-        return self._editor.constant(spread.stretch, f"{name}.stretch"), self._hadamards[spread.block]
+    def value(self, size: int) -> ir.Value:
+        """The matrix (size, size)."""
+        if size not in self._values:
+            self._values[size] = self._editor.constant(hadamard(size), "hadamard")
+        return self._values[size]
 
 
 def _not_too_small(magnitudes: Float32Array) -> Float32Array:

@@ -34,6 +34,10 @@ class HuggingFaceSource(Source):
     folder: Path
     quantization: Quantization | None = None
 
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir() if path.is_file())
+
     def fingerprint(self) -> str:
         """SHA-256 over config.json and the weight files: one line "<sha256>  <name>" each, sorted by name."""
         paths = sorted([self.folder / "config.json", *weight_files(self.folder)], key=lambda path: path.name)

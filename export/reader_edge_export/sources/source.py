@@ -39,6 +39,11 @@ class Source(ABC):
     def architecture(self) -> str:
         return str(self.config["model_type"])
 
+    @property
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """All that is read of it, and perhaps more."""
+
     @abstractmethod
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the files that make the model."""

@@ -1,5 +1,6 @@
 """Texts that a model is calibrated and measured on: documents and conversations, as the model meets them in use."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from importlib import resources
@@ -49,6 +50,10 @@ class TextSet:
         if not text.strip():
             raise ExportError(f"The calibration text '{path}' is empty: give some paragraphs of plain text.")
         return cls([text[start : start + _PART] for start in range(0, len(text), _PART)])
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over all of it."""
+        return hashlib.sha256(json.dumps(self._samples).encode()).hexdigest()
 
     def token_sequences(self, tokenizer: Tokenizer, max_length: int, max_tokens: int) -> list[list[int]]:
         """Token ids of each text from its beginning, cut to `max_length`; in all `max_tokens` at most.

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reader_edge_export.architectures import check_architecture, max_context_of
@@ -42,6 +43,10 @@ class GgufSource(Source):
         if len(vocabulary.tokens) > config["vocab_size"]:
             raise file.error(f"has {len(vocabulary.tokens)} tokens, but embeddings of {config['vocab_size']}")
         return cls(str(file.path), config, context, file.weight_types(), file, vocabulary, template)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.file.path]
 
     def fingerprint(self) -> str:
         fingerprint = sha256_of(self.file.path)

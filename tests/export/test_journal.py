@@ -1,0 +1,154 @@
+"""The journal of an export: believed as far as it is whole and the file of weights bears it out, and no further."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from reader_edge_export import journal as journal_module
+from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
+from reader_edge_export.weight_file import Array, TensorForm, WeightFile
+from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
+
+NAMES = ["a", "b", "c"]
+SIZES = {"a": 3, "b": 70_000, "c": 100, "other": 100}  # at lines, and at a page
+Change = Callable[[list[Any]], object]
+
+
+def store(folder: Path, names: Sequence[str] = NAMES, key: str = "key") -> tuple[list[str], FileEntry]:
+    """Write matrices, with what no journal has before each. Returns the names of those that were not there."""
+    computed = []
+    with Journal(folder, key) as journal, WeightFile(folder, journal) as file:
+        for name in names:
+            size = SIZES[name]
+
+            def values(name: str = name, size: int = size) -> list[Array]:
+                computed.append(name)
+                return [np.full(size, ord(name[0]), np.int8), np.arange(size, dtype=np.float32)]
+
+            file.add(np.full(500, size, np.int32), ir.DataType.INT32, "between")
+            forms = [TensorForm.of("values", np.int8, size), TensorForm.of("scales", np.float32, size)]
+            tensors = file.add_matrix([name, "tied"], forms, values)
+            for tensor, array in zip(tensors, values(), strict=True):
+                np.testing.assert_array_equal(tensor.numpy(), array)
+            computed.pop()
+    return computed, file.entry
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of an export that was killed behind the last matrix."""
+    assert store(tmp_path)[0] == NAMES
+    return tmp_path
+
+
+def test_what_is_noted_is_not_computed_again(folder: Path) -> None:
+    whole = file_entry(folder / WEIGHTS_NAME)
+    with (folder / WEIGHTS_NAME).open("ab") as file:
+        file.write(b"half a tensor")
+    with Journal(folder, "key") as journal:
+        assert journal.num_matrices == 6
+    assert store(folder) == ([], whole)
+    assert file_entry(folder / WEIGHTS_NAME) == whole
+
+
+def rewritten(folder: Path, change: Change) -> None:
+    """Change the lines of a journal: parsed, but for those that `change` gives as bytes."""
+    path = folder / WORK_NAME / JOURNAL_NAME
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(lines)
+    path.write_bytes(b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def with_field(name: str, value: object) -> Change:
+    """Of the second matrix."""
+    return lambda lines: lines[2]["matrix"].update({name: value})
+
+
+def replaced(*changes: tuple[int, object]) -> Change:
+    return lambda lines: [lines.__setitem__(index, value) for index, value in changes]
+
+
+CHANGES: dict[str, Change] = {
+    "half a line": replaced((2, b'{"matrix": {"names": ["b"')),
+    "no line end": lambda lines: lines.__setitem__(slice(2, None), [json.dumps(lines[2]).encode()]),
+    "no text": replaced((2, b"\xff\xfe\n")),
+    "deep": replaced((2, b"[" * 100_000 + b"\n")),
+    "a number": replaced((2, 7)),
+    "no number": replaced((2, b"NaN\n")),
+    "an endless number": replaced((2, b"9" * 5000 + b"\n")),
+    "no fields": replaced((2, {"matrix": {}})),
+    "a key": lambda lines: lines.insert(2, lines[0]),
+    "a calibration": lambda lines: lines.insert(2, {"calibration": {}}),
+    "twice": lambda lines: lines.insert(2, lines[1]),
+    "out of order": lambda lines: lines.__setitem__(slice(2, 4), [lines[3], lines[2]]),
+    "no list of names": with_field("names", "b"),
+    "no names": with_field("names", [["b", "tied"]]),
+    "other names": with_field("names", ["other", "tied"]),
+    "before the file": with_field("begin", -1),
+    "elsewhere": with_field("begin", 5000),
+    "beyond the file": with_field("end", 2**70),
+    "backwards": with_field("end", 0),
+    "a fraction": with_field("begin", 1.5),
+    "an infinite place": with_field("begin", float("inf")),
+    "another checksum": with_field("sha256", "0" * 64),
+    "no checksum": with_field("sha256", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_follows_a_line_that_is_not_true_is_done_again(change: Change, folder: Path) -> None:
+    whole = file_entry(folder / WEIGHTS_NAME)
+    rewritten(folder, change)
+    assert store(folder) == (["b", "c"], whole)
+    assert file_entry(folder / WEIGHTS_NAME) == whole
+    assert store(folder) == ([], whole)
+
+
+@pytest.mark.parametrize("change", [replaced((0, {"key": "other"})), replaced((0, b"\n")), list.clear])
+def test_a_journal_of_another_key_begins_anew(change: Change, folder: Path) -> None:
+    whole = file_entry(folder / WEIGHTS_NAME)
+    rewritten(folder, change)
+    assert not has_work(folder, "key")
+    assert store(folder) == (NAMES, whole)
+    assert has_work(folder, "key")
+
+
+def test_a_journal_larger_than_any_begins_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_MAX_BYTES", 100)
+    assert not has_work(folder, "key")
+    assert store(folder)[0] == NAMES
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 5000])
+def test_weights_that_are_lost_are_computed_again(num_bytes: int, folder: Path) -> None:
+    whole = file_entry(folder / WEIGHTS_NAME)
+    os.truncate(folder / WEIGHTS_NAME, num_bytes)
+    assert store(folder) == (NAMES if num_bytes < 5000 else ["b", "c"], whole)
+
+
+def test_other_bytes_between_matrices_end_what_is_taken(folder: Path) -> None:
+    rewritten_weights = bytearray((folder / WEIGHTS_NAME).read_bytes())
+    rewritten_weights[10] ^= 1
+    (folder / WEIGHTS_NAME).write_bytes(rewritten_weights)
+    assert store(folder)[0] == NAMES
+
+
+def test_a_matrix_that_is_not_the_next_ends_what_is_taken(folder: Path) -> None:
+    computed, entry = store(folder, ["a", "other", "b"])
+    assert computed == ["other", "b"]
+    assert file_entry(folder / WEIGHTS_NAME) == entry
+    assert store(folder, ["a", "other", "b"]) == ([], entry)
+
+
+def test_another_calibration_forgets_the_matrices(folder: Path) -> None:
+    with Journal(folder, "key") as journal:
+        journal.add_calibration({"a": 1})
+        assert not journal.has_matrices
+    with Journal(folder, "key") as journal:
+        assert (journal.calibration, journal.num_matrices) == ({"a": 1}, 0)
