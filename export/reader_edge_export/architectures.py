@@ -41,8 +41,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     model_type = config.get("model_type")
     if "text_config" in config:
         raise UnsupportedArchitectureError(
-            f"The model type {model_type!r} has more than a text decoder: give its text model "
-            "(for Gemma 3, one whose model_type is 'gemma3_text')."
+            f"The model type {model_type!r} has more than a text decoder: give its text model alone."
         )
     if model_type not in SUPPORTED:
         raise UnsupportedArchitectureError(

@@ -74,6 +74,7 @@ def export_model(
         export.other_types,
         export.chats.different,
         export.chats.mended,
+        found.left_out,
     )
 
 

@@ -61,7 +61,7 @@ def export(
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
     from reader_edge.model_source import find_source
-    from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs
+    from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs, left_out_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
@@ -84,6 +84,7 @@ def export(
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),
+        *left_out_pairs(report.left_out),
         *kept_pairs(report.kept_types, report.other_types),
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),

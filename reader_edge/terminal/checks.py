@@ -34,6 +34,11 @@ def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in types.items())
 
 
+def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values for a table: what of a model of images and texts is not in the package."""
+    return [("text only, without", ", ".join(modules))] if modules else []
+
+
 def chat_pairs(different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: conversations that are not rendered as transformers does."""
     told = {"differently from transformers": different, "refused by transformers, not here": mended}

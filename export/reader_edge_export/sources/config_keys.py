@@ -103,7 +103,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     # metadata
     {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "_name_or_path"}
     | {"name_or_path", "model_name", "_commit_hash", "license", "tokenizer_class", "language", "custom_pipelines"}
@@ -157,7 +157,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if key in READ[model_type]:
             _check_value(model_type, key, value)
-        elif key not in _HARMLESS and value is not None and not _is_inert(config, key, value):
+        elif key not in HARMLESS and value is not None and not _is_inert(config, key, value):
             raise UnsupportedArchitectureError(
                 f"config.json sets {key!r:.80} to {reprlib.repr(value)}, which a {model_type} model is not known to "
                 "read: it may change answers, so remove the key if it has no effect, or export the model from a form "

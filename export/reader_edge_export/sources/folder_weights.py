@@ -12,6 +12,7 @@ from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
+from reader_edge_export.sources.text_part import text_tensors
 from reader_edge_export.sources.weight_places import Places, check_places, check_shapes, has_own_head
 from reader_edge_export.sources.weights import Float32Array, Weights
 from reader_edge_runtime.errors import ExportError
@@ -28,12 +29,14 @@ class FolderWeights(Weights):
         return checked_values(self._folder, name, self._tensors[name].read().float())
 
 
-def open_folder(folder: Path, config: Mapping[str, Any]) -> SourceModel:
+def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
     """The model in a folder of Hugging Face format. config: what its config.json holds.
+
+    is_part: whether the model is the text model of one of images and texts, and config that of the text model.
 
     Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
     """
-    tensors = stored_tensors(folder)
+    tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
     form = class_form(config)
     if built_config(form).tie_word_embeddings and has_own_head(tensors):
         form["tie_word_embeddings"] = False

@@ -14,8 +14,9 @@ from reader_edge_export.sources.quantized.formats import Quantization, plain_con
 from reader_edge_export.sources.quantized.unsaid import with_settings
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
+from reader_edge_export.sources.text_part import image_modules, text_config_of
 from reader_edge_export.sources.weight_files import check_names, weight_files
-from reader_edge_runtime.errors import ExportError, TokenizerError
+from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
 
 if TYPE_CHECKING:
@@ -29,10 +30,20 @@ _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class HuggingFaceSource(Source):
-    """A folder that holds a supported model. quantization: what another tool did to its weights, None if nothing."""
+    """A folder that holds a supported model.
+
+    quantization: what another tool did to its weights, None if nothing. is_part: whether the folder's model is of
+    images too, of which this is the text model. image_modules: those of the folder that are not.
+    """
 
     folder: Path
     quantization: Quantization | None = None
+    is_part: bool = False
+    image_modules: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return self.image_modules
 
     @property
     def files(self) -> list[Path]:
@@ -50,7 +61,7 @@ class HuggingFaceSource(Source):
         from reader_edge_export.sources.reading_check import check_reading
 
         if self.quantization is None:
-            model = open_folder(self.folder, self.config)
+            model = open_folder(self.folder, self.config, self.is_part)
         else:
             model = QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
         check_reading(model, self.config)
@@ -74,7 +85,8 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise ExportError(f"No model at '{folder}': give a folder in Hugging Face format or a GGUF file.")
     check_entries(folder)
-    check_architecture(read_json(folder / "config.json"))
+    config = read_json(folder / "config.json")
+    check_architecture(text_config_of(config) or config)
 
 
 def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
@@ -93,17 +105,24 @@ def find_folder(name: str | Path, max_context: int | None) -> HuggingFaceSource:
 
 
 def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSource:
-    config = read_json(folder / "config.json")
-    config = with_settings(config, folder, stored_tensors(folder))
+    whole = read_json(folder / "config.json")
+    text, tensors = text_config_of(whole), stored_tensors(folder)
+    config = with_settings(text or whole, folder, tensors)
     class_form(plain_config(config))
     weight_type = _WEIGHT_TYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     types = () if weight_type is None else (weight_type,)
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
+    elif text is not None:
+        raise UnsupportedArchitectureError(
+            "The weights of this model of images and texts were quantised, which is read of models of texts alone: "
+            "give the unquantised model, or a GGUF file of it."
+        )
     else:
         types = (*quantization.weight_types, *types)
-    return HuggingFaceSource(name, config, max_context_of(config, max_context), types, folder, quantization)
+    context, modules = max_context_of(config, max_context), image_modules(tensors) if text is not None else ()
+    return HuggingFaceSource(name, config, context, types, folder, quantization, text is not None, modules)
 
 
 def _generation_config(folder: Path) -> dict[str, Any]:

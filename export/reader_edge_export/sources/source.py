@@ -44,6 +44,11 @@ class Source(ABC):
     def files(self) -> list[Path]:
         """All that is read of it, and perhaps more."""
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Modules of the source that are not part of its text model, which alone is exported."""
+        return ()
+
     @abstractmethod
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the files that make the model."""

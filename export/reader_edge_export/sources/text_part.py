@@ -1,0 +1,110 @@
+"""The text model in a folder that holds a model of images and texts: its config, and which tensors are its own."""
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from reader_edge_export.sources.config_keys import HARMLESS, READ
+from reader_edge_export.sources.stored_tensors import StoredTensor
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+_TEXT_TYPES = {  # by model_type of the whole: those of the text model that can be exported
+    "mistral3": ("ministral3", "mistral"),
+    "gemma3": ("gemma3_text",),
+}
+_CLASSES = ("Mistral3ForConditionalGeneration", "Gemma3ForConditionalGeneration")
+_IMAGE_KEYS = (  # of config.json
+    *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
+    *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
+    *("spatial_merge_size", "vision_feature_layer"),
+)
+# Makers of Gemma 3 leave these out of text_config where they are what its class supposes.
+_SUPPOSED = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072}}
+_OF_BOTH = (  # keys that stand beside text_config and are about the text model too
+    *("dtype", "torch_dtype", "bos_token_id", "eos_token_id"),
+    *("quantization_config", "compression_config", "quantization"),
+)
+_TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of transformers 5 the second
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+}
+_IMAGE_MODULES = ("vision_tower", "multi_modal_projector")
+
+
+def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The config of the text model alone; None where a config.json is not of a known model of images and texts.
+
+    Raises UnsupportedArchitectureError for a text model of another type and for a key that nothing accounts for,
+    ExportError for values that cannot be.
+    """
+    model_type, text = config.get("model_type"), config.get("text_config")
+    if not isinstance(model_type, str) or model_type not in _TEXT_TYPES or text is None:
+        return None
+    if not isinstance(text, dict):
+        raise ExportError(f"config.json gives text_config as {reprlib.repr(text)}: it must be an object.")
+    text_type = text.get("model_type")
+    if text_type not in _TEXT_TYPES[model_type]:
+        raise UnsupportedArchitectureError(
+            f"The text model of this {model_type} model is a {text_type!r:.80}, of which "
+            f"{' and '.join(_TEXT_TYPES[model_type])} can be exported."
+        )
+    _check_class(config)
+    _check_keys(config, text)
+    is_tied = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings", True))
+    beside = {key: config[key] for key in _OF_BOTH if config.get(key) is not None}
+    own = {key: value for key, value in text.items() if key != "architectures"}
+    return {**_SUPPOSED.get(text_type, {}), **own, **beside, "tie_word_embeddings": is_tied}
+
+
+def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors of a folder by the names that the text model has for them, without those of images.
+
+    Others keep their names, and have no place in the text model. Raises ExportError for two of one name.
+    """
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if _image_module(name) is None:
+            own = _own_name(name)
+            if own in found:
+                raise ExportError(
+                    f"{name!r:.80} and {found[own].name!r:.80} are the same weights: fetch the model again."
+                )
+            found[own] = tensor
+    return found
+
+
+def image_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """The modules for images that tensors belong to, by name."""
+    modules = {_image_module(name) for name in names}
+    return tuple(sorted(module for module in modules if module is not None))
+
+
+def _image_module(name: str) -> str | None:
+    module = name.removeprefix("model.").partition(".")[0]
+    return module if module in _IMAGE_MODULES else None
+
+
+def _own_name(name: str) -> str:
+    prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), "")
+    return _TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix)
+
+
+def _check_class(config: Mapping[str, Any]) -> None:
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or any(name not in _CLASSES for name in names):
+        raise UnsupportedArchitectureError(
+            f"The model is a {reprlib.repr(names)}; of models of images, {' and '.join(_CLASSES)} can be exported."
+        )
+
+
+def _check_keys(config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+    """Every key beside text_config is known, or says the same as there."""
+    known = (*_IMAGE_KEYS, *_OF_BOTH, *HARMLESS, "tie_word_embeddings")
+    for key, value in config.items():
+        is_repeated = key in READ[str(text["model_type"])] and value == text.get(key)
+        if key not in known and value is not None and not is_repeated:
+            raise UnsupportedArchitectureError(
+                f"config.json sets {key!r:.80} to {reprlib.repr(value)} beside text_config, where it is not known "
+                "to be read: it may change answers, so remove the key if it has no effect."
+            )

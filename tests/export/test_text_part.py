@@ -1,0 +1,146 @@
+"""A model of images and texts is exported as its text model: its vision tower is left unread, and told."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.module import chain_logits
+from reader_edge_export.sources.text_part import text_config_of
+from reader_edge_runtime.errors import ExportError, ReaderEdgeError
+from tests.export.record_transformers5 import DEFAULTS
+from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
+
+WHOLE = {"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3"}  # by the text model's type
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+TOKEN_IDS = list(range(3, 40))
+TinyModel = Callable[[str], Path]
+
+
+def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
+    """A model of images and texts around a tiny text model, as transformers 5 writes it, and its config changed."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    model = AutoModelForCausalLM.from_pretrained(text)
+    config = AutoConfig.for_model(
+        WHOLE[model.config.model_type],
+        text_config=model.config.to_dict(),
+        vision_config={**VISION, "image_size": 28, "patch_size": 14},
+        tie_word_embeddings=model.config.tie_word_embeddings,
+    )
+    whole = AutoModelForImageTextToText.from_config(config)
+    whole.model.language_model.load_state_dict(model.model.state_dict())
+    whole.lm_head.load_state_dict(model.lm_head.state_dict())
+    whole.save_pretrained(folder)
+    build_tiny_tokenizer(folder)
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(written | changes))
+    return folder
+
+
+def renamed(folder: Path, rename: Callable[[str], str]) -> Path:
+    weights = load_file(folder / "model.safetensors")
+    save_file({rename(name): value for name, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def logits(folder: Path) -> torch.Tensor:
+    return chain_logits(find_source(folder, None).load_model(), TOKEN_IDS)
+
+
+@pytest.mark.parametrize("text_type", WHOLE)
+def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = whole_of(tiny_model(text_type), tmp_path / "whole")
+    source = find_source(folder, None)
+    assert (source.architecture, source.left_out) == (text_type, ("multi_modal_projector", "vision_tower"))
+    assert torch.equal(logits(folder), logits(tiny_model(text_type)))
+
+
+def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: Path) -> None:
+    text = tiny_model("gemma3_text")
+    folder = whole_of(text, tmp_path / "whole")
+    renamed(folder, lambda name: "model." + name.replace("language_model.model.", "language_model."))
+    assert torch.equal(logits(folder), logits(text))
+
+
+def test_a_head_of_its_own_is_read_under_either_name(tmp_path: Path) -> None:
+    text = build_tiny_model("ministral3", tmp_path / "text", tie_word_embeddings=False)
+    folder = whole_of(text, tmp_path / "whole")
+    expected = logits(text)
+    assert torch.equal(logits(folder), expected)
+    head = "language_model.lm_head.weight"
+    other = {head: "lm_head.weight", "lm_head.weight": head}
+    assert torch.equal(logits(renamed(folder, lambda name: other.get(name, name))), expected)
+
+
+def test_the_report_tells_what_was_left_out(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = whole_of(tiny_model("ministral3"), tmp_path / "whole")
+    report = export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
+    assert report.left_out == ("multi_modal_projector", "vision_tower")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda name: name.replace("vision_tower", "audio_tower"), "holds audio_tower.* has no place"),
+        (lambda name: f"model.{name}", "lack"),
+    ],
+)
+def test_tensors_that_are_of_neither_are_refused(
+    wrong: Callable[[str], str], words: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    folder = renamed(whole_of(tiny_model("ministral3"), tmp_path / "whole"), wrong)
+    with pytest.raises(ExportError, match=words):
+        logits(folder)
+
+
+def test_a_tensor_under_two_names_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = whole_of(tiny_model("ministral3"), tmp_path / "whole")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["language_model.model.norm.weight"] + 1
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ExportError, match="are the same weights"):
+        logits(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"text_config": {"model_type": "mistral4"}}, "is a 'mistral4', of which ministral3 and mistral can be"),
+        ({"text_config": {"model_type": []}}, r"is a \[\], of which"),
+        ({"text_config": 5}, "text_config as 5: it must be an object"),
+        ({"architectures": ["Mistral3Model"]}, "is a .*Mistral3Model"),
+        ({"architectures": 5}, "is a 5"),
+        ({"embedding_whitening": 0.5}, "'embedding_whitening' to 0.5 beside text_config"),
+        ({"hidden_size": 32}, "'hidden_size' to 32 beside text_config"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "models of texts alone"),
+        ({"model_type": "qwen3_5"}, "'qwen3_5' has more than a text decoder"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    folder = whole_of(tiny_model("ministral3"), tmp_path / "whole", **changes)
+    with pytest.raises(ReaderEdgeError, match=words):
+        find_source(folder, None)
+
+
+def test_keys_that_are_said_twice_are_taken(tiny_model: TinyModel, tmp_path: Path) -> None:
+    find_source(whole_of(tiny_model("ministral3"), tmp_path / "whole", hidden_size=64, vocab_size=320), None)
+
+
+def test_what_makers_of_gemma_3_leave_out_is_what_its_class_supposes() -> None:
+    published = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
+    part = text_config_of({"model_type": "gemma3", "text_config": published, "eos_token_id": [1, 106]})
+    assert part is not None
+    assert part["eos_token_id"] == [1, 106]
+    added = part.keys() - published.keys() - {"eos_token_id"}
+    assert "max_position_embeddings" in added
+    assert {key: part[key] for key in added} == {key: DEFAULTS["gemma3_text"][key] for key in added}
