@@ -1,7 +1,7 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.tracing import AttentionLayer
 from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
     QUANTIZED_PRECISIONS,
@@ -78,6 +79,7 @@ class PackageExport:
             vocab_size = vocab_size_of(model.skeleton)
             if vocab_size != self._source.told_vocab_size:
                 tokenizer = self._source.load_tokenizer(vocab_size)
+            _check_ids(*self._source.special_token_ids(tokenizer), vocab_size)
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             self.chats = check_chats(tokenizer, text)
@@ -178,4 +180,14 @@ class PackageExport:
             },
             kept_types=kept.num_kept,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
+        )
+
+
+def _check_ids(eos_token_ids: Iterable[int], bos_token_id: int | None, vocab_size: int) -> None:
+    """Raise ExportError for a token that begins or ends texts and that the model does not have."""
+    token_ids = (*eos_token_ids, bos_token_id or 0)
+    if others := [token_id for token_id in token_ids if token_id >= vocab_size]:
+        raise ExportError(
+            f"The config names {others[0]} as a token that begins or ends texts, but the vocabulary has {vocab_size}: "
+            "correct eos_token_id and bos_token_id in generation_config.json and config.json."
         )

@@ -94,7 +94,7 @@ def write_folder(name: str, folder: Path) -> None:
     from reader_edge_export.sources.config_form import class_form
     from tests.tiny_models import build_tiny_tokenizer
 
-    model = AutoModelForCausalLM.from_config(built_config(class_form(RECORDED[name]["config"])))
+    model = AutoModelForCausalLM.from_config(built_config(class_form(RECORDED[name]["config"]), name))
     with torch.no_grad():
         fill(dict(model.named_parameters()))
     model.save_pretrained(folder)

@@ -242,8 +242,8 @@ def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: str) -> None:
-    theirs = built_config(class_form(DEFAULTS[model_type]))
-    ours = built_config({"model_type": model_type})
+    theirs = built_config(class_form(DEFAULTS[model_type]), model_type)
+    ours = built_config({"model_type": model_type}, model_type)
     for key in sorted(READ[model_type] | {"tie_word_embeddings"}):
         value = getattr(theirs, key, None)
         if model_type == "ministral3" and key in ("rope_parameters", "rope_scaling"):
@@ -255,3 +255,42 @@ def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: s
 
 def test_every_supported_architecture_says_what_it_reads() -> None:
     assert tuple(READ) == SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("gemma2", {"final_logit_softcapping": 30, "attn_logit_softcapping": 50, "query_pre_attn_scalar": 16.0}),
+        ("llama", {"rms_norm_eps": 1}),
+        ("gpt2", {"layer_norm_epsilon": 1}),
+        ("mistral", {"num_key_value_heads": None}),
+        ("gemma2", {"num_key_value_heads": None}),
+        ("qwen2", {"max_window_layers": None, "use_sliding_window": False, "layer_types": None}),
+    ],
+)
+def test_numbers_as_other_writers_of_json_have_them_are_read(model_type: str, changes: dict[str, Any]) -> None:
+    built = built_config(class_form(config(model_type, **changes)), model_type)
+    wanted = {key: value for key, value in changes.items() if value is not None}
+    assert {key: getattr(built, key) for key in wanted} == wanted
+    if "num_key_value_heads" in changes:
+        assert built.num_key_value_heads == built.num_attention_heads
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("gemma2", {"num_hidden_layers": None}),
+        ("gemma2", {"query_pre_attn_scalar": 16.5}),
+        ("qwen2", {"max_window_layers": None, "use_sliding_window": True}),
+        ("smollm3", {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True}),
+        ("llama", {"rope_theta": 10**400}),
+        ("llama", {"rms_norm_eps": 10**400}),
+    ],
+)
+def test_what_the_class_would_stumble_over_is_one_sentence(model_type: str, changes: dict[str, Any]) -> None:
+    form = {key: value for key, value in config(model_type, **changes).items() if value is not None}
+    form |= {key: None for key, value in changes.items() if value is None and key != "num_hidden_layers"}
+    if model_type == "smollm3":
+        form.pop("sliding_window", None)
+    with pytest.raises(ExportError, match=r"^[^\n]+: correct (it|its config)\.$"):
+        built_config(class_form(form), "somewhere")

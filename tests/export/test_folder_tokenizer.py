@@ -260,3 +260,12 @@ def test_end_tokens_that_are_none_are_refused(value: object, source: Path) -> No
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
     with pytest.raises(ExportError, match=r"gives eos_token_id as .*: correct it\.$"):
         find_source(source, None)
+
+
+@pytest.mark.parametrize("key", ["eos_token_id", "bos_token_id"])
+def test_tokens_that_the_model_does_not_have_neither_begin_nor_end_its_texts(
+    key: str, source: Path, tmp_path: Path
+) -> None:
+    (source / "generation_config.json").write_text(json.dumps({key: VOCAB_SIZE}))
+    with pytest.raises(ExportError, match=rf"names {VOCAB_SIZE} as a token .* vocabulary has {VOCAB_SIZE}: correct"):
+        export_model(source, tmp_path / "out", FP32)

@@ -112,6 +112,17 @@ def test_a_spoilt_quantised_folder_is_one_sentence(
         find_source(source, None).load_model()
 
 
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_a_matrix_that_is_there_quantised_and_as_it_is_is_refused(name: str, source: Path, plain: Path) -> None:
+    quantize_folder(source, plain, WRITERS[name])
+    matrix = "model.layers.0.self_attn.q_proj.weight"
+    change(source, lambda tensors: tensors.update({matrix: torch.ones(64, 64)}))
+    with pytest.raises(
+        ExportError, match=r"^[^\n]*q_proj[^\n]*(quantised and as it is|a second matrix|of the shape)[^\n]*$"
+    ):
+        find_source(source, None).load_model()
+
+
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_head_of_its_own_is_used_where_the_config_ties_it(is_packed: bool, source: Path, plain: Path) -> None:
     quantize_folder(source, plain, WRITERS["gptq8"])

@@ -117,3 +117,14 @@ def test_weights_of_another_library_are_refused_by_its_name(source: Path) -> Non
     save_file(load_file(source / "model.safetensors"), source / "model.safetensors", {"format": "tf"})
     with pytest.raises(ExportError, match=r"in the layout 'tf', .* save the model with PyTorch"):
         find_source(source, None)
+
+
+@pytest.mark.parametrize("name", ["norm.weight", "embed_tokens.weight", "layers.0.mlp.down_proj.weight"])
+def test_two_tensors_for_the_same_weights_are_the_same_or_refused(name: str, source: Path) -> None:
+    stored = load_file(source / "model.safetensors")[f"model.{name}"]
+    expected = chain_logits(load_folder(source), IDS)
+    _add(source, **{name: stored.clone()})
+    torch.testing.assert_close(chain_logits(load_folder(source), IDS), expected, rtol=0, atol=0)
+    _add(source, **{name: stored * 3})
+    with pytest.raises(ExportError, match=rf"'(model\.)?{name}' and '(model\.)?{name}', which stand for the same"):
+        load_folder(source)

@@ -21,8 +21,8 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
 
     config: the arguments of its class, see `built_config`. source: the file or folder, for errors, which are `error`.
     """
+    built = built_config(config, source, error)
     try:
-        built = built_config(config)
         _check_buffers(built, source, error)
         with _EmptyOnMeta(), _weights_without_memory(), no_init_weights():
             skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -31,18 +31,28 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
     except ExportError:
         raise
     except Exception as reason:  # transformers and PyTorch raise many classes for sizes that cannot be
-        said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
-        raise error(f"'{source}' describes a model that cannot be built ({said:.200}).") from reason
+        raise _not_built(source, reason, error) from reason
     skeleton.tie_weights()
     skeleton.eval()
     return skeleton
 
 
-def built_config(form: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of its class. form: the class's own arguments, as `class_form` gives them."""
+def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
+    said = " ".join(str(reason).split()) or type(reason).__name__
+    return error(f"'{source}' describes a model that cannot be built ({said:.200}): correct its config.")
+
+
+def built_config(form: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PretrainedConfig:
+    """The config of its class. form: the class's own arguments, as `class_form` gives them.
+
+    Raises `error` for what the class refuses.
+    """
     given = dict(form)
     rope = given.pop("rope_parameters", {})
-    config: PretrainedConfig = AutoConfig.for_model(**given)
+    try:
+        config: PretrainedConfig = AutoConfig.for_model(**given)
+    except Exception as reason:  # the class's own checks, of many kinds
+        raise _not_built(source, reason, error) from reason
     if rope:  # past the class, which takes fewer types than its module computes
         own = config.rope_parameters
         is_nested = any(isinstance(value, dict) for value in rope.values())

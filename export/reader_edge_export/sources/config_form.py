@@ -18,6 +18,11 @@ _ALIASES = {  # of gpt2: general names of its keys
     "max_position_embeddings": "n_positions",
     "n_ctx": "n_positions",
 }
+_FLOATS = (
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+)
+_WHOLE = ("query_pre_attn_scalar",)
 _KNOWN_LAYERS = ("full_attention", "sliding_attention")
 _DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
 
@@ -29,7 +34,7 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_keys(config)
     model_type = str(config["model_type"])
-    form = {key: config[key] for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
+    form = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
     if model_type == "gpt2":
         form = _without_aliases(form)
     else:
@@ -42,8 +47,19 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         _check_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
         del form["head_dim"]  # as if absent: hidden size over heads
+    if form.get("num_key_value_heads", 0) is None and "num_attention_heads" in form:
+        form["num_key_value_heads"] = form["num_attention_heads"]  # some classes take no null, which means this
+    if form.get("max_window_layers", 0) is None and not form.get("use_sliding_window"):
+        del form["max_window_layers"]
     # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
     return {**form, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+
+
+def _typed(key: str, value: object) -> object:
+    """A number as its class wants it: other writers of JSON leave ".0" out, or add it."""
+    if key in _FLOATS and type(value) is int:
+        return float(value)
+    return int(value) if key in _WHOLE and isinstance(value, float) and value.is_integer() else value
 
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +130,10 @@ def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
     num_layers = form.get("num_hidden_layers", len(layer_types))
     if len(layer_types) != num_layers:
         raise ExportError(f"config.json has {len(layer_types)} layer_types for {num_layers} layers: correct it.")
+    own_window = None if model_type == "smollm3" else 1  # what its class has where the key is absent
     has_window = form.get("use_sliding_window", not model_type.startswith(("qwen", "smollm3")))
     is_windowed = "sliding_attention" in layer_types
-    if is_windowed and not (has_window and form.get("sliding_window", 1) is not None):
+    if is_windowed and not (has_window and form.get("sliding_window", own_window) is not None):
         raise ExportError(
             "config.json has layers of sliding_attention, but use_sliding_window or sliding_window says that there is "
             "no window: correct it."

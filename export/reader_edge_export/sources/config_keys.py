@@ -4,8 +4,8 @@ transformers drops the keys that a class does not know. A dropped key that chang
 without a word, and the check against the loaded module would not notice.
 """
 
-import math
 import reprlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +19,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def _is_positive(value: object) -> bool:

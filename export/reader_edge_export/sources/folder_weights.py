@@ -9,11 +9,10 @@ import torch
 
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
 from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.text_part import text_tensors
-from reader_edge_export.sources.weight_places import Places, check_places, check_shapes, has_own_head
+from reader_edge_export.sources.weight_places import Places, check_places, check_shapes, fill, has_own_head
 from reader_edge_export.sources.weights import Float32Array, Weights
 from reader_edge_runtime.errors import ExportError
 
@@ -38,20 +37,14 @@ def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) 
     """
     tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
     form = class_form(config)
-    if built_config(form).tie_word_embeddings and has_own_head(tensors):
+    if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
         form["tie_word_embeddings"] = False
     skeleton = skeleton_of(form, str(folder))
     check_shapes(folder, skeleton, tensors)
     places = Places(skeleton)
     check_places(folder, places.missing(tensors), [name for name in tensors if places.find(name) is None])
     check_largest(skeleton, str(folder))
-    filling: dict[str, StoredTensor] = {}
-    for name, tensor in tensors.items():
-        if (parameter := places.name_of(name)) is not None:
-            if tensor.dtype not in (*FLOATS, "F64"):
-                raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model.")
-            filling[parameter] = tensor
-    return SourceModel(skeleton, FolderWeights(folder, filling))
+    return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors)))
 
 
 def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:

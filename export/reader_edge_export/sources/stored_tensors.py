@@ -1,5 +1,6 @@
 """The tensors in a folder's safetensors files: their shapes and types from the headers, their values one at a time."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from reader_edge_runtime.errors import ExportError
 if TYPE_CHECKING:
     import torch
 
+_COMPARED_AT_ONCE = 1 << 24  # numbers of a tensor
 _LAYOUTS = ("pt", "mlx")  # that a file's metadata names; MLX has PyTorch's
 
 
@@ -34,6 +36,19 @@ class StoredTensor:
                     f"'{self.file}' changed while it was read: export it again when it is whole."
                 ) from None
         return values
+
+    def equals(self, other: "StoredTensor") -> bool:
+        """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""
+        from safetensors import safe_open
+
+        if self.shape != other.shape:
+            return False
+        num_at_once = max(1, _COMPARED_AT_ONCE // max(1, math.prod(self.shape[1:])))
+        with safe_open(self.file, framework="pt") as file, safe_open(other.file, framework="pt") as other_file:
+            one, two = file.get_slice(self.name), other_file.get_slice(other.name)
+            starts = range(0, self.shape[0] if self.shape else 0, num_at_once)
+            rows = (slice(start, start + num_at_once) for start in starts)
+            return all(bool((one[part].float() == two[part].float()).all()) for part in rows)
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError
 
@@ -55,7 +56,7 @@ def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:
     head = tensors.get(_HEAD)
     if head is None or embedding is None:
         return False
-    return head.shape != embedding.shape or not torch.equal(head.read().float(), embedding.read().float())
+    return not head.equals(embedding)
 
 
 def check_shapes(folder: Path, outline: PreTrainedModel, tensors: Mapping[str, StoredTensor]) -> None:
@@ -65,6 +66,26 @@ def check_shapes(folder: Path, outline: PreTrainedModel, tensors: Mapping[str, S
         target = places.find(name)
         if target is not None and tuple(target.shape) != tensor.shape:
             raise wrong_shape(folder, name, tensor.shape, target)
+
+
+def fill(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensor of each parameter, by the parameter's name; tensors without a place are left out.
+
+    Raises ExportError for what is no number, and where two with other values are to fill one parameter.
+    """
+    filling: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if (parameter := places.name_of(name)) is None:
+            continue
+        if tensor.dtype not in (*FLOATS, "F64"):
+            raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model.")
+        if parameter in filling and not tensor.equals(filling[parameter]):
+            raise ExportError(
+                f"'{folder}' holds {name!r:.80} and {filling[parameter].name!r:.80}, which stand for the same weights "
+                "and differ: remove the wrong one, or fetch the model again."
+            )
+        filling[parameter] = tensor
+    return filling
 
 
 def wrong_shape(folder: Path, name: str, shape: tuple[int, ...], target: torch.nn.Parameter) -> ExportError:

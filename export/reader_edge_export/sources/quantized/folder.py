@@ -13,10 +13,10 @@ from reader_edge_export.sources.quantized.awq import awq_packing
 from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
 from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.gptq import Gptq
-from reader_edge_export.sources.quantized.packing import FLOATS, Packing
+from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
-from reader_edge_export.sources.weight_places import COMPUTED, Places, has_own_head, wrong_shape
+from reader_edge_export.sources.weight_places import COMPUTED, Places, fill, has_own_head, wrong_shape
 from reader_edge_export.sources.weights import Float32Array, Weights
 from reader_edge_runtime.errors import ExportError
 
@@ -63,18 +63,16 @@ class QuantizedFolder:
         return SourceModel(skeleton, self._weights(places, shapes))
 
     def _weights(self, places: Places, shapes: Mapping[str, tuple[int, int]]) -> "_WidenedWeights":
-        plain: dict[str, StoredTensor] = {}
+        plain = fill(self._folder, places, self._plain)
         packed: dict[str, _PackedMatrix] = {}
-        for name, tensor in self._plain.items():
-            if (parameter := places.name_of(name)) is not None:
-                if parameter in plain and not torch.equal(tensor.read(), plain[parameter].read()):
-                    raise ExportError(
-                        f"{name!r:.80} differs from the weights that its config ties it to: fetch the model again."
-                    )
-                plain[parameter] = tensor
         for name, parts in self._packed.items():
             parameter = places.name_of(name)
             assert parameter is not None
+            if parameter in plain:
+                raise ExportError(
+                    f"'{self._folder}' holds {plain[parameter].name!r:.80} quantised and as it is: remove one of them, "
+                    "or fetch the model again."
+                )
             packed[parameter] = _PackedMatrix(_module(name), shapes[name], parts, places.is_turned(name))
         return _WidenedWeights(self._folder, self._packing, plain, packed)
 
@@ -85,10 +83,6 @@ class QuantizedFolder:
         for name, tensor in self._plain.items():
             if targets.find(name) is None:
                 self._check_left_over(name, tensor)
-            elif tensor.dtype not in (*FLOATS, "F64"):
-                raise ExportError(
-                    f"'{self._folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model."
-                )
             else:
                 self._check_shape(targets, name, tensor.shape)
         if missing := targets.missing((*self._plain, *shapes)):
