@@ -62,6 +62,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "rope_parameters": {"full_attention": {"rope_theta": 1e4, **_YARN}, "sliding_attention": {"rope_theta": 1e4}},
     },
+    "exaone4": {**_SIZES, **_WINDOW, "tie_word_embeddings": False},
 }
 
 

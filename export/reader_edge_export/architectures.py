@@ -26,6 +26,7 @@ SUPPORTED = (  # values of model_type
     "granite",
     "olmo2",
     "olmo3",
+    "exaone4",
 )
 
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28

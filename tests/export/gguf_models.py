@@ -32,6 +32,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "granite": ("granite", {"embedding_multiplier": 3.0}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo2", {}),
+    "exaone4": ("exaone4", {}),
 }
 
 
@@ -147,12 +148,22 @@ def _olmo3(config: PretrainedConfig) -> Values:
     }
 
 
+def _exaone4(config: PretrainedConfig) -> Values:
+    if config.sliding_window is None:
+        return {}
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "phi3": _phi3,
     "granite": _granite,
     "olmo3": _olmo3,
+    "exaone4": _exaone4,
     "ministral3": _ministral3,
 }
 

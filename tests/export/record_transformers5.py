@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.tiny_models import MAX_CONTEXT, TINY_CONFIGS
+from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS
 
 _DATA = Path(__file__).parents[1] / "data"
 _FILE, _DEFAULTS_FILE = _DATA / "transformers5.json", _DATA / "transformers5_defaults.json"
@@ -60,6 +60,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     windowed = {"rope_type": "linear", "factor": 4.0, "rope_theta": 3000.0}
     local = {"rope_parameters": {"full_attention": dict(_THETA), "sliding_attention": windowed}}
     found["gemma3_text-local"] = ("gemma3_text", TINY_CONFIGS["gemma3_text"] | local)
+    whole = {"layer_types": ["full_attention"] * NUM_LAYERS, "sliding_window": None}
+    llama3 = {**scaled["llama3"], **_THETA}
+    found["exaone4-no-window"] = ("exaone4", TINY_CONFIGS["exaone4"] | whole | {"rope_parameters": llama3})
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 

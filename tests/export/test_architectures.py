@@ -83,6 +83,7 @@ ARCHITECTURES = {  # by model_type
     "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
     "olmo2": Architecture("olmo2", fuses_swiglu=True),
     "olmo3": Architecture("olmo3", has_windows=True, fuses_swiglu=True),
+    "exaone4": Architecture("exaone4", has_windows=True, fuses_swiglu=True),
 }
 
 

@@ -116,6 +116,8 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("gemma2", {"sliding_window": None}, "says that there is no window"),
         ("gemma2", {"hidden_act": "silu"}, "give hidden_activation"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 1e6}}, "give both"),
+        ("exaone4", {"sliding_window_pattern": "LXG"}, "0 or more, or letters L and G"),
+        ("exaone4", {"sliding_window_pattern": 0, "layer_types": None}, "sliding_window_pattern as 0 beside a window"),
         ("gpt2", {"hidden_size": 32}, "n_embd twice"),
         (
             "phi3",
@@ -232,6 +234,13 @@ def test_gemmas_newer_activation_overrules_the_older() -> None:
 
 def test_the_older_activation_of_gemma_is_the_approximate_one_that_its_makers_meant() -> None:
     assert class_form(config("gemma", hidden_act="gelu"))["hidden_act"] == "gelu_pytorch_tanh"
+
+
+@pytest.mark.parametrize("pattern", ["LG", 2])
+def test_exaones_pattern_is_letters_or_a_number(pattern: str | int) -> None:
+    given = config("exaone4", sliding_window_pattern=pattern, layer_types=None)
+    assert class_form(given)["layer_types"] == ["sliding_attention", "full_attention"]
+    assert class_form(given | {"sliding_window": None})["layer_types"] == ["full_attention"] * 2
 
 
 def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:

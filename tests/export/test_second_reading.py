@@ -76,6 +76,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("granite", {"embedding_multiplier": 2.0}, "logits"),
         ("olmo3", _rope(full_attention={"rope_type": "default"}), "frequencies of full_attention in model.rotary"),
         ("olmo3", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
+        ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
+        ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "logits"),
         ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),
     ],
 )

@@ -24,6 +24,7 @@ _FLOATS = (
 )
 _WHOLE = ("query_pre_attn_scalar",)
 _KNOWN_LAYERS = ("full_attention", "sliding_attention")
+_EXAONE_PATTERN = 4
 _DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
 
 
@@ -43,6 +44,8 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         _set_gemma_activation(form, model_type)
     if model_type == "gemma3_text":
         _set_pattern(form)
+    if model_type == "exaone4":
+        _set_letters(form)
     if "layer_types" in READ[model_type]:
         _check_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
@@ -115,6 +118,20 @@ def _set_pattern(form: dict[str, Any]) -> None:
     num_layers = form.get("num_hidden_layers")
     if form.get("layer_types") is None and num_layers is not None:
         form["layer_types"] = [_KNOWN_LAYERS[(layer + 1) % pattern != 0] for layer in range(num_layers)]
+
+
+def _set_letters(form: dict[str, Any]) -> None:
+    """EXAONE's pattern of layers, L with a window and G without, or a number: each so many-th is without."""
+    pattern, num_layers = form.pop("sliding_window_pattern", None), form.get("num_hidden_layers")
+    if form.get("layer_types") is not None or num_layers is None:
+        return
+    has_window = form.get("sliding_window", 1) is not None
+    if pattern == 0 and has_window:
+        raise ExportError("config.json gives sliding_window_pattern as 0 beside a window: remove one of them.")
+    pattern = pattern or _EXAONE_PATTERN
+    letters = pattern if isinstance(pattern, str) else "L" * (pattern - 1) + "G"
+    windowed = [has_window and letters[layer % len(letters)] == "L" for layer in range(num_layers)]
+    form["layer_types"] = [_KNOWN_LAYERS[is_windowed] for is_windowed in windowed]
 
 
 def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:

@@ -58,6 +58,12 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "layer_types": _NAMES,
     "no_rope_layers": _FLAGS,
 }
+_OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
+    ("exaone4", "sliding_window_pattern"): (
+        "a whole number, 0 or more, or letters L and G",
+        lambda value: _SIZE[1](value) or (isinstance(value, str) and value != "" and set(value) <= {"L", "G"}),
+    ),
+}
 # What null means the same for as leaving the key out, or means "none".
 _NULLABLE = frozenset(
     {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
@@ -100,6 +106,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"},
     "olmo2": _RMS | {"attention_bias"},
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
+    "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -168,7 +175,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
 def _check_value(model_type: str, key: str, value: object) -> None:
     if value is None and (key in _NULLABLE or (key == "head_dim" and model_type in _HEAD_DIM_CAN_BE_NULL)):
         return
-    words, is_usable = _KINDS[key]
+    words, is_usable = _OWN_KINDS.get((model_type, key)) or _KINDS[key]
     if not is_usable(value):
         shown = "null" if value is None else reprlib.repr(value)
         raise ExportError(f"config.json gives {key} as {shown}, which must be {words}: correct it.")

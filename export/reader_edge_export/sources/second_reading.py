@@ -15,6 +15,7 @@ from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rot
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _OLMO = ("olmo2", "olmo3")
+_NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
@@ -129,7 +130,7 @@ class SecondReading:
         if self._type == "phi":
             normed = self._norm(f"{name}.input_layernorm", x)
             return x + self._attention(layer, attention, normed) + self._mlp(mlp, normed)
-        if self._type in _OLMO:
+        if self._type in _NORMED_AFTER:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
         attended = self._attention(layer, attention, self._norm(f"{name}.input_layernorm", x))
@@ -177,7 +178,7 @@ class SecondReading:
         return x.view(len(x), -1, self.head_dim).transpose(0, 1)
 
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
-        if self._type in ("qwen3", "gemma3_text"):
+        if self._type in ("qwen3", "gemma3_text", "exaone4"):
             return self._norm(f"{name}_norm", x)
         return self._norm(f"{name}_layernorm", x) if self._value("qk_layernorm") else x
 
@@ -209,6 +210,8 @@ class SecondReading:
 
     def has_positions(self, layer: int) -> bool:
         """Whether a layer rotates queries and keys, or the model has learned positions."""
+        if self._type == "exaone4":  # whose layers without a window have none, where others have one
+            return self._value("sliding_window") is None or self._is_windowed(layer)
         if self._type != "smollm3":
             return True
         rotated = self._value("no_rope_layers")
@@ -224,6 +227,9 @@ class SecondReading:
             return layer % 2 == 0
         if self._type == "olmo3":
             return (layer + 1) % 4 != 0
+        if self._type == "exaone4":
+            pattern = self._value("sliding_window_pattern") or 4
+            return pattern[layer % len(pattern)] == "L" if isinstance(pattern, str) else (layer + 1) % pattern != 0
         if self._type == "gemma3_text":
             pattern = self._config.get("sliding_window_pattern") or self._config.get("_sliding_window_pattern") or 6
             return bool((layer + 1) % pattern)

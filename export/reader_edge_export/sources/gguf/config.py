@@ -230,6 +230,15 @@ def _olmo2(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def _exaone4(file: GgufFile, values: Metadata) -> Config:
+    window = values.size("attention.sliding_window", 0, least=0)
+    return {
+        **_heads(file, values),
+        "sliding_window": window or None,
+        "layer_types": _layer_types(file, values, 4) if window else ["full_attention"] * values.size("block_count"),
+    }
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -280,5 +289,6 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "gpt2": ("gpt2", _gpt2),
     "granite": ("granite", _granite),
     "olmo2": ("olmo2", _olmo2),
+    "exaone4": ("exaone4", _exaone4),
 }
 ARCHITECTURES = tuple(_MODELS)
