@@ -26,6 +26,7 @@ from reader_edge.commands.rm import rm
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
 from reader_edge.commands.train_drafter import train_drafter
+from reader_edge.commands.tune import tune
 from reader_edge.commands.verify import verify
 from reader_edge.commands.warm import warm
 from reader_edge.terminal.control_characters import visible
@@ -63,6 +64,7 @@ COMMANDS = (
     verify,
     info,
     export,
+    tune,
     warm,
     train_drafter,
     datastore,

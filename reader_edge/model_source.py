@@ -13,6 +13,7 @@ from reader_edge.catalogue.pull import pulled
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, work_progress
 from reader_edge.terminal.control_characters import visible
+from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_runtime import Engine, EngineConfig
@@ -120,11 +121,22 @@ def find_package(model: str | None) -> Path:
     name = _given(model)
     if not name:
         return bundled_demo()
-    source = find_source(name)
-    path = source.path
-    _check_folder(path)
-    is_source = path.is_file() or (_is_source_folder(path) and not (path / MANIFEST_NAME).exists())
-    return _exported(source) if source.name or is_source else path
+    source = _exported_from(name)
+    return Path(name) if source is None else _exported(source)
+
+
+def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:
+    """The package of a model, and what it was exported from, where that is known or given.
+
+    What is no package yet is exported, without checks. Raises what `find_package` does, and PackageError for a source
+    that is given of another model than a package.
+    """
+    own = _exported_from(_given(model) or model)
+    if own is None:
+        return Path(model), None if source is None else find_source(source).path
+    if source is not None:
+        raise PackageError(f"'{model}' is no package, but a source itself: leave --source out.")
+    return _exported(own, check="none"), own.path
 
 
 def find_source(model: str) -> ModelSource:
@@ -139,6 +151,15 @@ def find_source(model: str) -> ModelSource:
         find_origin(model)
         check_installation()  # before a download that nothing could be made of
     return ModelSource(pulled(model), canonical(model))
+
+
+def _exported_from(model: str) -> ModelSource | None:
+    """What a model is exported from; None for a package."""
+    source = find_source(model)
+    path = source.path
+    _check_folder(path)
+    is_source = path.is_file() or (_is_source_folder(path) and not (path / MANIFEST_NAME).exists())
+    return source if source.name or is_source else None
 
 
 def find_stored(model: str | None) -> Path:
@@ -232,12 +253,11 @@ def _package_of(source: ModelSource) -> Path:
     return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source.path)}")
 
 
-def _exported(source: ModelSource) -> Path:
+def _exported(source: ModelSource, check: str = AUTO) -> Path:
     """The package of a model, in the user's cache; one process exports it while others wait.
 
-    Its first answer does not wait for checks that take longer than the export: `reader-edge tune` makes those.
+    check: of `ExportOptions`. A first answer does not wait for checks that take longer than the export.
     """
-    from reader_edge_export.options import AUTO, ExportOptions
     from reader_edge_export.pipeline import export_model
 
     stored, out = _stored_for(source), _package_of(source)
@@ -246,13 +266,23 @@ def _exported(source: ModelSource) -> Path:
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     model = source.name or str(source.path)
     with work_progress(f"Exporting {model} (once)") as work, stored.locked():
-        if not (out / MANIFEST_NAME).is_file():  # another process may have exported it meanwhile
-            options = ExportOptions(check=AUTO)
-            report = export_model(source.path, out, options, on_stage=work.on_stage, name=source.name, tell=work.tell)
-            if report.warning is not None:
-                click.echo(f"Warning: {report.warning}", err=True)
-            told = visible(shlex.quote(model))
-            click.echo(f"`reader-edge tune {told}` measures its quality, and lets it draft better.", err=True)
+        if (out / MANIFEST_NAME).is_file():  # another process has exported it meanwhile
+            return out
+        options = ExportOptions(check=check)
+        report = export_model(
+            source.path,
+            out,
+            options,
+            on_stage=work.on_stage,
+            name=source.name,
+            tell=work.tell,
+            on_share=work.on_progress,
+        )
+        if report.warning is not None:
+            click.echo(f"Warning: {report.warning}", err=True)
+    if check == AUTO:
+        told = visible(shlex.quote(model))
+        click.echo(f"`reader-edge tune {told}` measures its quality, and lets it draft better.", err=True)
     return out
 
 

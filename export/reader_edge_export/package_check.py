@@ -30,39 +30,29 @@ class PackageCheck:
     text: its tokenizer. workplace: a folder for what is needed meanwhile, on a disk with room for the model in fp32.
     """
 
-    def __init__(
-        self,
-        package: ModelPackage,
-        source: Source,
-        model: SourceModel,
-        text: Tokenizer,
-        workplace: Path,
-        stages: Stages,
-    ) -> None:
+    def __init__(self, package: ModelPackage, text: Tokenizer, workplace: Path, stages: Stages) -> None:
         self._package = package
-        self._source = source
-        self._model = model
         self._text = text
         self._workplace = workplace
         self._stages = stages
 
-    def quality(self, is_quick: bool = False) -> dict[str, float]:
+    def quality(self, source: Source, model: SourceModel, is_quick: bool = False) -> dict[str, float]:
         """Figures for the manifest. is_quick: of a tenth of the text. Raises ParityError."""
         with self._stages.enter("checking against the source"):
-            return self._quality(is_quick)
+            return self._quality(source, model, is_quick)
 
-    def successors(self) -> SuccessorTable:
-        """The package's likely successors of as many tokens as the time for them allows."""
+    def successors(self, num_parameters: int) -> SuccessorTable:
+        """The package's likely successors of as many tokens as take a minute of a model of this size."""
         with self._stages.enter("asking for likely successors"):
-            num_tokens = num_table_tokens(self._package.manifest.vocab_size, self._model.num_parameters)
+            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters)
             return measure_successors(self._target, self._text, num_tokens)
 
-    def _quality(self, is_quick: bool) -> dict[str, float]:
-        target, model, precision = self._target, LayeredModel(self._model), self._package.manifest.precision
-        max_tokens = max_quality_tokens(self._model.num_parameters)
+    def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:
+        target, model, precision = self._target, LayeredModel(source_model), self._package.manifest.precision
+        max_tokens = max_quality_tokens(source_model.num_parameters)
         if is_quick:
             max_tokens = max(_MIN_QUICK_TOKENS, max_tokens // 10)
-        max_length = min(MAX_SEQUENCE, self._source.max_context)
+        max_length = min(MAX_SEQUENCE, source.max_context)
         sequences = TextSet.bundled("held_out").token_sequences(self._text, max_length, max_tokens)
         case = TreeCase.draw(target.manifest, list(chain.from_iterable(sequences)))
         figures = check_tree_against_decoding(target, case)
@@ -72,7 +62,7 @@ class PackageCheck:
             figures |= check_greedy(target, model, case.prompts[0])
         else:
             figures |= check_quality(target, model, sequences)
-            figures |= source_figures(self._source.weight_types)
+            figures |= source_figures(source.weight_types)
         return figures
 
     @cached_property

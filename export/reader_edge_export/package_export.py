@@ -126,13 +126,13 @@ class PackageExport:
 
     def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer) -> Manifest:
         package = ModelPackage(self._folder, manifest)
-        check = PackageCheck(package, self._source, model, text, self._folder, self._stages)
-        figures = check.quality(is_quick=self._options.check == "quick")
+        check = PackageCheck(package, text, self._folder, self._stages)
+        figures = check.quality(self._source, model, is_quick=self._options.check == "quick")
         manifest = replace(manifest, checks=figures | dict(manifest.checks))
         if self._options.check == "quick":
             return manifest
         path = self._folder / SUCCESSORS_NAME
-        check.successors().write(path, text.fingerprint())
+        check.successors(model.num_parameters).write(path, text.fingerprint())
         return replace(manifest, files={**manifest.files, path.name: file_entry(path)})
 
     def _calibrate(self, model: SourceModel, text: Tokenizer, calibration: Calibration) -> None:

@@ -15,7 +15,7 @@ from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.find import check_kind, find_source
-from reader_edge_export.stages import Stages
+from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import InstallationError
 
@@ -26,16 +26,17 @@ def export_model(
     source: str | Path,
     out: str | Path,
     options: ExportOptions | None = None,
-    on_stage: Callable[[str], None] | None = None,
+    on_stage: OnStage | None = None,
     name: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    on_share: OnShare | None = None,
 ) -> ExportReport:
     """Export a decoder, a Hugging Face folder or a GGUF file, to a model package at `out`.
 
-    on_stage: called with a short description when a stage begins. name: what the package calls its source; None for the
-    source's own name. tell: called with lines that should stay. A failure of any kind leaves nothing behind, and an
-    existing package as it was; where the process is killed, the next export like it goes on with the matrices that were
-    rounded.
+    on_stage: called with a short description when a stage begins. on_share: called with what is done of the stage and
+    how much it is in all, in a unit of the stage's own. name: what the package calls its source; None for the source's
+    own name. tell: called with lines that should stay. A failure of any kind leaves nothing behind, and an existing
+    package as it was; where the process is killed, the next export like it goes on with the matrices that were rounded.
     Raises InstallationError, ExportError (or a child), TokenizerError.
     """
     options = options or ExportOptions()
@@ -43,7 +44,7 @@ def export_model(
     check_kind(source)  # what is wrong with the source is told before what is missing here
     check_installation()
     check_target(folder, options.force)
-    stages = Stages(on_stage)
+    stages = Stages(on_stage, on_share)
     with quiet_libraries():
         with stages.enter("checking the source"):
             found = find_source(source, options.max_context)

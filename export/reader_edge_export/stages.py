@@ -1,15 +1,20 @@
-"""The stages of an export, announced and timed."""
+"""The stages of a long task, announced and timed, and what is done of each."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+OnStage = Callable[[str], None]  # told what begins
+OnShare = Callable[[float, float], None]  # told what is done of a stage, and how much it is in all
+Advance = Callable[[float], None]  # told how much more of a stage is done
+
 
 class Stages:
     """seconds: wall time of each stage that has ended."""
 
-    def __init__(self, on_stage: Callable[[str], None] | None) -> None:
+    def __init__(self, on_stage: OnStage | None = None, on_share: OnShare | None = None) -> None:
         self._on_stage = on_stage
+        self._on_share = on_share
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -19,3 +24,23 @@ class Stages:
         start = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - start
+
+    def progress(self, done: float, total: float) -> None:
+        """Tell how much of the stage is done."""
+        if self._on_share is not None:
+            self._on_share(min(done, total), total)
+
+    def share(self, total: float) -> Advance:
+        """What to tell, as it gets done, how much more of so much in all is done of the stage."""
+        done = 0.0
+
+        def advance(more: float) -> None:
+            nonlocal done
+            done += more
+            self.progress(done, total)
+
+        return advance
+
+
+def unseen(_: float) -> None:
+    """An `Advance` that nobody looks at."""

@@ -5,6 +5,7 @@ import numpy as np
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.target import Pass, Target
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -16,10 +17,19 @@ _TOKENS_A_PASS = 128
 # today, so rare tokens are left out: a third of SmolLM2's vocabulary brings nine tenths of what all of it does.
 _MAX_TOKEN_PARAMETERS = 2_200_000_000_000
 
+# Scales included; a file's own types are near four bits, or near eight.
+_PARAMETER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int8-a16": 1, "int4": 0.7, "keep": 0.7}
+
 
 def num_table_tokens(vocab_size: int, num_parameters: int) -> int:
     """How many tokens a model of this size is asked for."""
     return min(vocab_size, _MAX_TOKEN_PARAMETERS // num_parameters)
+
+
+def about_num_parameters(manifest: Manifest) -> int:
+    """Of a package alone, by the size of its weights."""
+    num_bytes = sum(manifest.files[name].num_bytes for name in (GRAPH_NAME, WEIGHTS_NAME) if name in manifest.files)
+    return round(num_bytes / _PARAMETER_BYTES[manifest.precision])
 
 
 def measure_successors(target: Target, tokenizer: Tokenizer, num_tokens: int) -> SuccessorTable:

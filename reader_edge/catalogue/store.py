@@ -23,8 +23,8 @@ from platformdirs import user_cache_path
 
 from reader_edge.catalogue.disk import folder_bytes
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
-from reader_edge_runtime.errors import CatalogueError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME
+from reader_edge_runtime.errors import CatalogueError, PackageError
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, read_manifest
 
 _NAME_FILE = "name"
 _MAX_NAME_BYTES = 4096
@@ -33,11 +33,15 @@ _PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that is stored of a model. time: when it was complete, in seconds since the epoch."""
+    """Something that is stored of a model. time: when it was complete, in seconds since the epoch.
+
+    is_untuned: a package of which `reader-edge tune` makes more.
+    """
 
     what: str
     num_bytes: int
     time: float
+    is_untuned: bool = False
 
 
 class StoredModel:
@@ -96,7 +100,7 @@ class StoredModel:
         for place in sorted(self.folder.glob("[!.]*")):
             if what := _kind(place):
                 with suppress(FileNotFoundError):  # a download that became the source meanwhile
-                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime))
+                    parts.append(Part(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place)))
         return parts
 
     def remove(self) -> int:
@@ -151,6 +155,13 @@ def stored_models(cache: Path | None = None) -> list[StoredModel]:
     return sorted(ours, key=lambda model: model.name)
 
 
+def model_around(package: Path) -> StoredModel:
+    """The model that a package is stored of; of one that lies elsewhere, none but a lock."""
+    place = package.resolve()
+    around = (model for model in stored_models() if model.folder.resolve() == place.parent)
+    return next(around, StoredModel(str(place)))
+
+
 def _models(cache: Path | None) -> Path:
     return (cache or user_cache_path("reader-edge")) / "models"
 
@@ -175,3 +186,10 @@ def _kind(place: Path) -> str | None:
         return "unfinished download"
     package = _PACKAGE.fullmatch(place.name)
     return f"package, {package[1]}" if package and (place / MANIFEST_NAME).is_file() else None
+
+
+def _is_untuned(place: Path) -> bool:
+    try:
+        return not read_manifest(place).is_tuned
+    except PackageError:  # no package, or one whose faults are told when it is opened
+        return False

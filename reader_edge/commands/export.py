@@ -80,7 +80,15 @@ def export(
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)
     with work_progress(f"Exporting {model}") as work:
-        report = export_model(source.path, out, options, on_stage=work.on_stage, name=source.name, tell=work.tell)
+        report = export_model(
+            source.path,
+            out,
+            options,
+            on_stage=work.on_stage,
+            name=source.name,
+            tell=work.tell,
+            on_share=work.on_progress,
+        )
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),

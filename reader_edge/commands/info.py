@@ -55,6 +55,7 @@ def info(model: str | None, as_json: bool) -> None:
             ("hidden states", _told_hidden_states(package.manifest)),
             ("successor table", _told_table(package.manifest, table)),
             ("own answers", _told_own_answers(package.folder, own_answers)),
+            ("tuned", _told_tuning(package.manifest)),
         ]
         print_pairs([*_pairs(package.manifest), *drafting])
         return
@@ -63,6 +64,7 @@ def info(model: str | None, as_json: bool) -> None:
         "num_bytes": _num_bytes(package.manifest),
         "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "checksums_verified": True,
+        "is_tuned": package.manifest.is_tuned,
         "num_table_tokens": 0 if table is None else len(table),
         "num_own_answer_tokens": 0 if own_answers is None else own_answers.num_tokens,
     }
@@ -124,6 +126,14 @@ def _told_own_answers(folder: "Path", own_answers: "OwnAnswers | None") -> str:
         return "none: `reader-edge warm` writes them"
     size = readable_size((folder / OWN_ANSWERS_NAME).stat().st_size)
     return f"{own_answers.num_tokens} tokens in {len(own_answers.texts)} answers, {size} ({OWN_ANSWERS_NAME})"
+
+
+def _told_tuning(manifest: "Manifest") -> str:
+    if not manifest.is_tuned:
+        return "not tuned: `reader-edge tune` measures its quality, and lets it draft better"
+    if not manifest.is_measured:
+        return "yes, but not measured: `reader-edge tune --source` compares it with what it was exported from"
+    return "yes"
 
 
 def _bits_pairs(precision: str) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ def list_models() -> None:
     rows = [
         (
             model.name,
-            part.what,
+            f"{part.what}, not tuned" if part.is_untuned else part.what,
             readable_size(part.num_bytes),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(part.time)),
         )

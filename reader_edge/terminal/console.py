@@ -1,6 +1,7 @@
 """Tables and lines for eyes, and progress on standard error."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
 )
@@ -23,8 +25,9 @@ from rich.table import Table
 from rich.text import Text
 
 from reader_edge.terminal.control_characters import visible
+from reader_edge.terminal.times import readable_time
 
-OnProgress = Callable[[int, int], None]
+OnProgress = Callable[[float, float], None]
 OnStage = Callable[[str], None]
 
 
@@ -152,16 +155,25 @@ def stage_progress(label: str) -> Iterator[OnStage]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a long task tells of itself: stages as they begin, what is counted of each, and lines that stay."""
+    """What a long task tells of itself: stages as they begin, what is done of each, and lines that stay."""
 
     on_stage: OnStage
     on_progress: OnProgress
     tell: Callable[[str], None]
 
 
+class _TimeLeft(ProgressColumn):
+    """Of a stage that goes on as it went so far. Parts of it may take long: between them, time runs down."""
+
+    def render(self, task: Task) -> Text:
+        ends_at: float | None = task.fields["ends_at"]
+        return Text("" if ends_at is None else f"{readable_time(max(0.0, ends_at - time.monotonic()))} left")
+
+
 @contextmanager
 def work_progress(label: str) -> Iterator[Work]:
-    """A spinner that names the stage of a long task, with a bar where it counts; in a pipe, one line a stage."""
+    """A spinner that names the stage of a long task, with a bar and the time left where a stage tells what is done; in
+    a pipe, one line a stage."""
     console = stderr_console()
 
     def tell(line: str) -> None:
@@ -170,21 +182,20 @@ def work_progress(label: str) -> Iterator[Work]:
     if not console.is_terminal:
         yield Work(lambda stage: tell(f"{label}: {stage}"), lambda done, total: None, tell)
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[counted]}"),
-    )
-    with Progress(*columns, RemainingColumn(), console=console, transient=True) as progress:
-        tasks = [progress.add_task(visible(label), total=None, counted="")]
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:
+        tasks = [progress.add_task(visible(label), total=None, ends_at=None)]
+        begin = time.monotonic()
 
         def on_stage(stage: str) -> None:
+            nonlocal begin
+            begin = time.monotonic()
             progress.remove_task(tasks.pop())  # with its total, which cannot be taken back
-            tasks.append(progress.add_task(visible(f"{label}: {stage}"), total=None, counted=""))
+            tasks.append(progress.add_task(visible(f"{label}: {stage}"), total=None, ends_at=None))
             progress.refresh()
 
-        def on_progress(done: int, total: int) -> None:
-            progress.update(tasks[0], completed=done, total=total, counted=f"{done}/{total}")
+        def on_progress(done: float, total: float) -> None:
+            ends_at = begin + (time.monotonic() - begin) * total / done if done else None
+            progress.update(tasks[0], completed=done, total=total, ends_at=ends_at)
 
         yield Work(on_stage, on_progress, tell)

@@ -33,6 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
         on_stage: Callable[[str], None],
         name: str | None,
         tell: Callable[[str], None],
+        on_share: object,
     ) -> ExportReport:
         tell("Going on.")
         on_stage("tracing")

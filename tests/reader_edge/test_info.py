@@ -48,6 +48,13 @@ def test_info_tells_what_a_package_lacks_for_drafting(runner: CliRunner, package
     assert json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)["num_table_tokens"] == 0
 
 
+def test_info_tells_what_a_first_start_left_out(runner: CliRunner, package: PackageCopy) -> None:
+    command = ["info", str(package.folder)]
+    told = runner.invoke(main, command).stdout
+    assert "not tuned: `reader-edge tune` measures its quality, and lets it draft better" in told
+    assert json.loads(runner.invoke(main, [*command, "--json"]).stdout)["is_tuned"] is False
+
+
 def test_info_tells_what_stays_as_in_a_file_and_what_its_bits_depend_on(
     runner: CliRunner, package: PackageCopy
 ) -> None:

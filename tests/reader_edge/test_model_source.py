@@ -33,7 +33,13 @@ def exported(monkeypatch: pytest.MonkeyPatch, demo_folder: Path) -> list[str]:
     names: list[str] = []
 
     def export_model(
-        source: Path, out: Path, options: ExportOptions, on_stage: object, name: str | None, tell: object
+        source: Path,
+        out: Path,
+        options: ExportOptions,
+        on_stage: object,
+        name: str | None,
+        tell: object,
+        on_share: object,
     ) -> ExportReport:
         assert (options.precision, options.attention, options.check) == ("auto", "exact", "auto")
         names.append(name or str(source))
@@ -195,7 +201,13 @@ def test_two_cold_starts_at_once_export_once(
             return super().acquire(*args, **options)
 
     def export_model(
-        source: Path, out: Path, options: ExportOptions, on_stage: object, name: None, tell: object
+        source: Path,
+        out: Path,
+        options: ExportOptions,
+        on_stage: object,
+        name: str | None,
+        tell: object,
+        on_share: object,
     ) -> ExportReport:
         exported.append(out)
         assert all(num_asked.acquire(timeout=60) for _ in range(2))

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from reader_edge.terminal.console import work_progress
+from reader_edge.terminal.times import readable_time
 
 
 def _work() -> None:
@@ -52,5 +53,13 @@ def test_on_a_terminal_every_stage_is_drawn_what_is_counted_too_and_told_lines_s
     for stage in ("measuring", "writing", "checking"):
         assert f"Making a thing: {stage}" in drawn
         assert f"\x1b[2KTold while {stage}.\n" in drawn
-    assert "3/7" in drawn
+    assert "43%" in drawn
+    assert "0 s left" in drawn
     assert drawn.endswith("\x1b[2K")  # gone in the end
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (3599, "1 h 0 min"), (4800, "1 h 20 min")]
+)
+def test_times_are_told_as_exactly_as_somebody_who_waits_wants_them(seconds: float, told: str) -> None:
+    assert readable_time(seconds) == told

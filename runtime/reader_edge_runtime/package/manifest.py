@@ -120,8 +120,13 @@ class Manifest:
         return {name: entry for name, entry in self.files.items() if name != SUCCESSORS_NAME}
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it was compared with its source."""
+        return "tree_rows_equal" in self.checks
+
+    @property
     def is_tuned(self) -> bool:
-        """Whether it has a table of likely successors, which a full check makes."""
+        """Whether it has its table of likely successors."""
         return SUCCESSORS_NAME in self.files
 
     @property

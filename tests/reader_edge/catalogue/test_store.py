@@ -40,7 +40,7 @@ def test_sources_and_packages_are_listed_with_their_sizes_and_times(runner: CliR
     head, package, source = [line.split("  ") for line in result.stdout.splitlines()]
     assert head[0] == "NAME"
     assert [cell.strip() for cell in source if cell][:3] == ["owner/model", "source", "1.5 kB"]
-    assert [cell.strip() for cell in package if cell][:2] == ["owner/model", "package, int8"]
+    assert [cell.strip() for cell in package if cell][:2] == ["owner/model", "package, int8, not tuned"]
     assert all(line[-1].strip().startswith("2023-11-1") for line in (source, package))
 
 

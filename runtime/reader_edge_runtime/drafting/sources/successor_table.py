@@ -32,7 +32,7 @@ class SuccessorTable:
             return None
         path = package.path(SUCCESSORS_NAME)
         try:
-            arrays = read_state(path, bytes.fromhex(tokenizer_fingerprint), _max_bytes(package.manifest))
+            arrays = read_state(path, bytes.fromhex(tokenizer_fingerprint), max_table_bytes(package.manifest))
             table = cls(arrays["token_ids"], arrays["logits"])
         except (DraftError, KeyError) as error:
             raise PackageError(f"'{path}' holds no successors of this package: export the model again.") from error
@@ -65,6 +65,6 @@ class SuccessorTable:
         )
 
 
-def _max_bytes(manifest: Manifest) -> int:
+def max_table_bytes(manifest: Manifest) -> int:
     """Of a table of the whole vocabulary."""
     return manifest.vocab_size * manifest.top_k * _BYTES_OF_SUCCESSOR + _MOST_OTHER_BYTES

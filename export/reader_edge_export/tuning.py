@@ -1,0 +1,131 @@
+"""tune_package(): a package that is there gets what its export left out, its quality and its likely successors.
+
+Nothing heavy is imported before it is clear that there is a package to tune.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reader_edge_export.package_folder import is_disk_full
+from reader_edge_export.pipeline import check_installation
+from reader_edge_export.quality_limits import quality_warning
+from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.sources.find import check_kind, find_source
+from reader_edge_export.sources.source import Source
+from reader_edge_export.stages import OnShare, OnStage, Stages
+from reader_edge_export.successors import about_num_parameters
+from reader_edge_runtime.atomic_file import check_writable, clear_leftovers, temporary_name, write_failure
+from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable, max_table_bytes
+from reader_edge_runtime.errors import ExportError, PackageError
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, Manifest, file_entry, write_manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from reader_edge_export.sources.source_model import SourceModel
+
+_LONGEST_TEXT = 1 << 20  # tokens
+_AGAIN, _ELSEWHERE = "tune it again", "copy the package to a folder that can be written"
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """manifest: of the tuned package. num_table_tokens: how many tokens it has the likely successors of.
+
+    stage_seconds, warning: as in an `ExportReport`.
+    """
+
+    manifest: Manifest
+    num_table_tokens: int
+    stage_seconds: Mapping[str, float]
+    warning: str | None
+
+
+def tune_package(
+    folder: Path, source: Path | None, on_stage: OnStage | None = None, on_share: OnShare | None = None
+) -> TuningReport:
+    """Measure a package against what it was exported from, and make its table of likely successors.
+
+    source: None measures nothing. A table that is there stays, and so do all other files; the manifest is replaced at
+    the end. So who uses the package meanwhile goes on, and where anything fails, the package is what it was. One at a
+    time may tune a package. on_stage, on_share: of `Stages`.
+    Raises InstallationError, PackageError, ExportError (or a child), TokenizerError.
+    """
+    package = ModelPackage.open(folder)
+    if source is not None:
+        check_kind(source)
+    check_installation(purpose="Tuning")
+    stages = Stages(on_stage, on_share)
+    try:
+        with quiet_libraries(), _workplace(package) as workplace:
+            manifest, table = _tuned(package, source, workplace, stages)
+    except Exception as error:
+        if is_disk_full(error):
+            raise ExportError(f"The disk of '{folder}' is full: free some space and tune it again.") from error
+        raise
+    warning = quality_warning(manifest.precision, manifest.checks)
+    return TuningReport(manifest, len(table), stages.seconds, warning)
+
+
+def _tuned(
+    package: ModelPackage, source: Path | None, workplace: Path, stages: Stages
+) -> tuple[Manifest, SuccessorTable]:
+    from reader_edge_export.package_check import PackageCheck
+
+    with stages.enter("checking the package"):
+        package.check_files(stages.progress)
+        text = _text_tokenizer(package)
+        table = SuccessorTable.of_package(package, text.fingerprint())
+    check = PackageCheck(package, text, workplace, stages)
+    checks, files = dict(package.manifest.checks), dict(package.manifest.files)
+    num_parameters = about_num_parameters(package.manifest)
+    if source is not None:
+        found, model = _opened(package, source, stages)
+        num_parameters = model.num_parameters
+        checks |= check.quality(found, model)
+    if table is None:
+        path = package.folder / SUCCESSORS_NAME
+        table = check.successors(num_parameters)
+        table.write(path, text.fingerprint())
+        files[SUCCESSORS_NAME] = file_entry(path)
+    manifest = replace(package.manifest, checks=checks, files=files)
+    write_manifest(package.folder, manifest)
+    return manifest, table
+
+
+def _text_tokenizer(package: ModelPackage) -> Tokenizer:
+    """A package's tokenizer, of texts that may be longer than its context: they are cut."""
+    return Tokenizer.open(ModelPackage(package.folder, replace(package.manifest, max_context=_LONGEST_TEXT)))
+
+
+def _opened(package: ModelPackage, source: Path, stages: Stages) -> "tuple[Source, SourceModel]":
+    """What a package was exported from. Raises ExportError where it was exported from something else."""
+    with stages.enter("reading the source"):
+        found = find_source(source, package.manifest.max_context)
+        if found.fingerprint() != package.manifest.source_fingerprint:
+            raise ExportError(
+                f"'{package.folder}' was not exported from '{source}', or that has changed since: give its own source "
+                f"('{package.manifest.source_name}'), or export again."
+            )
+        return found, found.open_model()
+
+
+@contextmanager
+def _workplace(package: ModelPackage) -> Iterator[Path]:
+    """A folder in a package's folder, gone in the end. Raises PackageError where no table could be written."""
+    path, place = package.folder / SUCCESSORS_NAME, package.folder / "tuning"
+    try:
+        check_writable(path, max_table_bytes(package.manifest))
+        clear_leftovers(place)
+        workplace = temporary_name(place)
+        workplace.mkdir()
+    except OSError as error:
+        raise PackageError(write_failure(path, error, _AGAIN, _ELSEWHERE)) from error
+    try:
+        yield workplace
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""`reader-edge tune`: what a first start does not wait for."""
+
+import click
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--source",
+    help="What the package MODEL was exported from, to measure it against: a Hugging Face folder, a GGUF file or a "
+    "name. Of any other MODEL it is known.",
+)
+def tune(model: str, source: str | None) -> None:
+    """Measure the quality of MODEL and find its likely successors, to draft better. Needs the extra "export".
+
+    MODEL is a package, a Hugging Face folder, a GGUF file or a name; what is no package yet is exported first. The
+    package is compared with its source, and asked what it is likely to say after each token; both are put into the
+    package, which can be used meanwhile. Answers do not change. Minutes for a small model, more for a large one.
+    """
+    from reader_edge.catalogue.store import model_around
+    from reader_edge.model_source import find_tunable
+    from reader_edge.terminal.checks import check_pairs
+    from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
+    from reader_edge.terminal.control_characters import visible
+    from reader_edge_export.tuning import tune_package
+    from reader_edge_runtime.package.manifest import read_manifest
+
+    package, measured_against = find_tunable(model, source)
+    with work_progress(f"Tuning {model}") as work, model_around(package).locked():
+        manifest = read_manifest(package)
+        if manifest.is_tuned and source is None and (manifest.is_measured or measured_against is None):
+            work.tell(f"'{model}' is tuned already.")
+            click.echo(package)
+            return
+        report = tune_package(package, measured_against, work.on_stage, work.on_progress)
+    pairs = [
+        ("precision", report.manifest.precision),
+        *check_pairs(report.manifest.checks),
+        ("successors of", f"{report.num_table_tokens} tokens"),
+        *stage_pairs(report.stage_seconds),
+    ]
+    print_table(pairs_table("Tuned", pairs))
+    if not report.manifest.is_measured:
+        told = visible(model)
+        click.echo(f"`reader-edge tune {told} --source SOURCE` measures its quality too.", err=True)
+    if report.warning is not None:
+        click.echo(f"Warning: {report.warning}", err=True)
+    click.echo(package)

@@ -1,0 +1,134 @@
+"""`reader-edge tune`: what it works on, what it tells, and that it does so once."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reader_edge.catalogue.store import StoredModel, model_around
+from reader_edge.cli import main
+from reader_edge.commands.tune import tune
+from reader_edge_export import pipeline, tuning
+from reader_edge_export.options import ExportOptions, ExportReport
+from reader_edge_export.tuning import TuningReport
+from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry, read_manifest, write_manifest
+from tests.reader_edge.package_copy import PackageCopy
+
+Tuned = list[tuple[Path, Path | None]]
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> Tuned:
+    """Packages that were tuned, and against what; each got a table that is none."""
+    calls: Tuned = []
+
+    def tune_package(
+        folder: Path, source: Path | None, on_stage: Callable[[str], None], on_share: Callable[[float, float], None]
+    ) -> TuningReport:
+        on_stage("checking")
+        on_share(1, 2)
+        calls.append((folder, source))
+        manifest = read_manifest(folder)
+        (folder / SUCCESSORS_NAME).write_bytes(b"a table")
+        figures = {} if source is None else {"tree_rows_equal": 1.0, "mean_kl_nats": 0.5}
+        files = {**manifest.files, SUCCESSORS_NAME: file_entry(folder / SUCCESSORS_NAME)}
+        manifest = replace(manifest, checks=figures, files=files)
+        write_manifest(folder, manifest)
+        return TuningReport(manifest, 320, {"checking": 2.0}, "it strays" if figures else None)
+
+    monkeypatch.setattr(tuning, "tune_package", tune_package)
+    return calls
+
+
+@pytest.fixture
+def source_folder(tmp_path: Path, demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model to export, which becomes a copy of the demo package without figures."""
+
+    def export_model(
+        source: Path,
+        out: Path,
+        options: ExportOptions,
+        on_stage: object,
+        name: str | None,
+        tell: object,
+        on_share: object,
+    ) -> ExportReport:
+        assert options.check == "none"  # all is measured afterwards
+        PackageCopy(demo_folder, out).change_manifest(checks={})
+        return ExportReport(out, 1, options.precision, options.attention, {}, {})
+
+    monkeypatch.setattr(pipeline, "export_model", export_model)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_model_is_exported_and_measured_against_itself(
+    runner: CliRunner, source_folder: Path, tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    result = runner.invoke(main, ["tune", str(source_folder)])
+    package = next(StoredModel(str(source_folder)).folder.glob("int8-*"))
+    assert (result.exit_code, result.stdout) == (0, f"{package}\n")
+    assert tuned == [(package, source_folder)]
+    assert "0.5 nats a token" in result.stderr
+    assert "320 tokens" in result.stderr
+    assert result.stderr.endswith("Warning: it strays\n")
+    assert "measures its quality" not in result.stderr
+    assert not any(part.is_untuned for part in StoredModel(str(source_folder)).parts())
+
+
+def test_a_tuned_model_is_left_alone(runner: CliRunner, source_folder: Path, tuned: Tuned) -> None:
+    first, second = (runner.invoke(main, ["tune", str(source_folder)]) for _ in range(2))
+    assert first.stdout == second.stdout
+    assert second.stderr == f"'{source_folder}' is tuned already.\n"
+    assert len(tuned) == 1
+
+
+def test_a_package_gets_its_figures_where_its_source_is_given(
+    runner: CliRunner, package: PackageCopy, source_folder: Path, tuned: Tuned
+) -> None:
+    package.change_manifest(checks={})
+    alone = runner.invoke(main, ["tune", str(package.folder)])
+    assert f"`reader-edge tune {package.folder} --source SOURCE` measures its quality too." in alone.stderr
+    both = runner.invoke(main, ["tune", str(package.folder), "--source", str(source_folder)])
+    assert (alone.exit_code, both.exit_code) == (0, 0)
+    assert "--source" not in both.stderr
+    assert tuned == [(package.folder, None), (package.folder, source_folder)]
+
+
+def test_a_source_is_for_packages(runner: CliRunner, source_folder: Path, tuned: Tuned) -> None:
+    result = runner.invoke(main, ["tune", str(source_folder), "--source", str(source_folder)])
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: '{source_folder}' is no package, but a source itself: leave --source out.\n"
+    assert not tuned
+
+
+def test_two_at_once_tune_once(package: PackageCopy, tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, lock = threading.Barrier(2), StoredModel.locked
+
+    def locked(stored: StoredModel) -> AbstractContextManager[None]:
+        both.wait(60)
+        return lock(stored)
+
+    monkeypatch.setattr(StoredModel, "locked", locked)
+    assert tune.callback is not None
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(tune.callback, [str(package.folder)] * 2, [None] * 2))
+    assert tuned == [(package.folder, None)]
+
+
+def test_who_tunes_a_stored_package_holds_its_model(source_folder: Path, package: PackageCopy) -> None:
+    stored = StoredModel("owner/model")
+    inside = stored.package("gguf", "key")
+    inside.parent.mkdir(parents=True)
+    with stored.locked():
+        PackageCopy(package.folder, inside)
+    assert model_around(inside).folder == stored.folder
+    assert model_around(package.folder).folder != stored.folder
