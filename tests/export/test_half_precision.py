@@ -30,13 +30,15 @@ SMALL = {"Neg", "Pow", "ReduceMean", "Sqrt"}
 HOST_INPUTS = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "TopK": (1,), "Unsqueeze": (1,)}
 HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 
+NORMED_AFTER = {"olmo2", "olmo3", "exaone4"}  # norms of what layers add, small as it is, and its rounding with it
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_fp16_computes_what_the_source_computes(model_type: str, exported: Exported) -> None:
     checks = ModelPackage.open(exported(model_type, "fp16", "fast")).manifest.checks
-    assert checks["tree_logit_error"] < FP16_LIMIT * checks["logit_scale"]
+    limit = FP16_LIMIT * (1.5 if model_type in NORMED_AFTER else 1)
+    assert checks["tree_logit_error"] < limit * checks["logit_scale"]
     assert checks["logit_scale"] > 0.5  # else the limit says nothing
     assert checks["mean_kl_nats"] < 1e-5
 
@@ -52,7 +54,7 @@ def test_bf16_weights_compute_what_the_source_computes(model_type: str, exported
 def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: str, exported: Exported) -> None:
     operators = [node.op_type for node in ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph]
     assert operators.count("Attention") == 2
-    assert operators.count("RotaryEmbedding") == (0 if model_type == "gpt2" else 4)
+    assert operators.count("RotaryEmbedding") == {"gpt2": 0, "exaone4": 2}.get(model_type, 4)
     assert operators.count("RMSNormalization") + operators.count("LayerNormalization") >= 3
     assert not SMALL & set(operators) - ({"Pow"} if model_type in GELU else set())
 
