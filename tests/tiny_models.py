@@ -63,6 +63,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": {"rope_theta": 1e4, **_YARN}, "sliding_attention": {"rope_theta": 1e4}},
     },
     "exaone4": {**_SIZES, **_WINDOW, "tie_word_embeddings": False},
+    "seed_oss": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False, "attention_out_bias": True},
 }
 
 

@@ -27,6 +27,7 @@ SUPPORTED = (  # values of model_type
     "olmo2",
     "olmo3",
     "exaone4",
+    "seed_oss",
 )
 
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28

@@ -33,6 +33,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo2", {}),
     "exaone4": ("exaone4", {}),
+    "seed_oss": ("seed_oss", {}),
 }
 
 

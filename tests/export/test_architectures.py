@@ -84,6 +84,7 @@ ARCHITECTURES = {  # by model_type
     "olmo2": Architecture("olmo2", fuses_swiglu=True),
     "olmo3": Architecture("olmo3", has_windows=True, fuses_swiglu=True),
     "exaone4": Architecture("exaone4", has_windows=True, fuses_swiglu=True),
+    "seed_oss": Architecture("seed_oss", fuses_heads=True, fuses_swiglu=True, num_biases=2),
 }
 
 

@@ -48,6 +48,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("gemma2", {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 0.7}),
         ("gemma3_text", {"final_logit_softcapping": 0.8}),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+        ("seed_oss", {"attention_out_bias": False, "tie_word_embeddings": True}),
         ("phi3", {"sliding_window": None, "tie_word_embeddings": False}),
     ],
 )

@@ -78,6 +78,7 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("olmo3", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "logits"),
+        ("seed_oss", {"rms_norm_eps": 1e-5}, "epsilon"),
         ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),
     ],
 )

@@ -52,6 +52,7 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
+    "attention_out_bias": _FLAG,
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), _OBJECT),
     **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function"), _ACTIVATION),
@@ -107,6 +108,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "olmo2": _RMS | {"attention_bias"},
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
+    "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -119,7 +121,15 @@ HARMLESS = frozenset(
     | {"is_llama_config", "_num_labels", "output_past", "author", "created_date", "trust_remote_code", "bos_token"}
     | {"eos_token", "pad_token", "unk_token", "max_sequence_length", "seq_length", "model_max_length"}
     # training
-    | {"initializer_range", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout"}
+    | {
+        "initializer_range",
+        "attention_dropout",
+        "attn_pdrop",
+        "embd_pdrop",
+        "resid_pdrop",
+        "hidden_dropout",
+        "residual_dropout",
+    }
     | {"classifier_dropout", "embedding_dropout", "dropout", "gradient_checkpointing", "pretraining_tp"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}

@@ -239,6 +239,10 @@ def _exaone4(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def _seed_oss(file: GgufFile, values: Metadata) -> Config:
+    return {**_llama(file, values), "attention_out_bias": "blk.0.attn_output.bias" in file.tensors}
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -290,5 +294,6 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "granite": ("granite", _granite),
     "olmo2": ("olmo2", _olmo2),
     "exaone4": ("exaone4", _exaone4),
+    "seed_oss": ("seed_oss", _seed_oss),
 }
 ARCHITECTURES = tuple(_MODELS)
