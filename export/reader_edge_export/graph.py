@@ -18,10 +18,11 @@ from reader_edge_export.insert_matrices import insert_matrices
 from reader_edge_export.journal import Journal
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize import store_weights
+from reader_edge_export.quantize import num_stored, store_weights
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.sizes import fold_sizes
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.stages import Advance, Stages
 from reader_edge_export.weight_file import WeightFile
 from reader_edge_runtime.package.manifest import (
     GRAPH_NAME,
@@ -42,11 +43,12 @@ def write_graph(
     calibration: Calibration,
     source: SourceModel,
     journal: Journal | None = None,
+    stages: Stages | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. Returns what was written, by file name.
+    is one. stages: of the export, told how many weights are stored. Returns what was written, by file name.
     Raises ExportError.
     """
     model = ir.load(traced)
@@ -55,27 +57,29 @@ def write_graph(
     with WeightFile(folder, journal) as weights:
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
-        _lower(editor, options, calibration)
+        advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
+        _lower(editor, options, calibration, advance)
         for value in model.graph.initializers.values():
-            value.const_value = _written(value, weights)
+            value.const_value = _written(value, weights, advance)
     ir.save(model, folder / GRAPH_NAME)
     onnx.checker.check_model(folder / GRAPH_NAME, full_check=True)
     return {GRAPH_NAME: file_entry(folder / GRAPH_NAME), WEIGHTS_NAME: weights.entry}
 
 
-def _written(value: ir.Value, weights: WeightFile) -> ir.TensorProtocol:
+def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.TensorProtocol:
     """An initializer's tensor as the package has it: in the file of weights, or small and in the graph."""
     tensor = value.const_value
     assert tensor is not None
     if isinstance(tensor, ir.ExternalTensor) and tensor.location == WEIGHTS_NAME:
         return tensor
+    advance(tensor.size)
     name = str(value.name)
     if weights.takes(tensor.nbytes):
         return weights.add(tensor.numpy(), tensor.dtype, name)
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
 
 
-def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration) -> None:
+def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration, advance: Advance) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
@@ -92,7 +96,7 @@ def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable", calibration)
+    store_weights(editor, options.precision, options.attention == "portable", calibration, advance)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

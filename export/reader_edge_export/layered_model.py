@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Layer = torch.nn.Module
@@ -34,10 +35,11 @@ class Text:
 
 
 class LayeredModel:
-    """num_layers: how many layers are run; None for all."""
+    """num_layers: how many layers are run; None for all. advance: told of walks through the layers, parts of one."""
 
-    def __init__(self, source: SourceModel, num_layers: int | None = None) -> None:
+    def __init__(self, source: SourceModel, num_layers: int | None = None, advance: Advance = unseen) -> None:
         self.source = source
+        self.advance = advance
         self._model = source.skeleton
         self._base, layers = _base_of(self._model)
         self._all_layers: list[Layer] = list(layers)
@@ -64,6 +66,7 @@ class LayeredModel:
                         text.hidden = self.run_layer(index, text)
             for text in texts:
                 check_finite(text.hidden)
+            self.advance(1 / len(self.layers))
 
     def run_layer(self, index: int, text: Text) -> torch.Tensor:
         """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""

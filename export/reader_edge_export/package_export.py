@@ -97,7 +97,9 @@ class PackageExport:
                     self._calibrate(model, text, calibration)
                     journal.add_calibration(calibration.noted())
             with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
-                files = write_graph(work / "traced.onnx", self._folder, self._options, calibration, model, journal)
+                files = write_graph(
+                    work / "traced.onnx", self._folder, self._options, calibration, model, journal, self._stages
+                )
         with self._stages.enter("writing the package"):
             write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
@@ -139,7 +141,9 @@ class PackageExport:
         max_tokens = max_calibration_tokens(model.num_parameters)
         max_length = min(MAX_SEQUENCE, self._source.max_context)
         sequences = self._calibration.token_sequences(text, max_length, max_tokens)
-        layered = LayeredModel(model)
+        # Once through all layers; to see where errors show, there and back again.
+        num_walks = 3 if self._options.precision == "int4" else 1
+        layered = LayeredModel(model, advance=self._stages.share(num_walks))
         calibrate(layered, sequences, calibration)
         if self._options.precision == "int4":
             measure_sensitivity(layered, sequences, calibration)

@@ -51,6 +51,7 @@ def measure_sensitivity(model: LayeredModel, sequences: Sequence[list[int]], cal
                     model.run_layer(index, text).backward(gradients[place])
                 assert text.hidden.grad is not None
                 gradients[place] = text.hidden.grad
+        model.advance(1 / len(model.layers))
     _count_embeddings(model, texts, gradients, calibration)
 
 

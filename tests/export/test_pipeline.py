@@ -76,6 +76,21 @@ def test_stages_are_announced_and_timed(source: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("options", [ExportOptions("int4"), ExportOptions("fp16", "fast")])
+def test_long_stages_tell_what_is_done_of_them(source: Path, tmp_path: Path, options: ExportOptions) -> None:
+    shares: dict[str, list[float]] = {}
+    stages: list[str] = []
+
+    def on_share(done: float, total: float) -> None:
+        shares.setdefault(stages[-1], []).append(done / total)
+
+    export_model(source, tmp_path / "out", options, stages.append, on_share=on_share)
+    assert shares.keys() == set(stages) & {"calibrating", "rounding", "storing"}
+    for told in shares.values():
+        assert told == sorted(told)
+        assert 0 < told[0] < 0.5 < told[-1] <= 1
+
+
 def test_a_shorter_context_is_respected(source: Path, tmp_path: Path) -> None:
     export_model(source, tmp_path / "out", ExportOptions(precision="fp32", max_context=32))
     assert ModelPackage.open(tmp_path / "out").manifest.max_context == 32

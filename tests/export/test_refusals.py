@@ -292,12 +292,15 @@ def test_a_graph_that_computes_something_else_is_refused(
     from reader_edge_export.calibration import Calibration
     from reader_edge_export.graph_editor import GraphEditor
     from reader_edge_export.quantize import store_weights
+    from reader_edge_export.stages import Advance
 
-    def store_wrong(editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration) -> None:
+    def store_wrong(
+        editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, advance: Advance
+    ) -> None:
         norm = editor.graph.initializers["model.norm.weight"]
         assert norm.const_value is not None
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
-        store_weights(editor, precision, is_portable, calibration)
+        store_weights(editor, precision, is_portable, calibration, advance)
 
     monkeypatch.setattr("reader_edge_export.graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):

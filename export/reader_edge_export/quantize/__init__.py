@@ -5,19 +5,29 @@ import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.matrix import matrix_of
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
-from reader_edge_export.quantize.linear import matrix_groups, replace_products
+from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
+from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
 
-def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration) -> None:
+def num_stored(graph: ir.Graph, precision: str) -> int:
+    """How many weights there are to store; those of int4 count twice, since all are looked at first."""
+    matrices = {matrix.name: matrix for value in graph.initializers.values() if (matrix := matrix_of(value))}
+    return sum(matrix.size for matrix in matrices.values()) * (2 if precision == "int4" else 1)
+
+
+def store_weights(
+    editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, advance: Advance = unseen
+) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
-    calibration: of the source, where weights are quantised.
+    calibration: of the source, where weights are quantised. advance: told of weights that are.
 
     The matrices of an int4 model that lose most for the bytes they take are int8.
     Raises ExportError where the source cannot be read.
@@ -27,8 +37,15 @@ def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibr
         keep = KeptProducts(editor, precision == "keep", int8)
         products: Int4Products | KeptProducts = keep
         if precision == "int4":
-            products = Int4Products(editor, int8, sensitive_matrices(_candidates(editor.graph, calibration)))
-        replace_products(editor, products.multiply, calibration, keep.kind_of)
+            candidates = _candidates(editor.graph, calibration, advance)
+            products = Int4Products(editor, int8, sensitive_matrices(candidates))
+
+        def multiply(product: MergedProduct) -> ir.Value:
+            output = products.multiply(product)
+            advance(sum(part.size for part in product.parts))
+            return output
+
+        replace_products(editor, multiply, calibration, keep.kind_of)
         store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
         return
     store_vocabulary_fp32(editor)
@@ -36,7 +53,12 @@ def store_weights(editor: GraphEditor, precision: str, is_portable: bool, calibr
         convert_to_half(editor, precision)
 
 
-def _candidates(graph: ir.Graph, calibration: Calibration) -> list[Candidate]:
+def _candidates(graph: ir.Graph, calibration: Calibration, advance: Advance) -> list[Candidate]:
     """What an int4 model may have in eight bits."""
-    layers = [Candidate.products(group, calibration) for group in matrix_groups(graph)]
-    return [*layers, Candidate.vocabulary(*vocabulary_head(graph), calibration)]
+    candidates = []
+    for group in matrix_groups(graph):
+        candidates.append(Candidate.products(group, calibration))
+        advance(candidates[-1].size)
+    candidates.append(Candidate.vocabulary(*vocabulary_head(graph), calibration))
+    advance(candidates[-1].size)
+    return candidates
