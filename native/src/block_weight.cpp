@@ -11,7 +11,6 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
 constexpr std::size_t kLaneBytes = 4;          // inputs of an output that lie together
 constexpr std::size_t kMaxInputs = (1 << 24) / (8 * 8 * kMaxBlockScale);  // the definition's sums are exact up to there
 
@@ -35,7 +34,7 @@ BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, 
     : num_outputs_(num_outputs), num_blocks_(num_blocks), memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t row_bytes = output_bytes(num_blocks);
   if (num_blocks > kMaxInputs / kBlockInputs) throw std::invalid_argument("BlockLinear: too many inputs for exact sums");
-  std::size_t kept = 0;  // outputs whose source is still in memory, from here on
+  PassingRows source({{values, row_bytes}, {scales, num_blocks}}, num_outputs);
   for (std::size_t j = 0; j < num_outputs; ++j) {
     const std::uint8_t* const row = values + j * row_bytes;
     const std::int8_t* const row_scales = scales + j * num_blocks;
@@ -47,10 +46,7 @@ BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, 
     }
     out = panel + row_bytes * kPanelOutputs + j % kPanelOutputs;
     for (std::size_t block = 0; block < num_blocks; ++block) out[block * kPanelOutputs] = row_scales[block];
-    if ((j + 1 - kept) * row_bytes >= kForgetBytes || j + 1 == num_outputs) {
-      forget_file_pages(values + kept * row_bytes, (j + 1 - kept) * row_bytes);
-      kept = j + 1;
-    }
+    source.passed(j + 1);
   }
 }
 

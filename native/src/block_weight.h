@@ -16,8 +16,8 @@ constexpr std::size_t kBlockBytes = kBlockInputs / 2;  // of an output
 // kPanelOutputs), filled up with zeros. A byte holds two inputs, the first in its low half.
 class BlockWeight {
  public:
-  // values (J, blocks, kBlockBytes), scales (J, blocks). Where values are mapped from a file, their pages are given
-  // back: nobody reads them here again. Throws where scales or sums could overflow.
+  // values (J, blocks, kBlockBytes), scales (J, blocks). Where they are mapped from a file, their pages are given back:
+  // nobody reads them here again. Throws where scales or sums could overflow.
   BlockWeight(const std::uint8_t* values, const std::int8_t* scales, std::size_t num_outputs, std::size_t num_blocks);
 
   std::size_t num_outputs() const { return num_outputs_; }

@@ -8,7 +8,6 @@ namespace reader_edge {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
 constexpr std::size_t kLaneInputs = 4;         // of an output that lie together
 constexpr std::size_t kVector = kLaneInputs * kGgufOutputs;
 
@@ -36,15 +35,17 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
       num_outputs_(num_outputs),
       num_blocks_(num_blocks),
       memory_(weight_memory(num_panels() * panel_bytes())) {
-  const std::size_t value_bytes = num_blocks * type.value_bytes(), high_bytes = num_blocks * type.high_bytes();
-  std::size_t kept = 0;  // outputs whose source is still in memory, from here on
+  const std::size_t numbers = num_blocks / type.nested;
+  PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
+                      {arrays.highs, num_blocks * type.high_bytes()},
+                      {arrays.scales, numbers * sizeof(std::uint16_t)},
+                      {arrays.scale_codes, num_blocks},
+                      {arrays.minima, numbers * sizeof(std::uint16_t)},
+                      {arrays.minimum_codes, num_blocks}},
+                     num_outputs);
   for (std::size_t j = 0; j < num_outputs; ++j) {
     pack_output(arrays, j);
-    if ((j + 1 - kept) * value_bytes >= kForgetBytes || j + 1 == num_outputs) {
-      forget_file_pages(arrays.values + kept * value_bytes, (j + 1 - kept) * value_bytes);
-      if (high_bytes > 0) forget_file_pages(arrays.highs + kept * high_bytes, (j + 1 - kept) * high_bytes);
-      kept = j + 1;
-    }
+    source.passed(j + 1);
   }
 }
 

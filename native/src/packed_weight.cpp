@@ -8,8 +8,6 @@
 namespace reader_edge {
 namespace {
 
-constexpr std::size_t kForgetBytes = 8 << 20;  // at most so much of a file is in memory twice
-
 std::size_t divided_up(std::size_t value, std::size_t by) { return (value + by - 1) / by; }
 
 }  // namespace
@@ -22,7 +20,7 @@ PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, s
       num_chunks_(divided_up(num_inputs, layout.depth) * (layout.depth / layout.inputs)),
       sums_(divided_up(num_outputs, layout.outputs) * layout.outputs) {
   values_ = weight_memory(num_blocks() * block_bytes());
-  std::size_t kept = 0;  // outputs whose source is still in memory, from here on
+  PassingRows source({{values, num_inputs}}, num_outputs);
   for (std::size_t j = 0; j < num_outputs; ++j) {
     const std::int8_t* const row = values + j * num_inputs;
     std::int8_t* out = values_.get() + j / layout.outputs * block_bytes() + j % layout.outputs * layout.inputs;
@@ -33,10 +31,7 @@ PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, s
       for (std::size_t i = 0; i < size; ++i) sum += row[k + i];
     }
     sums_[j] = sum;
-    if ((j + 1 - kept) * num_inputs >= kForgetBytes || j + 1 == num_outputs) {
-      forget_file_pages(values + kept * num_inputs, (j + 1 - kept) * num_inputs);
-      kept = j + 1;
-    }
+    source.passed(j + 1);
   }
 }
 

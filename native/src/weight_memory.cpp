@@ -12,6 +12,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace reader_edge {
 namespace {
@@ -65,9 +66,12 @@ class Region {
   std::int8_t* start_;
 };
 
+constexpr std::size_t kForgetBytes = 8 << 20;  // of a file that are in memory twice
+
 #ifdef __linux__
-// Whether the address is in a mapped file, as /proc/self/maps has it: begin-end perms offset device inode path.
-bool is_in_file(std::uintptr_t address) {
+// Addresses of all mapped files, as /proc/self/maps has them: begin-end perms offset device inode path.
+std::vector<std::pair<std::uintptr_t, std::uintptr_t>> mapped_files() {
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> files;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     std::istringstream fields(line);
@@ -75,9 +79,17 @@ bool is_in_file(std::uintptr_t address) {
     char dash = 0;
     std::string permissions, offset, device, inode, path;
     fields >> std::hex >> begin >> dash >> end >> permissions >> offset >> device >> inode >> path;
-    if (begin <= address && address < end) return path.rfind('/', 0) == 0 && path.rfind("/dev/", 0) != 0;
+    if (path.rfind('/', 0) == 0 && path.rfind("/dev/", 0) != 0) files.emplace_back(begin, end);
   }
-  return false;
+  return files;
+}
+
+// Whole pages, in which a mapping of a file begins and ends.
+void forget(const void* begin, std::size_t size) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::uintptr_t first = address / page * page, last = rounded_up(address + size, page);
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 #endif
 
@@ -97,12 +109,30 @@ std::shared_ptr<std::int8_t> weight_memory(std::size_t size) {
   return {region, piece};
 }
 
-void forget_file_pages([[maybe_unused]] const void* begin, [[maybe_unused]] std::size_t size) {
+PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t num_rows)
+    : num_rows_(num_rows) {
 #ifdef __linux__
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<std::uintptr_t>(begin);
-  const std::uintptr_t first = rounded_up(address, page), last = (address + size) / page * page;
-  if (first < last && is_in_file(first)) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  const auto files = mapped_files();
+  for (const Array& array : arrays) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + num_rows * array.row_bytes;
+    const auto holds = [&](const auto& file) { return file.first <= begin && end <= file.second; };
+    if (array.begin == nullptr || std::none_of(files.begin(), files.end(), holds)) continue;
+    mapped_.push_back(array);
+    row_bytes_ += array.row_bytes;
+  }
+#endif
+}
+
+void PassingRows::passed([[maybe_unused]] std::size_t num_rows) {
+#ifdef __linux__
+  const bool is_end = num_rows == num_rows_;
+  if (!is_end && (num_rows - num_forgotten_) * row_bytes_ < kForgetBytes) return;
+  // At the end all of them once more: the system maps pages around those that are read.
+  const std::size_t first = is_end ? 0 : num_forgotten_;
+  for (const auto& [begin, row_bytes] : mapped_) {
+    forget(static_cast<const char*>(begin) + first * row_bytes, (num_rows - first) * row_bytes);
+  }
+  num_forgotten_ = num_rows;
 #endif
 }
 

@@ -3,15 +3,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <vector>
 
 namespace reader_edge {
 
 // `size` zeroed bytes at a multiple of 64; small pieces share huge pages. Throws std::bad_alloc.
 std::shared_ptr<std::int8_t> weight_memory(std::size_t size);
 
-// Take [begin, begin + size) out of this process's memory, but for the edges, where it is mapped from a file: it is
-// read from there again when wanted. Memory that is not is left alone.
-void forget_file_pages(const void* begin, std::size_t size);
+// Arrays of rows that are read once, from the first row to the last. Pages of those that are mapped from a file are taken
+// out of this process's memory behind the reader: at most a few megabytes are there twice. They come from the file again
+// when they are wanted. Memory that is no file's is left alone.
+class PassingRows {
+ public:
+  struct Array {
+    const void* begin;  // null where there is none
+    std::size_t row_bytes;
+  };
+  PassingRows(std::initializer_list<Array> arrays, std::size_t num_rows);
+
+  // So many rows have been read.
+  void passed(std::size_t num_rows);
+
+ private:
+  std::vector<Array> mapped_;
+  std::size_t num_rows_, row_bytes_ = 0, num_forgotten_ = 0;
+};
 
 }  // namespace reader_edge
