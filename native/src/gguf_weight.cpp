@@ -13,11 +13,6 @@ constexpr std::size_t kVector = kLaneInputs * kGgufOutputs;
 
 std::size_t rounded_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-// Input `k` of a block whose codes lie two a byte, or one.
-unsigned code_of(const std::uint8_t* values, bool is_byte, std::size_t k) {
-  return is_byte ? values[k] : values[k / 2] >> (k % 2 * 4) & 15;
-}
-
 }  // namespace
 
 std::size_t GgufWeight::scale_bytes(std::size_t num_blocks) const {
@@ -36,17 +31,19 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
       num_blocks_(num_blocks),
       memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t numbers = num_blocks / type.nested;
-  PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
-                      {arrays.highs, num_blocks * type.high_bytes()},
-                      {arrays.scales, numbers * sizeof(std::uint16_t)},
-                      {arrays.scale_codes, num_blocks},
-                      {arrays.minima, numbers * sizeof(std::uint16_t)},
-                      {arrays.minimum_codes, num_blocks}},
-                     num_outputs);
-  for (std::size_t j = 0; j < num_outputs; ++j) {
-    pack_output(arrays, j);
-    source.passed(j + 1);
-  }
+  pack_on_all_cores(num_outputs, kGgufOutputs, [&](std::size_t first, std::size_t last) {
+    PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
+                        {arrays.highs, num_blocks * type.high_bytes()},
+                        {arrays.scales, numbers * sizeof(std::uint16_t)},
+                        {arrays.scale_codes, num_blocks},
+                        {arrays.minima, numbers * sizeof(std::uint16_t)},
+                        {arrays.minimum_codes, num_blocks}},
+                       first, last);
+    for (std::size_t j = first; j < last; ++j) {
+      pack_output(arrays, j);
+      source.passed(j + 1);
+    }
+  });
 }
 
 void GgufWeight::pack_output(const GgufArrays& arrays, std::size_t output) {
@@ -89,9 +86,18 @@ void GgufWeight::pack_block(const std::uint8_t* values, const std::uint8_t* high
   const std::size_t num_inputs = type_.block_inputs, high_bits = type_.high_bits();
   const std::size_t behind = is_byte ? 0 : num_inputs / 2;  // what shares a byte lies so much later
   std::int8_t* const out = block + lane * kLaneInputs;
-  for (std::size_t k = 0; k < type_.value_bytes(); ++k) {
-    const unsigned low = code_of(values, is_byte, k), high = is_byte ? 0 : code_of(values, false, k + behind);
-    out[k / kLaneInputs * kVector + k % kLaneInputs] = static_cast<std::int8_t>(low | high << 4);
+  for (std::size_t k = 0; k < type_.value_bytes(); k += kLaneInputs) {
+    std::uint8_t four[kLaneInputs];
+    if (is_byte) {
+      std::memcpy(four, values + k, kLaneInputs);
+    } else {
+      const std::uint8_t *const low = values + k / 2, *const high = values + (k + behind) / 2;
+      for (std::size_t pair = 0; pair < 2; ++pair) {
+        four[2 * pair] = static_cast<std::uint8_t>((low[pair] & 15) | (high[pair] & 15) << 4);
+        four[2 * pair + 1] = static_cast<std::uint8_t>(low[pair] >> 4 | (high[pair] & 240));
+      }
+    }
+    std::memcpy(out + k / kLaneInputs * kVector, four, kLaneInputs);
   }
   std::int8_t* const masks = block + type_.value_bytes() * kGgufOutputs;
   for (std::size_t k = 0; high_bits > 0 && k < num_inputs; ++k) {

@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <new>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace reader_edge {
@@ -109,12 +111,12 @@ std::shared_ptr<std::int8_t> weight_memory(std::size_t size) {
   return {region, piece};
 }
 
-PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t num_rows)
-    : num_rows_(num_rows) {
+PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t first, std::size_t last)
+    : first_(first), last_(last), forgotten_(first) {
 #ifdef __linux__
   const auto files = mapped_files();
   for (const Array& array : arrays) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + num_rows * array.row_bytes;
+    const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + last * array.row_bytes;
     const auto holds = [&](const auto& file) { return file.first <= begin && end <= file.second; };
     if (array.begin == nullptr || std::none_of(files.begin(), files.end(), holds)) continue;
     mapped_.push_back(array);
@@ -123,17 +125,30 @@ PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, s
 #endif
 }
 
-void PassingRows::passed([[maybe_unused]] std::size_t num_rows) {
+void PassingRows::passed([[maybe_unused]] std::size_t row) {
 #ifdef __linux__
-  const bool is_end = num_rows == num_rows_;
-  if (!is_end && (num_rows - num_forgotten_) * row_bytes_ < kForgetBytes) return;
+  const bool is_end = row == last_;
+  if (!is_end && (row - forgotten_) * row_bytes_ < kForgetBytes) return;
   // At the end all of them once more: the system maps pages around those that are read.
-  const std::size_t first = is_end ? 0 : num_forgotten_;
+  const std::size_t first = is_end ? first_ : forgotten_;
   for (const auto& [begin, row_bytes] : mapped_) {
-    forget(static_cast<const char*>(begin) + first * row_bytes, (num_rows - first) * row_bytes);
+    forget(static_cast<const char*>(begin) + first * row_bytes, (row - first) * row_bytes);
   }
-  num_forgotten_ = num_rows;
+  forgotten_ = row;
 #endif
+}
+
+void pack_on_all_cores(std::size_t num_outputs, std::size_t panel_outputs,
+                       const std::function<void(std::size_t first, std::size_t last)>& work) {
+  const std::size_t num_panels = (num_outputs + panel_outputs - 1) / panel_outputs;
+  const std::size_t num_threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, std::max<std::size_t>(num_panels, 1));
+  const std::size_t share = (num_panels + num_threads - 1) / num_threads * panel_outputs;
+  std::vector<std::future<void>> others;  // which wait for their threads when they go
+  for (std::size_t first = share; first < num_outputs; first += share) {
+    others.push_back(std::async(std::launch::async, work, first, std::min(first + share, num_outputs)));
+  }
+  work(0, std::min(share, num_outputs));
+  for (auto& other : others) other.get();
 }
 
 }  // namespace reader_edge

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <vector>
@@ -21,14 +22,19 @@ class PassingRows {
     const void* begin;  // null where there is none
     std::size_t row_bytes;
   };
-  PassingRows(std::initializer_list<Array> arrays, std::size_t num_rows);
+  // Rows [first, last) of the arrays, which begin with row 0.
+  PassingRows(std::initializer_list<Array> arrays, std::size_t first, std::size_t last);
 
-  // So many rows have been read.
-  void passed(std::size_t num_rows);
+  // The rows before this one have been read.
+  void passed(std::size_t row);
 
  private:
   std::vector<Array> mapped_;
-  std::size_t num_rows_, row_bytes_ = 0, num_forgotten_ = 0;
+  std::size_t first_, last_, row_bytes_ = 0, forgotten_;
 };
+
+// Do `work(first, last)` for ranges of outputs that begin with a panel, on all cores. Throws what the work throws.
+void pack_on_all_cores(std::size_t num_outputs, std::size_t panel_outputs,
+                       const std::function<void(std::size_t first, std::size_t last)>& work);
 
 }  // namespace reader_edge
