@@ -47,7 +47,7 @@ def test_inputs_never_seen_are_rounded_to_the_nearest() -> None:
 
 def test_integers_stay_within_their_bounds() -> None:
     weight = 9 * np.random.default_rng(0).standard_normal((64, 50), np.float32)
-    integers, _ = Compensation(moments_of(weight.T.copy())).round(weight, _every(1), -8, 7)
+    integers, _ = Compensation(moments_of(weight.T.copy())).round(weight, _every(1.0), -8, 7)
     assert (integers.min(), integers.max()) == (-8, 7)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.calibration import InputMoments
+from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.processor import num_usable_cores
 
@@ -73,7 +74,7 @@ class _Rounding:
     def __init__(self, weight: torch.Tensor, steps: Steps, lowest: int, highest: int) -> None:
         self._weight = weight
         self._steps_of = steps
-        self._bounds = lowest, highest
+        self._bounds = np.float32(lowest), np.float32(highest)
         self.integers = torch.empty(weight.shape, dtype=torch.int8)
         self.steps: list[torch.Tensor] = []
 
@@ -88,13 +89,11 @@ class _Rounding:
 
     def _round_block(self, begin: int, factor: torch.Tensor) -> torch.Tensor:
         """Round the inputs from `begin` on; their errors (k, J), each over its own factor."""
-        block = self._weight[begin : begin + len(factor)]
-        integers, errors = torch.empty_like(block), torch.empty_like(block)
+        end = begin + len(factor)
+        block = self._weight[begin:end]
+        errors = torch.empty_like(block)
         steps = self._steps_of(block)
         self.steps.append(steps)
-        for k, row in enumerate(block):
-            torch.div(row, steps, out=integers[k]).round_().clamp_(*self._bounds)
-            torch.addcmul(row, integers[k], steps, value=-1, out=errors[k]).div_(factor[k, k])
-            block[k + 1 :].addr_(factor[k, k + 1 :], errors[k], alpha=-1)
-        self.integers[begin : begin + len(factor)] = integers
+        arrays = block.numpy(), steps.numpy(), np.ascontiguousarray(factor.numpy())
+        round_block(*arrays, *self._bounds, self.integers[begin:end].numpy(), errors.numpy())
         return errors

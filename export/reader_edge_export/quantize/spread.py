@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+import torch
 
 from reader_edge_export.calibration import RUN_STEP, InputMoments
 from reader_edge_export.graph_editor import GraphEditor
@@ -78,8 +79,8 @@ class Spread:
         return InputMoments(grams, inputs.num_rows)
 
     def _spread_columns(self, matrix: Float32Array) -> Float32Array:
-        blocks = matrix.reshape(-1, self.block) @ hadamard(self.block)  # one product: a stack of them takes longer
-        return blocks.reshape(matrix.shape)
+        blocks = torch.from_numpy(matrix.reshape(-1, self.block))  # one product: a stack of them takes longer
+        return (blocks @ torch.from_numpy(hadamard(self.block))).numpy().reshape(matrix.shape)
 
 
 def least_stretch(weight: Float32Array, inputs: InputMoments) -> Float32Array:
