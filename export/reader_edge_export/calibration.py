@@ -134,7 +134,7 @@ class Calibration:
         match noted:
             case {"inputs": dict(places), "gradients": dict(squares), "sha256": str(checksum)}:
                 end = self._file.seek(0, os.SEEK_END)
-                found = _places(places, inputs, _moment_bytes, end)
+                found = _places(places, inputs, moment_bytes, end)
                 found_squares = _places(squares, gradients, lambda size: 4 * size, end)
                 if found is not None and found_squares is not None and checksum == self._checksum():
                     self._places = found
@@ -180,7 +180,8 @@ def _places(
     return found if len(found) == len(sizes) else None
 
 
-def _moment_bytes(num_inputs: int) -> int:
+def moment_bytes(num_inputs: int) -> int:
+    """Of the second moments of so many inputs."""
     return 4 * sum(size * size for size in run_sizes(num_inputs))
 
 

@@ -17,6 +17,7 @@ from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.options import CALIBRATED, ExportOptions
 from reader_edge_export.package_check import PackageCheck
+from reader_edge_export.package_size import PackageSize, check_room
 from reader_edge_export.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.sources.chat_templates import special_tokens_of
 from reader_edge_export.sources.module import hidden_size_of, vocab_size_of
@@ -83,12 +84,14 @@ class PackageExport:
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             self.chats = check_chats(tokenizer, text)
+            write_tokenizer(tokenizer, self._folder)
         kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
         self.other_types = kept.num_others
         work = self._folder / WORK_NAME
         with Journal(self._folder, self._key) as journal, (work / MOMENTS_NAME).open("a+b") as moments:
             calibration = Calibration(moments)
             is_calibrated = self._recall(journal, model, calibration)
+            check_room(self._folder, PackageSize.of(model, self._options))
             with self._stages.enter("tracing"):
                 layers = trace_model(model, self._source.max_context, work / "traced.onnx")
                 self._source.check_layers(layers)
@@ -101,7 +104,6 @@ class PackageExport:
                     work / "traced.onnx", self._folder, self._options, calibration, model, journal, self._stages
                 )
         with self._stages.enter("writing the package"):
-            write_tokenizer(tokenizer, self._folder)
             if self._options.is_for_devices:
                 layer = layers[0]
                 write_commit_graph(

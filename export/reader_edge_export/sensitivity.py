@@ -95,11 +95,11 @@ def _count_embeddings(
 
 
 def gradient_sizes(source: SourceModel) -> dict[str, int]:
-    """How many gradients rounding asks for, by the names of what they are of."""
+    """How many gradients are counted, by the names of what they are of."""
     sizes = {name: num_outputs for name, (_, num_outputs) in matrix_sizes(source).items()}
     embedding: Any = source.skeleton.get_input_embeddings()
-    name, head = source.names[id(embedding.weight)], source.names[id(source.skeleton.get_output_embeddings().weight)]
-    return sizes | {embedding_of(head): embedding.weight.shape[1]} if name == head else sizes
+    name = source.names[id(embedding.weight)]
+    return sizes | {embedding_of(name) if name in sizes else name: embedding.weight.shape[1]}
 
 
 def embedding_of(head: str) -> str:

@@ -54,6 +54,12 @@ class BlockType:
         """Bytes of a unit in a file."""
         return sum(self.fields.values())
 
+    def num_bytes(self, num_weights: int) -> int:
+        """Of so many weights as `Blocks` has them."""
+        num_codes = num_weights // self.num_inputs if self.num_sharing > 1 else 0
+        num_numbers = num_weights // self.unit_inputs
+        return num_weights * self.bits // 8 + (num_codes + 2 * num_numbers) * (2 if self.has_minima else 1)
+
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the arrays that a matrix consists of, see `Blocks`."""

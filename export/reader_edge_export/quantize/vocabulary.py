@@ -79,13 +79,18 @@ def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
     return _scaled(editor, _spread_back(editor, integers, head), head.scales, embedding)
 
 
+def lookup_block(width: int) -> int:
+    """How many numbers of an embedding that is no product's share a scale."""
+    return _LOOKUP_BLOCK if width % _LOOKUP_BLOCK == 0 else width
+
+
 def _rounded_rows(editor: GraphEditor, matrix: Matrix, embedding: ir.Node) -> ir.Value:
     """Rows (B, N, E) of a matrix (V, E) of its own, stored as int8.
 
     Nothing takes them into a product, so each may have a scale for every _LOOKUP_BLOCK numbers.
     """
     num_tokens, width = matrix.shape
-    block = _LOOKUP_BLOCK if width % _LOOKUP_BLOCK == 0 else width
+    block = lookup_block(width)
     weight = matrix.read()
     parts = [quantize_columns(weight[part].reshape(-1, block).T) for part in parts_of_outputs(num_tokens)]
     integers = np.concatenate([columns.T.reshape(-1, width) for columns, _ in parts])

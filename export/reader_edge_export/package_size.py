@@ -1,0 +1,100 @@
+"""How much of a disk an export takes, foretold from the sizes of the source's matrices before the work begins."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS
+from reader_edge_export.calibration import matrix_sizes, moment_bytes
+from reader_edge_export.graph import TOP_K
+from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.quantize.sensitive import MAX_GROWTH
+from reader_edge_export.quantize.vocabulary import lookup_block
+from reader_edge_export.sensitivity import gradient_sizes
+from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK
+from reader_edge_export.sources.module import vocab_size_of
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.successors import num_table_tokens
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
+
+_SECOND = ("k_proj", "v_proj", "up_proj")  # read the rows of the product before, and have its moments
+_PADDING = 4096  # in front of a tensor, at most
+_LAYER_BYTES = 1 << 16  # in the trace and in the graph
+_SUCCESSOR_BYTES = 8 * TOP_K
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSize:
+    """Bytes, at most. weights: of the package's file of them. moments: what calibration keeps. others: all else.
+
+    The tokenizer is not among them: it is written by then.
+    """
+
+    weights: int
+    moments: int
+    others: int
+
+    @classmethod
+    def of(cls, model: SourceModel, options: ExportOptions) -> "PackageSize":
+        """Of an export with these options, whose precision is not AUTO."""
+        numbers = {name: parameter.numel() for name, parameter in model.skeleton.named_parameters()}
+        others = _LAYER_BYTES * model.skeleton.config.num_hidden_layers
+        if options.check == "full":
+            vocab_size = vocab_size_of(model.skeleton)
+            others += _SUCCESSOR_BYTES * num_table_tokens(vocab_size, model.num_parameters)
+        if options.precision == "bf16" and options.check != "none":
+            others += 4 * model.num_parameters  # its twin in fp32
+        padding = _PADDING * len(numbers)
+        if options.precision in QUANTIZED_PRECISIONS:
+            weights, moments = _quantized(model, options.precision, numbers)
+            return cls(weights + padding, moments, others)
+        width = 2 if options.precision in HALF_PRECISIONS else 4
+        return cls(width * model.num_parameters + padding, 0, others)
+
+
+def check_room(folder: Path, size: PackageSize) -> None:
+    """Raise ExportError unless an export into a folder, which may have a part of it already, has room on its disk."""
+    paths = (folder / WEIGHTS_NAME, folder / WORK_NAME / MOMENTS_NAME)
+    written = sum(path.stat().st_size for path in paths if path.exists())
+    needed, free = size.weights + size.moments + size.others - written, shutil.disk_usage(folder).free
+    if needed > free:
+        raise ExportError(
+            f"The export takes {needed / 1e9:.2f} GB on the disk of '{folder.parent}', which has {free / 1e9:.2f} GB "
+            "left: free some space, or choose a folder on another disk."
+        )
+
+
+def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int]) -> tuple[int, int]:
+    """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
+    products = matrix_sizes(model)
+    types = {name: model.weights.block_type(name) if precision == "keep" else None for name in numbers}
+    embedding: Any = model.skeleton.get_input_embeddings().weight
+    weights = 4 * MAX_BLOCK**2
+    for name, num_numbers in numbers.items():
+        block_type = types[name]
+        if name not in products and name != model.names[id(embedding)]:
+            weights += 4 * num_numbers
+        elif block_type is not None:
+            weights += block_type.num_bytes(num_numbers)
+        elif name in products:
+            weights += _rounded(*products[name], precision)
+        else:
+            weights += num_numbers + 4 * num_numbers // lookup_block(embedding.shape[1])
+    if all(types[name] is not None for name in products):
+        return weights, 0
+    counted = [num_inputs for name, (num_inputs, _) in products.items() if name.split(".")[-2] not in _SECOND]
+    gradients = 4 * sum(gradient_sizes(model).values()) if precision == "int4" else 0
+    return weights, sum(map(moment_bytes, counted)) + gradients
+
+
+def _rounded(num_inputs: int, num_outputs: int, precision: str) -> int:
+    """Bytes of a matrix; in int4 with its share of what some of them take more, in eight bits."""
+    own = 4 * (num_inputs + num_outputs)  # stretch and scales
+    if precision != "int4" or num_inputs > MAX_INPUTS:
+        return own + num_inputs * num_outputs
+    num_blocks = num_outputs * -(-num_inputs // BLOCK_INPUTS)
+    return own + int(num_blocks * (BLOCK_INPUTS // 2 + 1) * (1 + MAX_GROWTH))

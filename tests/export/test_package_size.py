@@ -1,0 +1,115 @@
+"""What an export will take of a disk: foretold a little above what it does take, and told where it is not there."""
+
+import shutil
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from reader_edge_export import ExportOptions, export_model, graph, package_export
+from reader_edge_export.calibration import Calibration, calibrate
+from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
+from reader_edge_export.options import default_attention
+from reader_edge_export.package_size import PackageSize, check_room
+from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, SUCCESSORS_NAME, WEIGHTS_NAME
+from tests.export.gguf_models import build_source, write_model
+from tests.export.source_models import layered, open_source
+from tests.tiny_models import TINY_CONFIGS, VOCAB_SIZE, build_tiny_model
+
+# Wide enough that what is small for any real model is small here too.
+_SIZES = {"hidden_size": 512, "intermediate_size": 1280, "num_key_value_heads": 4}
+_KINDS = {"token_embd": "Q6_K", "output": "Q8_0", "blk.0.attn_q": "Q4_K", "blk.0.ffn_up": "Q5_K", "blk.1.attn_k": "F16"}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By name: folders of a llama whose embedding is its head, and one with two matrices; a GGUF file of types."""
+    folder = tmp_path_factory.mktemp("sources")
+    model = build_source("llama", folder / "two", **_SIZES, tie_word_embeddings=False)
+    kinds = {f"{name}.weight": Kind[kind] for name, kind in _KINDS.items()}
+    return {
+        "tied": build_tiny_model("llama", folder / "tied", **_SIZES),
+        "two": folder / "two",
+        "gguf": write_model(model, folder / "two", folder / "model.gguf", Kind.Q5_1, kinds=kinds),
+    }
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of the moments of each export that is done."""
+    sizes: list[int] = []
+    write_graph = graph.write_graph
+
+    def measured(traced: Path, folder: Path, *others: Any) -> Any:
+        sizes.append((folder / WORK_NAME / MOMENTS_NAME).stat().st_size)
+        return write_graph(traced, folder, *others)
+
+    monkeypatch.setattr(package_export, "write_graph", measured)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *(("tied", precision) for precision in PRECISIONS if precision != "keep"),
+        ("two", "int8"),
+        ("two", "int4"),
+        ("gguf", "keep"),
+    ],
+)
+def test_sizes_are_foretold_a_little_above_what_they_are(
+    name: str, precision: str, sources: dict[str, Path], moments: list[int], tmp_path: Path
+) -> None:
+    options = ExportOptions(precision, default_attention(precision), check="none")
+    size = PackageSize.of(find_source(sources[name], None).open_model(), options)
+    export_model(sources[name], tmp_path / "out", options)
+    weights = (tmp_path / "out" / WEIGHTS_NAME).stat().st_size
+    # How much of a model int4 leaves in eight bits is not known before it is calibrated, only the most that it may be.
+    assert weights <= size.weights <= (1.15 if precision == "int4" else 1.01) * weights
+    assert moments[0] <= size.moments <= 1.01 * moments[0]
+
+
+@pytest.mark.parametrize("model_type", TINY_CONFIGS)
+def test_moments_are_foretold_of_every_architecture(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+    model, file = layered(tiny_model(model_type)), BytesIO()
+    calibrate(model, [[5]], Calibration(file))
+    size = PackageSize.of(model.source, ExportOptions("int8"))
+    assert len(file.getvalue()) == size.moments
+
+
+def test_what_is_beside_weights_and_moments_is_counted(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    model = open_source(tiny_model("llama"))
+    one, other = (PackageSize.of(model, ExportOptions("bf16", "fast", check=check)) for check in ("none", "full"))
+    assert (one.weights, one.moments) == (other.weights, other.moments)
+    assert other.others - one.others == 4 * model.num_parameters + 64 * VOCAB_SIZE
+    export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32"))
+    files = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    assert files[SUCCESSORS_NAME] - 64 * VOCAB_SIZE < 1000
+    assert files[GRAPH_NAME] < one.others
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20_000_000))
+    monkeypatch.setattr(package_export, "trace_model", None)  # calling it would fail
+    monkeypatch.setattr(PackageSize, "of", lambda model, options: PackageSize(19_000_000, 8_000_000, 1))
+    with pytest.raises(ExportError, match=r"takes 0\.03 GB on the disk of '.*', which has 0\.02 GB left"):
+        export_model(source, tmp_path / "packages" / "out", ExportOptions("int8"))
+    assert list((tmp_path / "packages").iterdir()) == []
+
+
+def test_what_a_killed_export_left_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    (tmp_path / WEIGHTS_NAME).write_bytes(bytes(500))
+    (tmp_path / WORK_NAME).mkdir()
+    (tmp_path / WORK_NAME / MOMENTS_NAME).write_bytes(bytes(200))
+    check_room(tmp_path, PackageSize(1000, 600, 100))
+    with pytest.raises(ExportError):
+        check_room(tmp_path, PackageSize(1000, 600, 101))
