@@ -1,13 +1,15 @@
 """What rounding costs: a package against the fp32 source over held-out texts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 from reader_edge_export.divergence import Divergence
 from reader_edge_export.layered_model import LayeredModel
-from reader_edge_export.parity import passes_after
+from reader_edge_export.pass_chain import PassChain
 from reader_edge_runtime.errors import ParityError
-from reader_edge_runtime.target import Target
+from reader_edge_runtime.target import ForwardResult
 
 MAX_MEAN_KL = 1.0  # nats; beyond this the text is another text
 
@@ -23,23 +25,34 @@ def max_quality_tokens(num_parameters: int) -> int:
     return max(_MIN_TOKENS, _MAX_TOKEN_PARAMETERS // num_parameters)
 
 
-def check_quality(target: Target, model: LayeredModel, sequences: Sequence[list[int]]) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class QualityAgainstSource:
     """Divergence of a package from its source over texts, each from its first token; see `Divergence.figures`.
 
-    Raises ParityError where the package has lost the model.
+    Its figures raise ParityError where the package has lost the model.
     """
-    divergence = Divergence()
-    for token_ids, logits_of_source in zip(sequences, model.logits(sequences), strict=True):
-        expected = logits_of_source.numpy()
-        for start, logits in passes_after(target, [], token_ids, _CHUNK):
-            divergence.add(expected[start : start + len(logits)], logits)
-    figures = divergence.figures()
-    if not figures["mean_kl_nats"] <= MAX_MEAN_KL:
-        raise ParityError(
-            f"The quantised model strays {figures['mean_kl_nats']:.2g} nats per token from the source (limit "
-            f"{MAX_MEAN_KL:g}): export with a higher precision."
-        )
-    return figures
+
+    model: LayeredModel
+    sequences: Sequence[list[int]]
+
+    @property
+    def chains(self) -> Sequence[PassChain]:
+        return [PassChain.of_text([], token_ids, _CHUNK) for token_ids in self.sequences]
+
+    def figures(self, results: Iterator[ForwardResult]) -> dict[str, float]:
+        divergence = Divergence()
+        for chain, logits_of_source in zip(self.chains, self.model.logits(self.sequences), strict=True):
+            expected = logits_of_source.numpy()
+            for logits in (result.wanted_logits[0] for result in islice(results, len(chain.passes))):
+                divergence.add(expected[: len(logits)], logits)
+                expected = expected[len(logits) :]
+        figures = divergence.figures()
+        if not figures["mean_kl_nats"] <= MAX_MEAN_KL:
+            raise ParityError(
+                f"The quantised model strays {figures['mean_kl_nats']:.2g} nats per token from the source (limit "
+                f"{MAX_MEAN_KL:g}): export with a higher precision."
+            )
+        return figures
 
 
 def source_figures(weight_types: Sequence[str]) -> dict[str, float]:

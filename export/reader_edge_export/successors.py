@@ -1,12 +1,15 @@
 """A package's successor table: what its model says after each token of the vocabulary, asked in wide passes."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from reader_edge_export.pass_chain import PackageRunner, PassChain
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import Pass
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -32,25 +35,25 @@ def about_num_parameters(manifest: Manifest) -> int:
     return round(num_bytes / _PARAMETER_BYTES[manifest.precision])
 
 
-def measure_successors(target: Target, tokenizer: Tokenizer, num_tokens: int) -> SuccessorTable:
-    """The target's best successors of tokens 0..num_tokens - 1, each as the first token of an answer."""
-    room = target.manifest.max_context
+def measure_successors(package: PackageRunner, tokenizer: Tokenizer, num_tokens: int) -> SuccessorTable:
+    """The package's best successors of tokens 0..num_tokens - 1, each as the first token of an answer."""
+    room = package.manifest.max_context
     *beginning, last = _beginning(tokenizer)[-room // 2 :]
     num_a_pass = min(_TOKENS_A_PASS, room - len(beginning) - 1)
-    cache = target.new_cache(1, len(beginning) + 1 + num_a_pass)
-    if beginning:
-        target.forward(cache, Pass(0, [DraftTree.chain(beginning)], [[0]]))
-        cache.commit(0, list(range(len(beginning))))
-    token_ids, logits = [], []
-    for start in range(0, num_tokens, num_a_pass):
-        tokens = range(start, min(start + num_a_pass, num_tokens))
-        tree = DraftTree.root(last)
-        for token in tokens:
-            tree.add(token, 0, "")
-        said = target.forward(cache, Pass(0, [tree], [range(1, len(tree))]))
-        token_ids.append(said.top_ids[0].astype(np.int32))
-        logits.append(said.top_logits[0])
-    return SuccessorTable(np.concatenate(token_ids), np.concatenate(logits))
+    starts = range(0, num_tokens, num_a_pass)
+    passes = [_questions(last, range(start, min(start + num_a_pass, num_tokens))) for start in starts]
+    results = package.results([PassChain([beginning], passes)])
+    said = [(result.top_ids[0].astype(np.int32), result.top_logits[0]) for result in results]
+    token_ids, logits = (np.concatenate(arrays) for arrays in zip(*said, strict=True))
+    return SuccessorTable(token_ids, logits)
+
+
+def _questions(last: int, token_ids: Iterable[int]) -> Pass:
+    """What comes after each of these tokens, behind the last one of a beginning."""
+    tree = DraftTree.root(last)
+    for token_id in token_ids:
+        tree.add(token_id, 0, "")
+    return Pass(0, [tree], [range(1, len(tree))])
 
 
 def _beginning(tokenizer: Tokenizer) -> list[int]:

@@ -7,8 +7,8 @@ import pytest
 
 from reader_edge_export import ExportOptions, export_model, package_check
 from reader_edge_export.divergence import Divergence
-from reader_edge_export.parity import logits_after
-from reader_edge_export.quality import check_quality, max_quality_tokens, source_figures
+from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
+from reader_edge_export.quality import QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.quality_limits import LIMITS, quality_warning
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.module import chain_logits
@@ -107,7 +107,8 @@ def test_figures_are_of_every_token_from_each_texts_first_on(exported: Exported,
     divergence = Divergence()
     for token_ids in sequences:
         divergence.add(chain_logits(model, token_ids).numpy(), logits_after(target, [], token_ids, 1))
-    assert check_quality(target, layered(tiny_model("llama")), sequences) == pytest.approx(divergence.figures())
+    check = QualityAgainstSource(layered(tiny_model("llama")), sequences)
+    assert figures_of(WholePackage(target), [check]) == pytest.approx(divergence.figures())
     assert divergence.figures()["held_out_tokens"] == 103
 
 
@@ -118,14 +119,14 @@ def test_a_package_of_another_model_is_refused(
     model = layered(tiny_model("granite"))
     monkeypatch.setattr("reader_edge_export.quality.MAX_MEAN_KL", 0.01)  # tiny models say nearly nothing
     with pytest.raises(ParityError, match="export with a higher precision"):
-        check_quality(target, model, [list(range(60))])
+        figures_of(WholePackage(target), [QualityAgainstSource(model, [list(range(60))])])
 
 
 def test_an_export_tells_its_warning_and_what_the_source_was_rounded_to(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = {"mean_kl_nats": 0.4, "top1_agreement": 0.5}
-    monkeypatch.setattr(package_check, "check_quality", lambda *_: checks)
+    monkeypatch.setattr(package_check, "figures_of", lambda *_: checks)
     monkeypatch.setattr("reader_edge_export.sources.hugging_face._WEIGHT_TYPES", {"float32": "Q4_1"})
     report = export_model(source, tmp_path / "out", ExportOptions(precision="int8"))
     assert report.warning == quality_warning("int8", checks)

@@ -279,7 +279,7 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_package(
     if place == "write_graph":
         monkeypatch.setattr("reader_edge_export.package_export.write_graph", fail)
     else:
-        monkeypatch.setattr("reader_edge_export.package_check.check_tree_against_decoding", fail)
+        monkeypatch.setattr("reader_edge_export.package_check.figures_of", fail)
     with pytest.raises(expected, match=words):
         export_model(source, out, ExportOptions(precision="fp32", force=True))
     assert [path.name for path in tmp_path.glob("out*")] == ["out"]

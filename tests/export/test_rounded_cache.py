@@ -10,7 +10,8 @@ import pytest
 
 from reader_edge_export import ExportOptions
 from reader_edge_export.graph import TOP_K
-from reader_edge_export.parity import TreeCase, check_tree_against_decoding, logits_after
+from reader_edge_export.parity import TreeAgainstDecoding, TreeCase
+from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
@@ -75,7 +76,8 @@ def test_a_token_gets_the_same_bits_at_every_width(target: HostTarget) -> None:
 
 
 def test_nodes_of_a_ragged_batch_get_the_bits_of_plain_decoding(target: HostTarget, package: ModelPackage) -> None:
-    checks = check_tree_against_decoding(target, TreeCase.draw(package.manifest, TEXT))
+    case = TreeCase.draw(package.manifest, TEXT)
+    checks = figures_of(WholePackage(target), [TreeAgainstDecoding(case)])
     assert checks["tree_rows_equal"] == 1
 
 

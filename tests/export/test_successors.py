@@ -14,7 +14,7 @@ from reader_edge import Engine, GenerationConfig
 from reader_edge.cli import main
 from reader_edge.terminal.sizes import readable_size
 from reader_edge_export import ExportOptions, export_model, successors
-from reader_edge_export.parity import logits_after
+from reader_edge_export.pass_chain import WholePackage, logits_after
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -76,4 +76,4 @@ def test_a_vocabulary_without_the_questions_letters_has_a_table_too(exported: Ex
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     model = Tokenizer(FastTokenizer(BPE({"1": 0}, [])))
     assert model.encode("Tell me something.") == []
-    assert len(successors.measure_successors(HostTarget.open(package), model, 9)) == 9
+    assert len(successors.measure_successors(WholePackage(HostTarget.open(package)), model, 9)) == 9

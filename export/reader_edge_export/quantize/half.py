@@ -4,8 +4,6 @@ Angles of rotary embeddings stay fp32 until their cosine is taken (fp16 has no o
 fp32 by their own definition, and logits leave the graph as fp32.
 """
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -13,7 +11,6 @@ import onnx_ir as ir
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.matrix import Matrix, matrix_of
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
 
 _DATA_TYPES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 _MASKS = ("tree_mask", "tree_mask_sliding")
@@ -123,16 +120,11 @@ def _nodes_of_positions(graph: ir.Graph) -> set[ir.Node]:
     return nodes
 
 
-def write_widened(graph: Path, folder: Path) -> None:
-    """Write the fp32 twin of a bf16 graph, with its weights beside it, into `folder`.
-
-    It is for checks on ONNX Runtime's CPU provider, which has no bf16 products: the package's own weights, rounded as
-    they are, and its own structure; only the rounding between operators is missing.
-    """
-    model = ir.load(graph)
+def widen(model: ir.Model) -> None:
+    """Make a bf16 graph its fp32 twin: the same weights, each widened whenever it is read, and the same structure."""
     for value in model.graph.initializers.values():
         if value.dtype == ir.DataType.BFLOAT16 and value.const_value is not None:
-            value.const_value = ir.Tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+            value.const_value = _widened(value.const_value)
     for node in model.graph:
         if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.BFLOAT16:
             node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
@@ -140,4 +132,13 @@ def write_widened(graph: Path, folder: Path) -> None:
     for value in (*model.graph.inputs, *model.graph.initializers.values(), *computed):
         if value.dtype == ir.DataType.BFLOAT16:
             value.dtype = ir.DataType.FLOAT
-    ir.save(model, folder / GRAPH_NAME, external_data=WEIGHTS_NAME)
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.LazyTensor:
+    def read() -> ir.TensorProtocol:
+        wide = tensor.numpy().astype(np.float32)
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.release()  # else all of the file stays mapped
+        return ir.Tensor(wide, name=tensor.name)
+
+    return ir.LazyTensor(read, ir.DataType.FLOAT, ir.Shape(tensor.shape.numpy()), name=tensor.name)

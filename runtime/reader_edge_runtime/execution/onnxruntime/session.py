@@ -25,13 +25,20 @@ _MAKERS_OF_SIZES = ("Shape", "Size")  # whatever provider runs them, their resul
 
 
 def open_session(
-    graph: Path, threads: int, library: Path | None = None, is_aside: bool = False
+    graph: Path | bytes,
+    threads: int,
+    library: Path | None = None,
+    is_aside: bool = False,
+    weights_folder: Path | None = None,
 ) -> ort.InferenceSession:
     """On the CPU; threads: 0 is the usable cores. library: operators that take the place of the graph's definitions.
 
-    is_aside: its passes come between another session's, whose threads need the cores as soon as they end.
+    graph: a file, or the contents of one whose weights are in `weights_folder`. is_aside: its passes come between
+    another session's, whose threads need the cores as soon as they end.
     """
     options = cpu_options(threads)
+    if weights_folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
     if is_aside:
         options.add_session_config_entry("session.force_spinning_stop", "1")
     options.enable_mem_pattern = False  # it keeps one for good for each new past: 10 KB on the demo
@@ -65,16 +72,17 @@ def run_options(graph_id: int = NOT_CAPTURED) -> ort.RunOptions:
 
 
 def load_session(
-    graph: Path, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
+    graph: Path | bytes, options: ort.SessionOptions, provider: str, provider_options: dict[str, str] | None = None
 ) -> ort.InferenceSession:
     """Load a graph on one provider. Raises ProviderError, also where ONNX Runtime takes another one instead."""
+    model, name = (graph, "part of a graph") if isinstance(graph, bytes) else (str(graph), f"'{graph}'")
     try:
-        session = ort.InferenceSession(str(graph), options, providers=[(provider, provider_options or {})])
+        session = ort.InferenceSession(model, options, providers=[(provider, provider_options or {})])
     except Exception as error:  # onnxruntime raises a dozen unrelated classes here
-        raise ProviderError(f"ONNX Runtime cannot load '{graph}': {_reason(error)}") from error
+        raise ProviderError(f"ONNX Runtime cannot load {name}: {_reason(error)}") from error
     if session.get_providers()[0] != provider:
         raise ProviderError(
-            f"ONNX Runtime would run '{graph}' on {session.get_providers()[0]} instead of {provider}: "
+            f"ONNX Runtime would run {name} on {session.get_providers()[0]} instead of {provider}: "
             "use --provider cpu, or see its log for what is missing."
         )
     return session

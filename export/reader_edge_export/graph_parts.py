@@ -1,0 +1,105 @@
+"""A graph cut into parts between its layers' attention, so that one part's weights can be in memory alone.
+
+What is known of a graph is its KV tensors, which tell where a layer's attention is. Everything that crosses a cut is
+handed on, hidden states as well as angles and masks, so that no architecture needs to be known.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import onnx_ir as ir
+
+from reader_edge_runtime.package.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """model: a part as a model of its own, with the functions and properties of the whole.
+
+    live: names of what earlier parts computed that this one or later ones read.
+    """
+
+    model: ir.Model
+    live: frozenset[str]
+
+
+def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[GraphPart]:
+    """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one."""
+    order = _NodeOrder(model.graph)
+    starts = [0]
+    for cut, end in pairwise([*_cuts(order, manifest), order.num_nodes]):
+        if order.num_weight_bytes(starts[-1], end) > max_part_bytes:
+            starts.append(cut)
+    return [_part(model, order, start, end) for start, end in pairwise([*starts, order.num_nodes])]
+
+
+def _cuts(order: "_NodeOrder", manifest: Manifest) -> list[int]:
+    """Positions between one layer's attention and the next, each where the fewest values cross."""
+    names = [*zip(manifest.past_names(), manifest.present_names(), strict=True)]
+    spans = [order.span({*key, *value}) for key, value in zip(names[::2], names[1::2], strict=True)]
+    between = [range(last + 1, first + 1) for (_, last), (first, _) in pairwise(spans)]
+    return [min(positions, key=order.num_live.__getitem__) for positions in between if positions]
+
+
+def _part(model: ir.Model, order: "_NodeOrder", start: int, end: int) -> GraphPart:
+    live = order.live(start)
+    made = [value for value in order.graph_outputs if start <= order.made_at(value) < end]
+    outputs = dict.fromkeys([*(value for value in order.live(end) if order.made_at(value) >= start), *made])
+    graph = ir.convenience.extract(model.graph, [*live, *model.graph.inputs], list(outputs))
+    for value in list(graph.inputs):
+        if not value.uses():
+            graph.inputs.remove(value)
+    functions = [function.clone() for function in model.functions.values()]
+    part = ir.Model(graph, ir_version=model.ir_version, functions=functions)
+    part.metadata_props.update(model.metadata_props)
+    return GraphPart(part, frozenset(str(value.name) for value in live))
+
+
+class _NodeOrder:
+    """A graph's nodes by their positions, and what is live in front of each.
+
+    Live is what was computed of the graph's inputs and is still read. What comes of weights alone is not: each part
+    computes it again.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph_outputs = list(graph.outputs)
+        self._nodes = list(graph)
+        self.num_nodes = len(self._nodes)
+        self._positions = {node: position for position, node in enumerate(self._nodes)}
+        self._last_reads: dict[ir.Value, int] = {}  # of what was computed
+        inputs = set(graph.inputs)
+        for node in self._nodes:
+            if any(value in inputs or value in self._last_reads for value in node.inputs):
+                for value in node.outputs:
+                    self._last_reads[value] = max((self._positions[reader] for reader, _ in value.uses()), default=-1)
+        steps = [0] * (self.num_nodes + 1)
+        for value, last in self._last_reads.items():
+            if last >= 0:
+                steps[self.made_at(value) + 1] += 1
+                steps[last + 1] -= 1
+        self.num_live = list(accumulate(steps))
+
+    def made_at(self, value: ir.Value) -> int:
+        """The position of the node that computes a value."""
+        maker = value.producer()
+        assert maker is not None
+        return self._positions[maker]
+
+    def live(self, position: int) -> list[ir.Value]:
+        """What is computed in front of a position and read behind."""
+        return [value for value, last in self._last_reads.items() if self.made_at(value) < position <= last]
+
+    def span(self, names: set[str]) -> tuple[int, int]:
+        """The first and the last position of the nodes that read or make values of these names."""
+        touching = [
+            position
+            for position, node in enumerate(self._nodes)
+            if any(value is not None and value.name in names for value in (*node.inputs, *node.outputs))
+        ]
+        return touching[0], touching[-1]
+
+    def num_weight_bytes(self, start: int, end: int) -> int:
+        """Bytes of the initializers that nodes at [start, end) read."""
+        read = {value for node in self._nodes[start:end] for value in node.inputs if value is not None}
+        return sum(value.const_value.nbytes for value in read if value.const_value is not None)

@@ -1,0 +1,115 @@
+"""What a check asks of a package: passes over KV caches, told beforehand, whoever runs them and in whatever order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
+
+_GARBAGE = 3.3
+
+CacheType = TypeVar("CacheType", bound=Cache)
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class PassChain:
+    """Passes over one KV cache, in turn, behind the prompts of its slots. None depends on what another one says.
+
+    prompts: token ids of each slot, or none. keeps_rows: each pass is a chain of tokens that the next ones follow.
+    has_garbage: unused rows of the cache, a `HostCache`, hold anything but zeros.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    passes: Sequence[Pass]
+    keeps_rows: bool = False
+    has_garbage: bool = False
+
+    @classmethod
+    def of_text(cls, prompt: Sequence[int], token_ids: Sequence[int], num_a_pass: int) -> "PassChain":
+        """Logits after each of N tokens that follow a prompt, so many tokens a pass."""
+        chunks = [token_ids[start : start + num_a_pass] for start in range(0, len(token_ids), num_a_pass)]
+        passes = [Pass(0, [DraftTree.chain(list(chunk))], [range(len(chunk))], wants_logits=True) for chunk in chunks]
+        return cls([prompt], passes, keeps_rows=True)
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts that take a pass."""
+        return sum(map(bool, self.prompts))
+
+    def run(
+        self, new_cache: Callable[[int, int], CacheType], forward: Callable[[CacheType, Pass], Made]
+    ) -> Iterator[Made]:
+        """What `forward` makes of each pass, those of prompts before all others."""
+        widths = [max(map(len, each.trees)) for each in self.passes]
+        num_rows = max(map(len, self.prompts)) + (sum(widths) if self.keeps_rows else max(widths))
+        cache = new_cache(len(self.prompts), num_rows)
+        if self.has_garbage:
+            cast(HostCache, cache).slab[...] = _GARBAGE
+        for slot, prompt in enumerate(self.prompts):
+            if prompt:
+                yield forward(cache, Pass(slot, [DraftTree.chain(list(prompt))], [[len(prompt) - 1]]))
+                cache.commit(slot, range(len(prompt)))
+        for width, wanted in zip(widths, self.passes, strict=True):
+            yield forward(cache, wanted)
+            if self.keeps_rows:
+                cache.commit(wanted.first_slot, range(width))
+
+
+class PackageRunner(Protocol):
+    """Whatever runs a package's passes."""
+
+    manifest: Manifest
+
+    def results(self, chains: Sequence[PassChain]) -> Iterator[ForwardResult]:
+        """What each pass of each chain says, in turn, but for those of prompts; valid until the next one."""
+        ...
+
+
+class WholePackage:
+    """A `PackageRunner` over a loaded target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.manifest = target.manifest
+
+    def results(self, chains: Sequence[PassChain]) -> Iterator[ForwardResult]:
+        for chain in chains:
+            yield from islice(chain.run(self._target.new_cache, self._target.forward), chain.num_prompts, None)
+
+
+def logits_after(
+    target: Target, prompt: Sequence[int], token_ids: Sequence[int], num_a_pass: int
+) -> npt.NDArray[np.float32]:
+    """Logits (N, V) after each of N tokens that follow a prompt, so many tokens a pass."""
+    results = WholePackage(target).results([PassChain.of_text(prompt, token_ids, num_a_pass)])
+    return np.concatenate([result.wanted_logits[0].copy() for result in results])
+
+
+class Check(Protocol):
+    """One comparison of a package with what it should be."""
+
+    @property
+    def chains(self) -> Sequence[PassChain]:
+        """What it asks of the package."""
+        ...
+
+    def figures(self, results: Iterator[ForwardResult]) -> dict[str, float]:
+        """For the manifest, of results of which it takes as many as its chains have passes. Raises ParityError."""
+        ...
+
+
+def figures_of(package: PackageRunner, checks: Sequence[Check]) -> dict[str, float]:
+    """Figures of all checks, whose passes go through the package together."""
+    results = package.results([chain for check in checks for chain in check.chains])
+    figures: dict[str, float] = {}
+    for check in checks:
+        figures |= check.figures(results)
+    return figures
