@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from reader_edge.terminal import memory
-from reader_edge_export.sources import memory as free_memory
-from reader_edge_runtime import atomic_file, process_memory, processor
+from reader_edge_runtime import atomic_file, free_memory, process_memory, processor
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.machine_code import library

@@ -49,6 +49,10 @@ class ProviderError(ReaderEdgeError):
     """ONNX Runtime cannot run the graph here."""
 
 
+class MemoryShortageError(ProviderError):
+    """A package's weights need more memory than is free."""
+
+
 class DraftError(ReaderEdgeError):
     """A draft is no tree of known tokens, a source failed, or what a drafter saved cannot be used."""
 

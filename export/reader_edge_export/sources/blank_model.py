@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from reader_edge_export.sources.memory import free_bytes
 from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.free_memory import free_bytes
 
 _OF_ALL_ROPES = ("rope_type", "rope_theta", "partial_rotary_factor")
 _MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself

@@ -10,6 +10,7 @@ from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, KvArray
+from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
     OPERATORS_PROPERTY,
     native_instructions,
@@ -99,7 +100,7 @@ class HostTarget:
     ) -> "HostTarget":
         """uses_native: take native kernels where they are installed. is_aside: see `open_session`.
 
-        Raises ProviderError or InstallationError.
+        Raises ProviderError (MemoryShortageError where memory is short) or InstallationError.
         """
         if package.manifest.kv_dtype == "bfloat16":
             raise ProviderError(
@@ -107,6 +108,8 @@ class HostTarget:
                 "use --provider cuda, or export with another --precision."
             )
         library = native_library() if uses_native else None
+        if library is not None:  # without it some weights may stay in the file
+            check_memory(package)
         weights = package.folder / WEIGHTS_NAME
         with large_blocks_apart():
             others = mapped_ranges(weights)  # of other sessions on the same package, which may end before this one

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_export.sources import memory
+from reader_edge_runtime import free_memory
 
 
 @pytest.fixture
@@ -12,9 +12,11 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with 10 GB free, and a container on it that has taken 3 GB, a third of it pages of files."""
     (tmp_path / "meminfo").write_text("MemTotal: 20000000 kB\nMemAvailable:  8000000 kB\nSwapFree: 2000000 kB\n")
     (tmp_path / "memory.current").write_text("3000000000\n")
+    (tmp_path / "memory.swap.current").write_text("500000000\n")
+    (tmp_path / "memory.swap.max").write_text("500000000\n")
     (tmp_path / "memory.stat").write_text("anon 2000000000\nactive_file 300000000\ninactive_file 700000000\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(free_memory, "_CGROUP", tmp_path)
     return tmp_path
 
 
@@ -23,10 +25,17 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_container_s_limit_bounds_what_is_free(cgroup: Path, limit: str, free: int) -> None:
     (cgroup / "memory.max").write_text(f"{limit}\n")
-    assert memory.free_bytes() == free
+    assert free_memory.free_bytes() == free
+
+
+@pytest.mark.parametrize(("swap", "free"), [("600000000", 2_100_000_000), ("max", 4_048_000_000)])
+def test_a_container_may_swap_as_far_as_it_and_the_machine_have_room(cgroup: Path, swap: str, free: int) -> None:
+    (cgroup / "memory.max").write_text("4000000000\n")
+    (cgroup / "memory.swap.max").write_text(f"{swap}\n")
+    assert free_memory.free_bytes() == free
 
 
 def test_without_a_container_the_machine_tells_or_nobody(cgroup: Path) -> None:
-    assert memory.free_bytes() == 10_240_000_000
+    assert free_memory.free_bytes() == 10_240_000_000
     (cgroup / "meminfo").unlink()
-    assert memory.free_bytes() is None
+    assert free_memory.free_bytes() is None
