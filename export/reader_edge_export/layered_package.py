@@ -13,8 +13,9 @@ from pathlib import Path
 import onnx_ir as ir
 
 from reader_edge_export.graph_parts import GraphPart, cut_graph
-from reader_edge_export.pass_chain import PassChain
+from reader_edge_export.pass_chain import PassChain, num_tokens_of
 from reader_edge_export.quantize.half import widen
+from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_part import HostPart, Values
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME
@@ -39,22 +40,30 @@ class LayeredPackage:
             self._workplace = workplace
         self._parts = cut_graph(model, self.manifest, max_part_bytes)
 
-    def results(self, chains: Sequence[PassChain]) -> Iterator[ForwardResult]:
+    def results(self, chains: Sequence[PassChain], advance: Advance = unseen) -> Iterator[ForwardResult]:
+        def advance_part(num_tokens: float) -> None:
+            advance(num_tokens / len(self._parts))
+
         handed: list[list[Values]] = [[{}] * (chain.num_prompts + len(chain.passes)) for chain in chains]
         for part, following in pairwise(self._parts):
-            self._hand_on(part, following.live, chains, handed)
+            self._hand_on(part, following.live, chains, handed, advance_part)
         last = self._opened(self._parts[-1])
         for chain, values in zip(chains, handed, strict=True):
-            for made in islice(_made(last, chain, values), chain.num_prompts, None):
+            for made in islice(_made(last, chain, values, advance_part), chain.num_prompts, None):
                 yield ForwardResult(made["top_ids"], made["top_logits"], made["logits"])
 
     def _hand_on(
-        self, part: GraphPart, live: frozenset[str], chains: Sequence[PassChain], handed: Sequence[list[Values]]
+        self,
+        part: GraphPart,
+        live: frozenset[str],
+        chains: Sequence[PassChain],
+        handed: Sequence[list[Values]],
+        advance: Advance,
     ) -> None:
         """Take all passes through a part; of each, what lives on behind it takes the place of what was handed to it."""
         opened = self._opened(part)
         for chain, values in zip(chains, handed, strict=True):
-            values[:] = [{name: made[name] for name in live} for made in _made(opened, chain, values)]
+            values[:] = [{name: made[name] for name in live} for made in _made(opened, chain, values, advance)]
 
     def _opened(self, part: GraphPart) -> HostPart:
         if self._workplace is None:
@@ -68,12 +77,14 @@ class LayeredPackage:
             weights.unlink(missing_ok=True)
 
 
-def _made(part: HostPart, chain: PassChain, handed: Sequence[Values]) -> Iterator[Values]:
+def _made(part: HostPart, chain: PassChain, handed: Sequence[Values], advance: Advance) -> Iterator[Values]:
     """Of each pass of a chain, what was handed to a part and what it made of it."""
     before = iter(handed)
 
     def forward(cache: HostCache, wanted: Pass) -> Values:
         values = next(before)
-        return {**values, **part.forward(cache, wanted, values)}
+        made = part.forward(cache, wanted, values)
+        advance(num_tokens_of(wanted))
+        return {**values, **made}
 
     return chain.run(part.new_cache, forward)

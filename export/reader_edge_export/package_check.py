@@ -1,5 +1,6 @@
 """A package compared with its source, and asked for its likely successors. Imports PyTorch: see `pipeline`."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.layered_package import LayeredPackage
 from reader_edge_export.parity import GreedyAgainstSource, TreeAgainstDecoding, TreeAgainstSource, TreeCase
-from reader_edge_export.pass_chain import Check, PackageRunner, WholePackage, figures_of
+from reader_edge_export.pass_chain import Check, PackageRunner, WholePackage, chains_of, figures_of
 from reader_edge_export.quality import QualityAgainstSource, max_quality_tokens, source_figures
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
@@ -45,7 +46,7 @@ class PackageCheck:
         """The package's likely successors of as many tokens as take a minute of a model of this size."""
         with self._stages.enter("asking for likely successors"):
             num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters)
-            return measure_successors(self._runner, self._text, num_tokens)
+            return measure_successors(self._runner, self._text, num_tokens, self._stages)
 
     def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:
         manifest, model = self._package.manifest, LayeredModel(source_model)
@@ -61,9 +62,16 @@ class PackageCheck:
             checks.append(TreeAgainstSource(manifest, model, case))
         if manifest.precision == "fp32" and manifest.kv_dtype == "float32":
             checks.append(GreedyAgainstSource.draw(manifest, model, text_ids))
-            return figures_of(self._runner, checks)
+            return self._figures(model, checks)
         checks.append(QualityAgainstSource(model, sequences))
-        return figures_of(self._runner, checks) | source_figures(source.weight_types)
+        return self._figures(model, checks) | source_figures(source.weight_types)
+
+    def _figures(self, model: LayeredModel, checks: Sequence[Check]) -> dict[str, float]:
+        """Figures of checks, all but the first of which walk through the source. That counts as half of the work."""
+        num_tokens = sum(each.num_tokens for each in chains_of(checks))
+        advance, num_walks = self._stages.share(2 * num_tokens), len(checks) - 1
+        model.advance = lambda walk: advance(walk / num_walks * num_tokens)
+        return figures_of(self._runner, checks, advance)
 
     @cached_property
     def _runner(self) -> PackageRunner:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.package.manifest import Manifest
@@ -44,6 +45,11 @@ class PassChain:
         """Prompts that take a pass."""
         return sum(map(bool, self.prompts))
 
+    @property
+    def num_tokens(self) -> int:
+        """Of all passes."""
+        return sum(map(len, self.prompts)) + sum(map(num_tokens_of, self.passes))
+
     def run(
         self, new_cache: Callable[[int, int], CacheType], forward: Callable[[CacheType, Pass], Made]
     ) -> Iterator[Made]:
@@ -63,13 +69,21 @@ class PassChain:
                 cache.commit(wanted.first_slot, range(width))
 
 
+def num_tokens_of(wanted: Pass) -> int:
+    """Of a pass."""
+    return sum(map(len, wanted.trees))
+
+
 class PackageRunner(Protocol):
     """Whatever runs a package's passes."""
 
     manifest: Manifest
 
-    def results(self, chains: Sequence[PassChain]) -> Iterator[ForwardResult]:
-        """What each pass of each chain says, in turn, but for those of prompts; valid until the next one."""
+    def results(self, chains: Sequence[PassChain], advance: Advance = unseen) -> Iterator[ForwardResult]:
+        """What each pass of each chain says, in turn, but for those of prompts; valid until the next one.
+
+        advance: told of the tokens of passes as they are done.
+        """
         ...
 
 
@@ -80,9 +94,14 @@ class WholePackage:
         self._target = target
         self.manifest = target.manifest
 
-    def results(self, chains: Sequence[PassChain]) -> Iterator[ForwardResult]:
+    def results(self, chains: Sequence[PassChain], advance: Advance = unseen) -> Iterator[ForwardResult]:
+        def forward(cache: Cache, wanted: Pass) -> ForwardResult:
+            result = self._target.forward(cache, wanted)
+            advance(num_tokens_of(wanted))
+            return result
+
         for chain in chains:
-            yield from islice(chain.run(self._target.new_cache, self._target.forward), chain.num_prompts, None)
+            yield from islice(chain.run(self._target.new_cache, forward), chain.num_prompts, None)
 
 
 def logits_after(
@@ -106,9 +125,14 @@ class Check(Protocol):
         ...
 
 
-def figures_of(package: PackageRunner, checks: Sequence[Check]) -> dict[str, float]:
-    """Figures of all checks, whose passes go through the package together."""
-    results = package.results([chain for check in checks for chain in check.chains])
+def chains_of(checks: Sequence[Check]) -> list[PassChain]:
+    """What all checks ask, in turn."""
+    return [chain for check in checks for chain in check.chains]
+
+
+def figures_of(package: PackageRunner, checks: Sequence[Check], advance: Advance = unseen) -> dict[str, float]:
+    """Figures of all checks, whose passes go through the package together. advance: told of their tokens."""
+    results = package.results(chains_of(checks), advance)
     figures: dict[str, float] = {}
     for check in checks:
         figures |= check.figures(results)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from reader_edge_export.pass_chain import PackageRunner, PassChain
+from reader_edge_export.stages import Stages
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import PromptError
@@ -35,14 +36,20 @@ def about_num_parameters(manifest: Manifest) -> int:
     return round(num_bytes / _PARAMETER_BYTES[manifest.precision])
 
 
-def measure_successors(package: PackageRunner, tokenizer: Tokenizer, num_tokens: int) -> SuccessorTable:
-    """The package's best successors of tokens 0..num_tokens - 1, each as the first token of an answer."""
+def measure_successors(
+    package: PackageRunner, tokenizer: Tokenizer, num_tokens: int, stages: Stages | None = None
+) -> SuccessorTable:
+    """The package's best successors of tokens 0..num_tokens - 1, each as the first token of an answer.
+
+    stages: told of the tokens.
+    """
     room = package.manifest.max_context
     *beginning, last = _beginning(tokenizer)[-room // 2 :]
     num_a_pass = min(_TOKENS_A_PASS, room - len(beginning) - 1)
     starts = range(0, num_tokens, num_a_pass)
     passes = [_questions(last, range(start, min(start + num_a_pass, num_tokens))) for start in starts]
-    results = package.results([PassChain([beginning], passes)])
+    chain = PassChain([beginning], passes)
+    results = package.results([chain], (stages or Stages()).share(chain.num_tokens))
     said = [(result.top_ids[0].astype(np.int32), result.top_logits[0]) for result in results]
     token_ids, logits = (np.concatenate(arrays) for arrays in zip(*said, strict=True))
     return SuccessorTable(token_ids, logits)

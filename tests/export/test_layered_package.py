@@ -102,6 +102,24 @@ def test_a_part_has_one_layer_or_as_many_as_fit_and_their_weights_alone(tmp_path
     assert_same_bits(package, LayeredPackage(package, tmp_path, 2 * inner[0]))
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_passes_tell_of_their_tokens_as_they_are_done(
+    is_whole: bool, exported: Callable[..., Path], tmp_path: Path
+) -> None:
+    package = ModelPackage.open(exported("llama", "int8", "exact"))
+    runner = WholePackage(HostTarget.open(package)) if is_whole else LayeredPackage(package, tmp_path, A_LAYER)
+    told: list[float] = []
+    asked = chains(package)
+    first = next(runner.results(asked, told.append))
+    assert first.logits is not None
+    done = sum(told)
+    assert 0 < done < sum(chain.num_tokens for chain in asked)
+    assert (done > 100) == (not is_whole)  # by then, half of the parts are done with all of the tokens
+    told.clear()
+    list(runner.results(asked, told.append))
+    assert sum(told) == pytest.approx(sum(chain.num_tokens for chain in asked))
+
+
 def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: Callable[..., Path]) -> None:
     package = ModelPackage.open(exported("llama", "int8", "exact"))
     first, second = cut_graph(ir.load(package.folder / GRAPH_NAME), package.manifest, A_LAYER)
