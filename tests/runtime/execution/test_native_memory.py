@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.blocks.linear import gguf_linear, store_blocks
 from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_linear
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import hadamard
-from tests.runtime.execution.native_operator import needs_kernels, operator_model
+from tests.gguf_files import random_rows
+from tests.runtime.execution.native_operator import Build, needs_kernels, operator_model
 
 pytestmark = [
     needs_kernels,
@@ -24,28 +29,49 @@ pytestmark = [
 NUM_INPUTS, NUM_OUTPUTS = 8192, 16384
 WEIGHT_BYTES = NUM_INPUTS * NUM_OUTPUTS // 2
 
-OPENING = """
-import sys
+# Prints memory that is taken by a session, at its peak, and by the file of its weights.
+OPENING = r"""
+import re, sys
 from pathlib import Path
 from reader_edge.terminal.memory import peak_bytes, resident_bytes
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 before = resident_bytes()
 session = open_session(Path(sys.argv[1]), 1, native_library())
-print(resident_bytes() - before, peak_bytes() - before)
+in_file = re.compile(r"[.]data\n(?:(?![0-9a-f]+-).*\n)*?Rss: +([0-9]+)")
+of_file = in_file.findall(Path("/proc/self/smaps").read_text())
+print(resident_bytes() - before, peak_bytes() - before, sum(map(int, of_file)) * 1024)
 """
 
 
 def test_packed_weights_are_held_once(tmp_path: Path) -> None:
-    model = operator_model({"rows": ("B", "N", NUM_INPUTS)}, _product)
-    model.functions.clear()
-    ir.save(model, tmp_path / "model.onnx", external_data="model.onnx.data")
-    assert (tmp_path / "model.onnx.data").stat().st_size > WEIGHT_BYTES
-    command = [sys.executable, "-c", OPENING, str(tmp_path / "model.onnx")]
-    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    held, peak = (int(number) / WEIGHT_BYTES for number in printed.split())
+    held, peak, of_file = (num_bytes / WEIGHT_BYTES for num_bytes in _opened(_product, tmp_path))
     assert 0.9 < held < 1.4  # with scales, a sixteenth
     assert peak < 1.6
+    assert of_file < 0.01
+
+
+def test_scales_of_a_files_blocks_are_held_once_too(tmp_path: Path) -> None:
+    rows = random_rows(gguf.GGMLQuantizationType.Q4_K, (64, NUM_INPUTS), np.random.default_rng(0))
+    blocks = blocks_of(BLOCK_TYPES["Q4_K"], np.tile(rows, (64, 1)))
+
+    def product(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
+        return [gguf_linear(editor, values[0], store_blocks(editor, blocks, "weight"))]
+
+    num_bytes = sum(array.nbytes for array in blocks.arrays.values())
+    held, _, of_file = _opened(product, tmp_path)
+    assert held > 0.9 * num_bytes
+    assert of_file < 0.01 * num_bytes
+
+
+def _opened(build: Build, folder: Path) -> list[int]:
+    """What OPENING prints of a model of this operator."""
+    model = operator_model({"rows": ("B", "N", NUM_INPUTS)}, build)
+    model.functions.clear()
+    ir.save(model, folder / "model.onnx", external_data="model.onnx.data")
+    command = [sys.executable, "-c", OPENING, str(folder / "model.onnx")]
+    printed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return [int(number) for number in printed.split()]
 
 
 def _product(editor: GraphEditor, values: Sequence[ir.Value]) -> list[ir.Value]:
