@@ -10,7 +10,10 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.processor import processor_name
 
-_PACKAGES = ("reader-edge", "torch", "numpy", "transformers", "optimum", "onnx", "onnx-ir", "onnxscript", "gguf")
+_PACKAGES = (
+    *("reader-edge", "torch", "numpy", "numba", "llvmlite", "transformers", "optimum"),
+    *("onnx", "onnx-ir", "onnxscript", "gguf"),
+)
 
 
 def export_key(source: Source, options: ExportOptions, calibration: TextSet) -> str:
