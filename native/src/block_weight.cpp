@@ -34,21 +34,18 @@ BlockWeight::BlockWeight(const std::uint8_t* values, const std::int8_t* scales, 
     : num_outputs_(num_outputs), num_blocks_(num_blocks), memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t row_bytes = output_bytes(num_blocks);
   if (num_blocks > kMaxInputs / kBlockInputs) throw std::invalid_argument("BlockLinear: too many inputs for exact sums");
-  pack_on_all_cores(num_outputs, kPanelOutputs, [&](std::size_t first, std::size_t last) {
-    PassingRows source({{values, row_bytes}, {scales, num_blocks}}, first, last);
-    for (std::size_t j = first; j < last; ++j) {
-      const std::uint8_t* const row = values + j * row_bytes;
-      const std::int8_t* const row_scales = scales + j * num_blocks;
-      check_scales(row_scales, num_blocks);
-      std::int8_t* const panel = memory_.get() + j / kPanelOutputs * panel_bytes();
-      std::int8_t* out = panel + j % kPanelOutputs * kLaneBytes;
-      for (std::size_t i = 0; i < row_bytes; i += kLaneBytes, out += kLaneBytes * kPanelOutputs) {
-        std::memcpy(out, row + i, kLaneBytes);
-      }
-      out = panel + row_bytes * kPanelOutputs + j % kPanelOutputs;
-      for (std::size_t block = 0; block < num_blocks; ++block) out[block * kPanelOutputs] = row_scales[block];
-      source.passed(j + 1);
+  const PassingRows source({{values, row_bytes}, {scales, num_blocks}}, num_outputs);
+  source.read_all(kPanelOutputs, [&](std::size_t j) {
+    const std::uint8_t* const row = values + j * row_bytes;
+    const std::int8_t* const row_scales = scales + j * num_blocks;
+    check_scales(row_scales, num_blocks);
+    std::int8_t* const panel = memory_.get() + j / kPanelOutputs * panel_bytes();
+    std::int8_t* out = panel + j % kPanelOutputs * kLaneBytes;
+    for (std::size_t i = 0; i < row_bytes; i += kLaneBytes, out += kLaneBytes * kPanelOutputs) {
+      std::memcpy(out, row + i, kLaneBytes);
     }
+    out = panel + row_bytes * kPanelOutputs + j % kPanelOutputs;
+    for (std::size_t block = 0; block < num_blocks; ++block) out[block * kPanelOutputs] = row_scales[block];
   });
 }
 

@@ -31,19 +31,14 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
       num_blocks_(num_blocks),
       memory_(weight_memory(num_panels() * panel_bytes())) {
   const std::size_t numbers = num_blocks / type.nested;
-  pack_on_all_cores(num_outputs, kGgufOutputs, [&](std::size_t first, std::size_t last) {
-    PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
-                        {arrays.highs, num_blocks * type.high_bytes()},
-                        {arrays.scales, numbers * sizeof(std::uint16_t)},
-                        {arrays.scale_codes, num_blocks},
-                        {arrays.minima, numbers * sizeof(std::uint16_t)},
-                        {arrays.minimum_codes, num_blocks}},
-                       first, last);
-    for (std::size_t j = first; j < last; ++j) {
-      pack_output(arrays, j);
-      source.passed(j + 1);
-    }
-  });
+  const PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
+                            {arrays.highs, num_blocks * type.high_bytes()},
+                            {arrays.scales, numbers * sizeof(std::uint16_t)},
+                            {arrays.scale_codes, num_blocks},
+                            {arrays.minima, numbers * sizeof(std::uint16_t)},
+                            {arrays.minimum_codes, num_blocks}},
+                           num_outputs);
+  source.read_all(kGgufOutputs, [&](std::size_t output) { pack_output(arrays, output); });
 }
 
 void GgufWeight::pack_output(const GgufArrays& arrays, std::size_t output) {

@@ -20,20 +20,17 @@ PackedWeight::PackedWeight(const std::int8_t* values, std::size_t num_outputs, s
       num_chunks_(divided_up(num_inputs, layout.depth) * (layout.depth / layout.inputs)),
       sums_(divided_up(num_outputs, layout.outputs) * layout.outputs) {
   values_ = weight_memory(num_blocks() * block_bytes());
-  pack_on_all_cores(num_outputs, layout.outputs, [&](std::size_t first, std::size_t last) {
-    PassingRows source({{values, num_inputs}}, first, last);
-    for (std::size_t j = first; j < last; ++j) {
-      const std::int8_t* const row = values + j * num_inputs;
-      std::int8_t* out = values_.get() + j / layout.outputs * block_bytes() + j % layout.outputs * layout.inputs;
-      std::int32_t sum = 0;
-      for (std::size_t k = 0; k < num_inputs; k += layout.inputs, out += layout.outputs * layout.inputs) {
-        const std::size_t size = std::min(layout.inputs, num_inputs - k);
-        std::memcpy(out, row + k, size);
-        for (std::size_t i = 0; i < size; ++i) sum += row[k + i];
-      }
-      sums_[j] = sum;
-      source.passed(j + 1);
+  const PassingRows source({{values, num_inputs}}, num_outputs);
+  source.read_all(layout.outputs, [&](std::size_t j) {
+    const std::int8_t* const row = values + j * num_inputs;
+    std::int8_t* out = values_.get() + j / layout.outputs * block_bytes() + j % layout.outputs * layout.inputs;
+    std::int32_t sum = 0;
+    for (std::size_t k = 0; k < num_inputs; k += layout.inputs, out += layout.outputs * layout.inputs) {
+      const std::size_t size = std::min(layout.inputs, num_inputs - k);
+      std::memcpy(out, row + k, size);
+      for (std::size_t i = 0; i < size; ++i) sum += row[k + i];
     }
+    sums_[j] = sum;
   });
 }
 

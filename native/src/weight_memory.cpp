@@ -85,14 +85,6 @@ std::vector<std::pair<std::uintptr_t, std::uintptr_t>> mapped_files() {
   }
   return files;
 }
-
-// Whole pages, in which a mapping of a file begins and ends.
-void forget(const void* begin, std::size_t size) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<std::uintptr_t>(begin);
-  const std::uintptr_t first = address / page * page, last = rounded_up(address + size, page);
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
-}
 #endif
 
 }  // namespace
@@ -111,12 +103,12 @@ std::shared_ptr<std::int8_t> weight_memory(std::size_t size) {
   return {region, piece};
 }
 
-PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t first, std::size_t last)
-    : first_(first), last_(last), forgotten_(first) {
+PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t num_rows)
+    : num_rows_(num_rows) {
 #ifdef __linux__
   const auto files = mapped_files();
   for (const Array& array : arrays) {
-    const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + last * array.row_bytes;
+    const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + num_rows * array.row_bytes;
     const auto holds = [&](const auto& file) { return file.first <= begin && end <= file.second; };
     if (array.begin == nullptr || std::none_of(files.begin(), files.end(), holds)) continue;
     mapped_.push_back(array);
@@ -125,30 +117,44 @@ PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, s
 #endif
 }
 
-void PassingRows::passed([[maybe_unused]] std::size_t row) {
-#ifdef __linux__
-  const bool is_end = row == last_;
-  if (!is_end && (row - forgotten_) * row_bytes_ < kForgetBytes) return;
-  // At the end all of them once more: the system maps pages around those that are read.
-  const std::size_t first = is_end ? first_ : forgotten_;
-  for (const auto& [begin, row_bytes] : mapped_) {
-    forget(static_cast<const char*>(begin) + first * row_bytes, (row - first) * row_bytes);
+void PassingRows::read_all(std::size_t panel_rows, const std::function<void(std::size_t row)>& read) const {
+  const std::size_t num_panels = (num_rows_ + panel_rows - 1) / panel_rows;
+  const std::size_t num_threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, std::max<std::size_t>(num_panels, 1));
+  const std::size_t share = (num_panels + num_threads - 1) / num_threads * panel_rows;
+  {
+    std::vector<std::future<void>> others;  // which wait for their threads when they go
+    for (std::size_t first = share; first < num_rows_; first += share) {
+      const std::size_t last = std::min(first + share, num_rows_);
+      others.push_back(std::async(std::launch::async, [=, this, &read] { read_range(first, last, read); }));
+    }
+    read_range(0, std::min(share, num_rows_), read);
+    for (auto& other : others) other.get();
   }
-  forgotten_ = row;
-#endif
+  forget(0, num_rows_);  // once more: the system maps pages around those that are read
 }
 
-void pack_on_all_cores(std::size_t num_outputs, std::size_t panel_outputs,
-                       const std::function<void(std::size_t first, std::size_t last)>& work) {
-  const std::size_t num_panels = (num_outputs + panel_outputs - 1) / panel_outputs;
-  const std::size_t num_threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, std::max<std::size_t>(num_panels, 1));
-  const std::size_t share = (num_panels + num_threads - 1) / num_threads * panel_outputs;
-  std::vector<std::future<void>> others;  // which wait for their threads when they go
-  for (std::size_t first = share; first < num_outputs; first += share) {
-    others.push_back(std::async(std::launch::async, work, first, std::min(first + share, num_outputs)));
+void PassingRows::read_range(std::size_t first, std::size_t last,
+                             const std::function<void(std::size_t row)>& read) const {
+  for (std::size_t row = first; row < last; ++row) {
+    read(row);
+    if ((row + 1 - first) * row_bytes_ >= kForgetBytes) {
+      forget(first, row + 1);
+      first = row + 1;
+    }
   }
-  work(0, std::min(share, num_outputs));
-  for (auto& other : others) other.get();
+}
+
+// Whole pages, in which a mapping of a file begins and ends.
+void PassingRows::forget([[maybe_unused]] std::size_t first, [[maybe_unused]] std::size_t last) const {
+#ifdef __linux__
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  for (const auto& [begin, row_bytes] : mapped_) {
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    const std::uintptr_t start = (address + first * row_bytes) / page * page;
+    const std::uintptr_t end = rounded_up(address + last * row_bytes, page);
+    madvise(reinterpret_cast<void*>(start), end - start, MADV_DONTNEED);
+  }
+#endif
 }
 
 }  // namespace reader_edge
