@@ -23,13 +23,13 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import ForwardResult, Pass
 
 # Loading may take a part's weights twice. A layer of a 7B model in int8 has 233 MB.
-_MAX_PART_BYTES = 400 << 20
+MAX_PART_BYTES = 400 << 20
 
 
 class LayeredPackage:
     """A `PackageRunner`. workplace: a folder for the weights of a bf16 package's part in fp32."""
 
-    def __init__(self, package: ModelPackage, workplace: Path, max_part_bytes: int = _MAX_PART_BYTES) -> None:
+    def __init__(self, package: ModelPackage, workplace: Path, max_part_bytes: int = MAX_PART_BYTES) -> None:
         model = ir.load(package.path(GRAPH_NAME))
         self.manifest = package.manifest
         self._weights = package.folder / WEIGHTS_NAME

@@ -10,6 +10,7 @@ from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration import matrix_sizes, moment_bytes
 from reader_edge_export.graph import TOP_K
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
+from reader_edge_export.layered_package import MAX_PART_BYTES
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize.sensitive import MAX_GROWTH
 from reader_edge_export.quantize.vocabulary import lookup_block
@@ -47,13 +48,20 @@ class PackageSize:
             vocab_size = vocab_size_of(model.skeleton)
             others += _SUCCESSOR_BYTES * num_table_tokens(vocab_size, model.num_parameters)
         if options.precision == "bf16" and options.check != "none":
-            others += 4 * model.num_parameters  # its twin in fp32
+            others += min(4 * model.num_parameters, _part_of_twin(model))
         padding = _PADDING * len(numbers)
         if options.precision in QUANTIZED_PRECISIONS:
             weights, moments = _quantized(model, options.precision, numbers)
             return cls(weights + padding, moments, others)
         width = 2 if options.precision in HALF_PRECISIONS else 4
         return cls(width * model.num_parameters + padding, 0, others)
+
+
+def _part_of_twin(model: SourceModel) -> int:
+    """Bytes of a part of the fp32 twin of a bf16 package: as many layers as it may have, or one, and a vocabulary."""
+    vocabulary: Any = model.skeleton.get_input_embeddings().weight
+    layer = model.num_parameters // int(model.skeleton.config.num_hidden_layers)
+    return max(MAX_PART_BYTES, 4 * (layer + int(vocabulary.numel())))
 
 
 def check_room(folder: Path, size: PackageSize) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from reader_edge_export import ExportOptions, export_model, graph, package_export
+from reader_edge_export import ExportOptions, export_model, graph, package_export, package_size
 from reader_edge_export.calibration import Calibration, calibrate
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.options import default_attention
@@ -83,11 +83,16 @@ def test_moments_are_foretold_of_every_architecture(model_type: str, tiny_model:
     assert len(file.getvalue()) == size.moments
 
 
-def test_what_is_beside_weights_and_moments_is_counted(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_what_is_beside_weights_and_moments_is_counted(
+    tiny_model: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = open_source(tiny_model("llama"))
     one, other = (PackageSize.of(model, ExportOptions("bf16", "fast", check=check)) for check in ("none", "full"))
     assert (one.weights, one.moments) == (other.weights, other.moments)
     assert other.others - one.others == 4 * model.num_parameters + 64 * VOCAB_SIZE
+    monkeypatch.setattr(package_size, "MAX_PART_BYTES", 1)  # of a large model's twin one part at a time is written
+    part = PackageSize.of(model, ExportOptions("bf16", "fast", check="quick")).others - one.others
+    assert 4 * model.num_parameters / 2 < part < 4 * model.num_parameters
     export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32"))
     files = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
     assert files[SUCCESSORS_NAME] - 64 * VOCAB_SIZE < 1000
