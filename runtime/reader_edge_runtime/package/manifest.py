@@ -2,7 +2,7 @@
 
 The manifest is JSON in the package's folder, written whole and believed only field by field.
 
-Graph contract of format version 1
+Graph contract
 (B sequences, N nodes, M visible KV rows, R logit rows, S slot rows, H KV heads, D head size, V vocabulary, K top_k):
 
     input_ids      int64 (B, N)          logits                 float32 (B, R, V)
@@ -15,6 +15,16 @@ Graph contract of format version 1
                                             hidden_states          float32 (B, R, E), only with a hidden_size
     past_key.{layer}, past_value.{layer}  kv_dtype (B, H, S, D)
 
+Layers with a KV cache of their own are named, whose heads may differ in number and size. Where `layers` tells of
+recurrent ones, a pass moves their states (P rows of capsules, C numbers each, by layer and kind of state):
+
+    parents                 int64 (B, N), of each node, -1 for node 0
+    num_kept                int64 (B,): over so many first nodes, a chain, the states are moved for good
+    num_pending             int64 (B,): over so many rows of the pending capsules, before that
+    state_{kind}.{layer}    float32 (B, ...)          present_{kind}.{layer}  the same, bound to the state's memory
+    pending_{kind}.{layer}  float32 (B, P, C)         capsule_{kind}.{layer}  float32 (B, N, C): by which a later pass
+                                                          moves the state over a node; any numbers of kept ones
+
 With the kv_dtype int8 a row of the KV cache has D + 2 numbers: see `reader_edge_export.lowering.cache_rows`.
 Masks are added to the attention scores: 0 where a node may look, MASKED elsewhere.
 """
@@ -24,12 +34,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.package.layer import Layer, read_layers
 from reader_edge_runtime.plain_file import check_plain_file
 
 MANIFEST_NAME = "reader_edge.json"
@@ -40,7 +51,8 @@ SUCCESSORS_NAME = "successors.bin"  # a drafter's; see reader_edge_runtime.draft
 TOKENIZER_NAME = "tokenizer.json"
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 TOOL_TEMPLATE_NAME = "chat_template_tool_use.jinja"  # for conversations with tools, where a model has two
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of packages whose layers all have attention, of one size and with caches of their own
+LAYERED_VERSION = 2  # of packages that tell of each layer what it keeps
 MASKED = -1e30
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-a16", "int4", "keep")
@@ -86,6 +98,7 @@ class Manifest:
     eos_token_ids: tokens that end an answer. bos_token_id: begins a text; None without.
     special_tokens: texts of special tokens by the names that chat templates have for them, as "bos_token"; None in
     packages of before, whose templates are given those of bos_token_id and the first of eos_token_ids.
+    layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
     exported_with: package name -> version. checks: measured figures of the export's own checks.
     files: file name -> FileEntry, for every file but the manifest.
@@ -113,6 +126,7 @@ class Manifest:
     kept_types: Mapping[str, int] = field(default_factory=dict)
     hidden_size: int | None = None
     special_tokens: Mapping[str, str] | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def model_files(self) -> Mapping[str, FileEntry]:
@@ -131,22 +145,60 @@ class Manifest:
 
     @property
     def kv_row_size(self) -> int:
-        """Numbers of a key or value in the KV cache."""
+        """Numbers of a key or value in the KV cache, where all layers have the same."""
         return kv_row_size(self.kv_dtype, self.head_dim)
+
+    @property
+    def cached_layers(self) -> Mapping[int, Layer]:
+        """By number, the layers with keys and values of their own."""
+        layers = self.layers or (Layer.attention(self.num_kv_heads, self.head_dim),) * self.num_layers
+        return {number: layer for number, layer in enumerate(layers) if layer.has_cache}
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers are recurrent."""
+        return any(layer.states for layer in self.layers)
 
     @property
     def kv_row_bytes(self) -> int:
         """Of a token in the KV cache: keys and values of all layers and heads."""
         value_bytes = {"float32": 4, "int8": 1}.get(self.kv_dtype, 2)
-        return 2 * self.num_layers * self.num_kv_heads * self.kv_row_size * value_bytes
+        return (
+            2
+            * value_bytes
+            * sum(
+                layer.num_kv_heads * kv_row_size(self.kv_dtype, layer.head_dim) for layer in self.cached_layers.values()
+            )
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a text, whatever its length: the states of all recurrent layers."""
+        return 4 * sum(math.prod(sizes) for layer in self.layers for sizes in layer.states.values())
 
     def past_names(self) -> list[str]:
-        """Names of the graph's KV inputs, key and value of each layer in turn."""
-        return [f"past_{kind}.{layer}" for layer in range(self.num_layers) for kind in ("key", "value")]
+        """Names of the graph's KV inputs, key and value in turn of each layer with a cache of its own."""
+        return [f"past_{kind}.{layer}" for layer in self.cached_layers for kind in ("key", "value")]
 
     def present_names(self) -> list[str]:
         """Names of the graph's KV outputs, in the order of `past_names`."""
         return [name.replace("past_", "present_") for name in self.past_names()]
+
+    def state_sizes(self) -> dict[str, tuple[int, ...]]:
+        """Sizes of each recurrent state of a text, by what follows `state_`, `pending_`, `present_` and `capsule_`."""
+        return {
+            f"{kind}.{number}": sizes
+            for number, layer in enumerate(self.layers)
+            for kind, sizes in layer.states.items()
+        }
+
+    def capsule_sizes(self) -> dict[str, int]:
+        """Numbers of a node's capsule, by the same names."""
+        return {
+            f"{kind}.{number}": layer.capsules[kind]
+            for number, layer in enumerate(self.layers)
+            for kind in layer.states
+        }
 
 
 def kv_row_size(kv_dtype: str, head_dim: int) -> int:
@@ -156,7 +208,11 @@ def kv_row_size(kv_dtype: str, head_dim: int) -> int:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
-    fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **asdict(manifest)}
+    version = LAYERED_VERSION if manifest.layers else FORMAT_VERSION
+    fields = {"format": "reader-edge", "format_version": version, **asdict(replace(manifest, layers=()))}
+    del fields["layers"]
+    if manifest.layers:
+        fields["layers"] = [layer.fields() for layer in manifest.layers]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -178,10 +234,11 @@ def read_manifest(folder: Path) -> Manifest:
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
         raise ManifestError(f"'{path}' is not a reader-edge manifest: export the model again.")
     version = fields.get("format_version")
-    if version != FORMAT_VERSION:
-        remedy = "upgrade reader-edge" if isinstance(version, int) and version > FORMAT_VERSION else "export it again"
+    if type(version) is not int or version not in (FORMAT_VERSION, LAYERED_VERSION):
+        is_newer = isinstance(version, int) and version > LAYERED_VERSION
         raise ManifestError(
-            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION}: {remedy}."
+            f"'{path}' has format version {version!r:.80}, this runtime reads {FORMAT_VERSION} and {LAYERED_VERSION}: "
+            f"{'upgrade reader-edge' if is_newer else 'export it again'}."
         )
     return _checked(fields, path)
 
@@ -252,9 +309,23 @@ def _checked(fields: dict[str, Any], path: Path) -> Manifest:
     for name in (GRAPH_NAME, TOKENIZER_NAME):
         if name not in fields["files"]:
             raise ManifestError(f"'{path}' lists no {name}: export the model again.")
+    if fields["format_version"] == LAYERED_VERSION:
+        values["layers"] = _layers(fields.get("layers"), values["num_layers"], path)
     values["eos_token_ids"] = tuple(fields["eos_token_ids"])
     values["files"] = {name: FileEntry(each["num_bytes"], each["sha256"]) for name, each in fields["files"].items()}
     return Manifest(**values)
+
+
+def _layers(values: Any, num_layers: int, path: Path) -> tuple[Layer, ...]:
+    """Raises ManifestError, with the first layer that is unusable."""
+    _require(isinstance(values, list) and len(values) == num_layers, path, "layers", values)
+    try:
+        return read_layers(values)
+    except ValueError as error:
+        number = int(str(error))
+        raise ManifestError(
+            f"'{path}' has an unusable layer {number} ({values[number]!r:.80}): export the model again."
+        ) from None
 
 
 def _require(is_usable: object, path: Path, name: str, value: object) -> None:

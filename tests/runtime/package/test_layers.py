@@ -1,0 +1,109 @@
+"""What a manifest tells of each layer: written and read back, named for the graph, and hostile until checked."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reader_edge_runtime.errors import ManifestError
+from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from tests.fake_target import make_manifest
+
+LAYERS = (
+    Layer.recurrent({"conv": (3, 40), "delta": (4, 8, 8)}, {"conv": 40, "delta": 56}),
+    Layer.attention(2, 16),
+    Layer.none(),
+    Layer.attention(1, 32),
+    Layer.attention(2, 16, shares=1),
+)
+
+
+def layered() -> Manifest:
+    return replace(make_manifest(), num_layers=len(LAYERS), layers=LAYERS)
+
+
+def test_layers_are_read_back_equal_and_make_another_format_version(tmp_path: Path) -> None:
+    write_manifest(tmp_path, layered())
+    assert json.loads((tmp_path / MANIFEST_NAME).read_text())["format_version"] == 2
+    assert read_manifest(tmp_path) == layered()
+
+
+def test_a_manifest_without_layers_is_written_as_before(tmp_path: Path) -> None:
+    write_manifest(tmp_path, make_manifest())
+    fields = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    assert fields["format_version"] == 1
+    assert "layers" not in fields
+    assert read_manifest(tmp_path) == make_manifest()
+
+
+def test_tensors_are_named_by_the_layers_that_have_them() -> None:
+    manifest = layered()
+    assert manifest.past_names() == ["past_key.1", "past_value.1", "past_key.3", "past_value.3"]
+    assert manifest.present_names() == ["present_key.1", "present_value.1", "present_key.3", "present_value.3"]
+    assert manifest.state_sizes() == {"conv.0": (3, 40), "delta.0": (4, 8, 8)}
+    assert manifest.capsule_sizes() == {"conv.0": 40, "delta.0": 56}
+    assert manifest.has_states
+    assert not make_manifest().has_states
+
+
+def test_memory_of_a_token_and_of_a_text_is_that_of_its_layers() -> None:
+    manifest = layered()
+    assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32)
+    assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34)
+    assert manifest.state_bytes == 4 * (3 * 40 + 4 * 8 * 8)
+    assert make_manifest().state_bytes == 0
+
+
+def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda manifest: manifest["layers"][number].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.pop("layers"), "layers"),
+        (lambda f: f.update(layers={}), "layers"),
+        (lambda f: f["layers"].pop(), "layers"),
+        (lambda f: f.update(layers=[None] * 5), "layer 0"),
+        (set_layer(0, kind="magic"), "layer 0"),
+        (set_layer(0, kind=["attention"]), "layer 0"),
+        (set_layer(0, states={}), "layer 0"),
+        (set_layer(0, states=[3, 40]), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40]}), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40], "delta": [0, 8, 8]}), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40], "delta": [1 << 15, 1 << 15]}), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40], "delta": [1 << 40]}), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40], "delta": [4.0, 8, 8]}), "layer 0"),
+        (set_layer(0, states={"conv": [3, 40], "delta": []}), "layer 0"),
+        (set_layer(0, states={"../a": [3]}, capsules={"../a": 3}), "layer 0"),
+        (set_layer(0, states={str(n): [1] for n in range(9)}, capsules={str(n): 1 for n in range(9)}), "layer 0"),
+        (set_layer(0, capsules={"conv": 40, "delta": 1 << 40}), "layer 0"),
+        (set_layer(0, capsules={"conv": 40, "delta": True}), "layer 0"),
+        (set_layer(0, more=1), "layer 0"),
+        (set_layer(1, num_kv_heads=0), "layer 1"),
+        (set_layer(1, head_dim=1 << 20), "layer 1"),
+        (set_layer(1, cache="another"), "layer 1"),
+        (set_layer(1, cache=True), "layer 1"),
+        (set_layer(2, cache="own"), "layer 2"),
+        (set_layer(4, cache=-1), "layer 4"),
+        (set_layer(4, cache=4), "layer 4"),
+        (set_layer(4, cache=0), "layer 4"),
+        (set_layer(4, cache=3), "layer 4"),  # of another size
+        (set_layer(3, cache=4), "layer 3"),  # which comes behind it
+    ],
+)
+def test_unusable_layers_are_one_sentence(
+    change: Callable[[dict[str, Any]], object], words: str, tmp_path: Path
+) -> None:
+    write_manifest(tmp_path, layered())
+    fields = json.loads((tmp_path / MANIFEST_NAME).read_text())
+    change(fields)
+    (tmp_path / MANIFEST_NAME).write_text(json.dumps(fields))
+    with pytest.raises(ManifestError, match=f"an unusable {words}") as caught:
+        read_manifest(tmp_path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200 + len(str(tmp_path))
