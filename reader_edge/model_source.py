@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
-from reader_edge.catalogue.names import canonical, find_origin, is_model_name, similar_name
-from reader_edge.catalogue.pull import pulled
+from reader_edge.catalogue.names import canonical, is_model_name, similar_name
+from reader_edge.catalogue.pull import found_here, pulled
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import load_progress, work_progress
 from reader_edge.terminal.control_characters import visible
 from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
+from reader_edge_export.sources.source_name import source_name
 from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.assembly import open_draft_model_source, open_head_source
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
@@ -102,7 +103,7 @@ def model_name(model: str | None) -> str:
     """What to call a model: its name, or that of its folder or file. None: as for `find_package`."""
     name = _given(model) or "demo"
     path = Path(name)
-    return Path(os.path.abspath(path)).name if path.exists() else name  # not of what a link leads to
+    return source_name(path) if path.exists() else name
 
 
 def _given(model: str | None) -> str | None:
@@ -147,10 +148,15 @@ def find_source(model: str) -> ModelSource:
     """
     if not _is_name(model):
         return ModelSource(Path(model))
-    if StoredModel(canonical(model)).source() is None:
-        find_origin(model)
+    if found_here(model) is None:
         check_installation()  # before a download that nothing could be made of
     return ModelSource(pulled(model), canonical(model))
+
+
+def tell_place(source: ModelSource) -> None:
+    """Tell where a model lies that was named and not given by its path."""
+    if source.name is not None:
+        click.echo(visible(f"'{source.name}' is read from '{source.path}'."), err=True)
 
 
 def _exported_from(model: str) -> ModelSource | None:
@@ -173,9 +179,8 @@ def find_stored(model: str | None) -> Path:
     if not _is_name(name):
         _check_folder(Path(name))
         return Path(name)
-    source = StoredModel(canonical(name)).source()
+    source = found_here(name)
     if source is None:
-        find_origin(name)
         raise CatalogueError(f"'{name}' is not here: `reader-edge pull {name}` fetches it.")
     package = _package_of(ModelSource(source, canonical(name)))
     return package if (package / MANIFEST_NAME).is_file() else source
@@ -265,6 +270,7 @@ def _exported(source: ModelSource, check: str = AUTO) -> Path:
         return out
     KernelLoader.shared()  # has the drafter compiled meanwhile, where it did not come compiled
     model = source.name or str(source.path)
+    tell_place(source)
     with work_progress(f"Exporting {model} (once)") as work, stored.locked():
         if (out / MANIFEST_NAME).is_file():  # another process has exported it meanwhile
             return out

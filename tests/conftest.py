@@ -40,6 +40,8 @@ _REAL_MODEL = os.environ.setdefault("READER_EDGE_TESTS_MODEL", str(StoredModel("
 os.environ["NUMBA_CACHE_DIR"] = str(ROOT / ".cache" / "kernels")
 _CACHE = tempfile.mkdtemp(prefix="reader-edge-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE
+for _variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):  # the cache of huggingface_hub lies in ours then
+    os.environ.pop(_variable, None)
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # told to workers: a run that names no tests tries some combinations

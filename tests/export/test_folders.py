@@ -52,6 +52,15 @@ def test_a_sharded_folder_in_the_hubs_cache_exports_like_the_plain_one(source: P
     assert linked == plain
 
 
+def test_a_snapshot_of_the_hubs_cache_is_called_as_its_model(source: Path, tmp_path: Path) -> None:
+    snapshot = hub_cached(source, tmp_path)
+    (tmp_path / "cache").rename(tmp_path / "models--owner--a-model")
+    snapshot = tmp_path / "models--owner--a-model" / "snapshots" / snapshot.name
+    assert find_source(snapshot, None).short_name == "a-model"
+    (tmp_path / "mine").symlink_to(snapshot)
+    assert find_source(tmp_path / "mine", None).short_name == "mine"
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"])
 @pytest.mark.parametrize(
     ("replace_file", "words"),

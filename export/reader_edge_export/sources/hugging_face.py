@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from reader_edge_export.sources.source_model import SourceModel
 
-_OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+OTHER_TOKENIZERS = ("tokenizer.model", "tekken.json", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
@@ -133,7 +133,7 @@ def _generation_config(folder: Path) -> dict[str, Any]:
 def _check_tokenizer(folder: Path) -> None:
     if (folder / "tokenizer.json").is_file():
         return
-    others = [name for name in _OTHER_TOKENIZERS if (folder / name).is_file()]
+    others = [name for name in OTHER_TOKENIZERS if (folder / name).is_file()]
     held = f", only {' and '.join(others)}" if others else ""
     raise TokenizerError(
         f"'{folder}' holds no tokenizer.json{held}: save the model's fast tokenizer there "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reader_edge_export.sources.source_name import source_name
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import MAX_VOCAB
 
@@ -32,7 +33,7 @@ class Source(ABC):
     @property
     def short_name(self) -> str:
         """The hub id, or the own name of a local folder or file; characters that cannot be shown become "?"."""
-        name = Path(self.name).resolve().name if Path(self.name).exists() else self.name
+        name = source_name(Path(self.name)) if Path(self.name).exists() else self.name
         return "".join(char if char.isprintable() else "?" for char in name)
 
     @property
