@@ -13,7 +13,7 @@ from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, Res
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody
 from reader_edge.server.openai.choices import ChoicesEndpoint
-from reader_edge.server.openai.token_fields import CompletionLogprobs, joined
+from reader_edge.server.openai.completion_logprobs import CompletionLogprobs, joined
 from reader_edge.server.question import Json, Question
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
@@ -72,12 +72,14 @@ class CompletionWording:
     has_calls = False
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: str | None, prompt_token_ids: Sequence[int], is_hidden: bool
+        self, tokenizer: Tokenizer, prompt: Encodable, token_ids: Sequence[int], is_echoed: bool, is_hidden: bool
     ) -> None:
-        """prompt: the text to tell; None for none. is_hidden: whether it is all that is told."""
-        self._logprobs = CompletionLogprobs(tokenizer)
-        self._prompt = prompt
-        self._prompt_token_ids = prompt_token_ids
+        """is_echoed: whether the prompt's text is told, is_hidden: and nothing else."""
+        self._prompt = prompt if isinstance(prompt, str) else None
+        self._echoed = ""  # what is still to tell of the prompt
+        if is_echoed:
+            self._echoed = tokenizer.decode(token_ids) if self._prompt is None else self._prompt
+        self._logprobs = CompletionLogprobs(tokenizer, token_ids, self._echoed)
         self._is_hidden = is_hidden
 
     def choice(self, result: GenerationResult) -> Json:
@@ -87,14 +89,13 @@ class CompletionWording:
         return self._fields(chunk)
 
     def _fields(self, answered: GenerationResult | GenerationChunk) -> Json:
-        text, of_prompt = "", None
-        if self._prompt is not None:
-            text, self._prompt = self._prompt, None
-            if answered.prompt_logprobs:
-                of_prompt = self._logprobs.of_prompt(self._prompt_token_ids, answered.prompt_logprobs)
+        echoed, self._echoed = self._echoed, ""
+        of_prompt = None
+        if answered.prompt_logprobs:  # which come once
+            of_prompt = self._logprobs.of_prompt(self._prompt, answered.prompt_logprobs)
         if self._is_hidden:
-            return {"text": text, "logprobs": of_prompt}
-        return {"text": text + answered.text, "logprobs": joined(of_prompt, self._logprobs.of_answer(answered))}
+            return {"text": echoed, "logprobs": of_prompt}
+        return {"text": echoed + answered.text, "logprobs": joined(of_prompt, self._logprobs.of_answer(answered))}
 
 
 def _is_token_ids(value: object) -> bool:
@@ -119,6 +120,5 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
         return replace(question, configs=configs, is_answer_hidden=True)
 
     def _wording(self, body: CompletionBody, question: Question, answers: Answers, number: int) -> CompletionWording:
-        token_ids, prompt = answers.prompt_token_ids(number), question.prompts[number]
-        text = prompt if isinstance(prompt, str) else self._tokenizer.decode(token_ids)
-        return CompletionWording(self._tokenizer, text if body.echo else None, token_ids, question.is_answer_hidden)
+        prompt, token_ids = question.prompts[number], answers.prompt_token_ids(number)
+        return CompletionWording(self._tokenizer, prompt, token_ids, body.echo, question.is_answer_hidden)

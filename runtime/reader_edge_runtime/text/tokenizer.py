@@ -122,6 +122,12 @@ class Tokenizer:
         with _library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the text's characters stand that each token of `encode` was made of: begin and end, as the library
+        tells them; (0, 0) of a token that was added to the text. Raises PromptError."""
+        with _library_errors("The tokenizer cannot encode this text"):
+            return list(self._fast.encode(text).offsets)
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts, without special tokens, on all cores. Raises PromptError."""
         with _library_errors("The tokenizer cannot encode these texts"):
