@@ -36,6 +36,8 @@ class Attention:
     kv_dtype: str = "float32"
 
 
+_INT64_INPUTS = ("write_pos", "parents", "num_kept", "num_pending")
+
 EXACT, INTEGER, INT8_CACHE = Attention(False), Attention(True), Attention(True, "int8")
 EXACT_HALF, INTEGER_HALF = Attention(False, "float16"), Attention(True, "float16")
 FORMS = (EXACT, EXACT_HALF, INTEGER, INTEGER_HALF, INT8_CACHE)
@@ -104,7 +106,7 @@ def left_to_kernels(model: ir.Model, folder: Path) -> Path:
 
 
 def _value(name: str, sizes: Sequence[int | str]) -> ir.Value:
-    dtype = ir.DataType.INT64 if name == "write_pos" else ir.DataType.FLOAT
+    dtype = ir.DataType.INT64 if name in _INT64_INPUTS else ir.DataType.FLOAT
     return ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype))
 
 
