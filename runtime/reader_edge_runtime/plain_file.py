@@ -16,19 +16,35 @@ _KINDS = {
 }
 
 
+_LFS_LINE = b"version https://git-lfs.github.com/spec/"
+_MAX_LFS_BYTES = 1024
+
+
 def check_plain_file(path: Path, error: type[ReaderEdgeError], remedy: str) -> None:
     """Raise `error`, with the remedy, unless there is a plain file at `path`, or a link to one.
 
-    A pipe or a device would be read without end; nothing is opened to find out.
+    A pipe or a device would be read without end: none is opened to find out. A pointer of git-lfs is not the file.
     """
     try:
         mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            check_fetched(path, error)
+            return
     except OSError as reason:
         raise error(f"'{path}' {_absence(path, reason)}: {remedy}.") from None
-    if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        found = f"is a link to {kind}, not to a file" if path.is_symlink() else f"is {kind}, not a file"
-        raise error(f"'{path}' {found}: {remedy}.")
+    kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+    found = f"is a link to {kind}, not to a file" if path.is_symlink() else f"is {kind}, not a file"
+    raise error(f"'{path}' {found}: {remedy}.")
+
+
+def check_fetched(path: Path, error: type[ReaderEdgeError]) -> None:
+    """Raise `error` where a file is what git leaves in its place: the short text by which git-lfs finds it."""
+    if path.stat().st_size > _MAX_LFS_BYTES:
+        return
+    with path.open("rb") as file:
+        is_pointer = file.read(len(_LFS_LINE)) == _LFS_LINE
+    if is_pointer:
+        raise error(f"'{path}' is a pointer of git-lfs and not the file itself: fetch it there with `git lfs pull`.")
 
 
 def _absence(path: Path, reason: OSError) -> str:

@@ -41,6 +41,72 @@ def test_an_unknown_key_is_refused_by_its_name(model_type: str) -> None:
     class_form(config(model_type, embedding_whitening=None))
 
 
+def test_all_unknown_keys_are_told_at_once() -> None:
+    unknown = {"whitening": 0.5, "use_cache": True, "mixing": [1], "tuned": None, "qk_norm": True}
+    told = r"sets 'whitening' to 0\.5, 'mixing' to \[1\], 'qk_norm' to True \(which changes nothing at False\), which a"
+    with pytest.raises(UnsupportedArchitectureError, match=f"{told} llama .* remove those keys that have no effect"):
+        class_form(config("llama", **unknown))
+    with pytest.raises(UnsupportedArchitectureError, match="'key39' to 39 and 60 more, which a"):
+        class_form(config("llama", **{f"key{number}": number for number in range(100)}))
+
+
+# What tools of training and loading leave in public folders, of the families that carry it.
+LEFTOVERS = {
+    "_flash_attn_2_enabled": True,
+    "use_flash_attention_2": False,
+    "attn_implementation": "flash_attention_2",
+    "_attn_implementation_internal": "sdpa",
+    "tokenizer_model_max_length": 2048,
+    "tokenizer_padding_side": "right",
+    "padding_side": "left",
+    "eos_token_ids": [1, 2],
+    "ignore_index": -100,
+    "neftune_noise_alpha": 5.0,
+    "gradient_checkpointing": False,
+    "description": "A model.",
+    "version": "1.0",
+    "unsloth_version": "2025.1",
+    "unsloth_fixed": True,
+    "_unsloth_fixed": True,
+    "unsloth_further_note": 1,
+    "auto_map": {"AutoConfig": "configuration_x.X"},
+    "quantization_config": None,
+    "use_cache": False,
+    "pretraining_tp": 4,
+    "is_llama_config": True,
+    "transformers.js_config": {"dtype": "q4"},
+    "model_max_length": 2048,
+    "num_assistant_tokens": 20,
+}
+
+
+@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_what_training_and_loading_leave_behind_changes_nothing(model_type: str) -> None:
+    assert class_form(config(model_type, **LEFTOVERS)) == class_form(config(model_type))
+
+
+@pytest.mark.parametrize(
+    ("key", "neutral", "other"),
+    [
+        ("attention_multiplier", 1.0, 0.125),
+        ("lm_head_multiplier", 1, 0.5),
+        ("qk_layernorm", False, True),
+        ("mlp_bias", False, True),
+        ("rope_interleaved", False, True),
+        ("use_qkv_bias", False, True),
+        ("num_experts_per_tok", 0, 2),
+        ("mtp_num_hidden_layers", 0, 1),
+        ("num_kv_shared_layers", 0, 4),
+        ("apply_residual_connection_post_layernorm", False, True),
+    ],
+)
+def test_a_neutral_value_alone_is_passed_over(key: str, neutral: object, other: object) -> None:
+    assert class_form(config("qwen2", **{key: neutral})) == class_form(config("qwen2"))
+    told = rf"sets '{key}' to {other!r} \(which changes nothing at (1|0|False)\), which a qwen2 model"
+    with pytest.raises(UnsupportedArchitectureError, match=told):
+        class_form(config("qwen2", **{key: other}))
+
+
 @pytest.mark.parametrize("names", ["LlamaForCausalLM", 5, {"0": "LlamaForCausalLM"}, [5]])
 def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> None:
     with pytest.raises(ExportError, match=r"gives architectures as .* a list of texts: correct it\.$"):

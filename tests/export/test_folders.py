@@ -81,6 +81,18 @@ def test_what_is_no_plain_file_is_refused_before_it_is_opened(
         find_source(source, None)
 
 
+SECOND_SHARD = "model-00002-of-00002.safetensors"
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 123456789\n"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", SECOND_SHARD])
+def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(source: Path, name: str) -> None:
+    folder = source if name == "model.safetensors" else sharded(source)
+    (folder / name).write_text(POINTER)
+    with pytest.raises(ExportError, match=rf"{name}' is a pointer of git-lfs and not the file .*`git lfs pull`\.$"):
+        find_source(folder, None)
+
+
 @pytest.mark.parametrize(
     "name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "", "model.bin", 7, "..safetensors"]
 )

@@ -90,6 +90,17 @@ def test_what_is_no_model_file_is_one_sentence(runner: CliRunner, tmp_path: Path
     assert "is no GGUF file: give a .gguf file or a folder" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["info"], ["run", "-p", "x"], ["export"]])
+def test_a_pointer_of_git_lfs_is_no_gguf_file_yet(runner: CliRunner, tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 123456789\n")
+    out = [str(tmp_path / "out")] if command == ["export"] else []
+    result = runner.invoke(main, [*command, str(path), *out])
+    assert result.exit_code == 1
+    told = f"Error: '{path}' is a pointer of git-lfs and not the file itself: fetch it there with `git lfs pull`.\n"
+    assert result.stderr == told
+
+
 def test_a_file_lends_its_tokenizer(path: Path) -> None:
     assert load_tokenizer(str(path)).encode("he he") == [256, 257]
 

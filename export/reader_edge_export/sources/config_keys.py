@@ -116,7 +116,8 @@ HARMLESS = frozenset(
     # metadata
     {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "_name_or_path"}
     | {"name_or_path", "model_name", "_commit_hash", "license", "tokenizer_class", "language", "custom_pipelines"}
-    | {"unsloth_version", "unsloth_fixed", "_unsloth_fix", "sentence_transformers", "transformers.js_config"}
+    | {"sentence_transformers", "transformers.js_config", "description", "version", "base_model", "base_model_name"}
+    | {"library_name", "pipeline_tag", "tags", "created_at", "_diffusers_version"}
     | {"id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "prefix"}
     | {"is_llama_config", "_num_labels", "output_past", "author", "created_date", "trust_remote_code", "bos_token"}
     | {"eos_token", "pad_token", "unk_token", "max_sequence_length", "seq_length", "model_max_length"}
@@ -131,6 +132,8 @@ HARMLESS = frozenset(
         "residual_dropout",
     }
     | {"classifier_dropout", "embedding_dropout", "dropout", "gradient_checkpointing", "pretraining_tp"}
+    | {"hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout", "layerdrop", "neftune_noise_alpha"}
+    | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
     # how it is run
@@ -139,7 +142,15 @@ HARMLESS = frozenset(
     | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
     | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
     | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
+    | {"_flash_attn_2_enabled", "use_flash_attention", "use_flash_attention_2", "_flash_attn", "use_sdpa", "_use_sdpa"}
+    | {"use_memory_efficient_attention", "use_xformers", "use_liger_kernel", "low_cpu_mem_usage", "device_map"}
+    | {"use_kernels", "compile_config", "disable_compile", "base_model_tp_plan", "base_model_pp_plan"}
     # tokens, and how answers are sampled
+    | {"tokenizer_model_max_length", "tokenizer_padding_side", "padding_side", "truncation_side", "tokenizer_name"}
+    | {"eos_token_ids", "sep_token", "cls_token", "mask_token", "min_p", "min_new_tokens", "encoder_repetition_penalty"}
+    | {"epsilon_cutoff", "eta_cutoff", "renormalize_logits", "penalty_alpha", "guidance_scale", "stop_strings"}
+    | {"assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "num_assistant_tokens"}
+    | {"num_assistant_tokens_schedule"}
     | {f"{name}_token_id" for name in ("bos", "eos", "pad", "sep", "cls", "mask", "unk", "decoder_start")}
     | {"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}
     | {"max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"}
@@ -150,6 +161,9 @@ HARMLESS = frozenset(
     | {"is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size"}
     | {"tie_encoder_decoder", "quantization_config", "use_bidirectional_attention", "text_config"}
 )
+_HARMLESS_PREFIXES = ("unsloth_", "_unsloth_")  # what it says of itself: its version, and that it mended something
+_KEYS = ("the key if it has no effect", "those keys that have no effect")
+_MAX_TOLD = 40
 # Change nothing at these values, and are refused at any other by architectures that do not read them.
 _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window", "use_qk_norm"), (False,)),
@@ -160,6 +174,11 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
     **dict.fromkeys(("lm_head_bias", "qkv_bias", "output_router_logits"), (False,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
+    **dict.fromkeys(("attention_multiplier", "lm_head_multiplier", "scale_emb"), (1,)),
+    **dict.fromkeys(("num_experts_per_tok", "first_k_dense_replace", "mtp_num_hidden_layers"), (0,)),
+    **dict.fromkeys(("num_kv_shared_layers", "attention_chunk_size"), (0,)),
+    **dict.fromkeys(("attention_out_bias", "use_bias", "use_qkv_bias", "rope_interleave", "multi_query"), (False,)),
+    **dict.fromkeys(("use_moe", "enable_moe_block", "apply_residual_connection_post_layernorm"), (False,)),
     "pruned_heads": ({},),
     "position_embedding_type": ("rope",),
 }
@@ -171,15 +190,32 @@ def check_keys(config: Mapping[str, Any]) -> None:
     config: what config.json holds, of a supported model type.
     """
     model_type = str(config["model_type"])
+    unknown = {}
     for key, value in config.items():
         if key in READ[model_type]:
             _check_value(model_type, key, value)
-        elif key not in HARMLESS and value is not None and not _is_inert(config, key, value):
-            raise UnsupportedArchitectureError(
-                f"config.json sets {key!r:.80} to {reprlib.repr(value)}, which a {model_type} model is not known to "
-                "read: it may change answers, so remove the key if it has no effect, or export the model from a form "
-                "without it."
-            )
+        elif value is not None and not is_harmless(key) and not _is_inert(config, key, value):
+            unknown[key] = value
+    if unknown:
+        raise UnsupportedArchitectureError(
+            f"config.json sets {told_keys(unknown)}, which a {model_type} model is not known to read: that may change "
+            f"answers, so remove {_KEYS[len(unknown) > 1]}, or export the model from a form without."
+        )
+
+
+def is_harmless(key: str) -> bool:
+    """Whether a key says nothing about what is computed, whatever its value is."""
+    return key in HARMLESS or key.startswith(_HARMLESS_PREFIXES)
+
+
+def told_keys(unknown: Mapping[str, object]) -> str:
+    """Keys with their values, as a part of a sentence. Of one that is harmless at another value, that is told."""
+    told = []
+    for key, value in list(unknown.items())[:_MAX_TOLD]:
+        inert = f" (which changes nothing at {_INERT[key][0]!r})" if key in _INERT else ""
+        told.append(f"{key!r:.80} to {reprlib.repr(value)}{inert}")
+    more = len(unknown) - len(told)
+    return ", ".join(told) + (f" and {more} more" if more else "")
 
 
 def _check_value(model_type: str, key: str, value: object) -> None:

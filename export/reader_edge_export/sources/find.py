@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reader_edge_export.sources.gguf.magic import is_gguf, no_gguf_file
+from reader_edge_export.sources.gguf.magic import is_gguf, refuse_as_no_gguf
 from reader_edge_export.sources.hugging_face import check_folder, find_folder
 from reader_edge_export.sources.source import Source
 
@@ -16,7 +16,7 @@ def check_kind(name: str | Path) -> None:
     if not path.is_file():
         check_folder(path)
     elif not is_gguf(path):
-        raise no_gguf_file(path)
+        refuse_as_no_gguf(path)
 
 
 def find_source(name: str | Path, max_context: int | None) -> Source:

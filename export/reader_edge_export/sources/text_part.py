@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reader_edge_export.sources.config_keys import HARMLESS, READ
+from reader_edge_export.sources.config_keys import READ, is_harmless, told_keys
 from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
@@ -100,11 +100,15 @@ def _check_class(config: Mapping[str, Any]) -> None:
 
 def _check_keys(config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
     """Every key beside text_config is known, or says the same as there."""
-    known = (*_IMAGE_KEYS, *_OF_BOTH, *HARMLESS, "tie_word_embeddings")
+    read = READ[str(text["model_type"])]
+    known = (*_IMAGE_KEYS, *_OF_BOTH, "tie_word_embeddings")
+    unknown = {}
     for key, value in config.items():
-        is_repeated = key in READ[str(text["model_type"])] and value == text.get(key)
-        if key not in known and value is not None and not is_repeated:
-            raise UnsupportedArchitectureError(
-                f"config.json sets {key!r:.80} to {reprlib.repr(value)} beside text_config, where it is not known "
-                "to be read: it may change answers, so remove the key if it has no effect."
-            )
+        is_repeated = key in read and value == text.get(key)
+        if value is not None and key not in known and not is_harmless(key) and not is_repeated:
+            unknown[key] = value
+    if unknown:
+        raise UnsupportedArchitectureError(
+            f"config.json sets {told_keys(unknown)} beside text_config, where nothing is known to read that: it may "
+            "change answers, so remove what has no effect."
+        )

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.plain_file import check_fetched
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
@@ -219,6 +220,7 @@ def _chat_template(package: ModelPackage, fast: FastTokenizer) -> ChatTemplate |
 
 
 def _read(path: Path, remedy: str) -> FastTokenizer:
+    check_fetched(path, TokenizerError)
     num_bytes = path.stat().st_size
     if num_bytes > _MAX_FILE_BYTES:
         raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a tokenizer may have: {remedy}.")

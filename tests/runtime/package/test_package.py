@@ -174,6 +174,18 @@ def test_a_package_in_the_hubs_cache_opens_and_is_checked(folder: Path, tmp_path
         ModelPackage.open(snapshot).check_files()
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("model.onnx", IntegrityError), ("tokenizer.json", IntegrityError), (MANIFEST_NAME, ManifestError)],
+)
+def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(
+    folder: Path, name: str, error: type[Exception]
+) -> None:
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123456789\n")
+    with pytest.raises(error, match=rf"{name}' is a pointer of git-lfs and not the file itself: .*`git lfs pull`\.$"):
+        ModelPackage.open(folder).check_files()
+
+
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 

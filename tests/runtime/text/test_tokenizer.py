@@ -167,3 +167,10 @@ def test_a_panic_of_decoding_is_one_error() -> None:
     fast.decoder = decoders.Strip(" ", 2, 2)
     with pytest.raises(TokenizerError, match="cannot decode the model's tokens"):
         Tokenizer(fast).decode([0])
+
+
+def test_a_pointer_of_git_lfs_is_told_with_the_command_that_fetches_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123456789\n")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json' is a pointer of git-lfs .*`git lfs pull`\.$"):
+        Tokenizer.from_file(path)

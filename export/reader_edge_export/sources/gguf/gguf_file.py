@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from reader_edge_export.sources.gguf.magic import MAGIC, no_gguf_file
+from reader_edge_export.sources.gguf.magic import MAGIC, refuse_as_no_gguf
 from reader_edge_runtime.errors import GgufError
 
 Scalar = str | int | float | bool
@@ -158,7 +158,7 @@ class _Header:
     def read(self) -> tuple[dict[str, Value], dict[str, Tensor]]:
         """Metadata and tensors, by name."""
         if self._num_bytes < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
-            raise no_gguf_file(self._path)
+            refuse_as_no_gguf(self._path)
         version = self._number("I")
         if version not in _VERSIONS:
             raise self._error(f"version {version}, where {_VERSIONS[0]} and {_VERSIONS[1]} can be read")

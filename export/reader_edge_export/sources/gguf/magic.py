@@ -1,8 +1,10 @@
 """How a GGUF file is told from any other; needs no library."""
 
 from pathlib import Path
+from typing import NoReturn
 
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.plain_file import check_fetched
 
 MAGIC = b"GGUF"
 
@@ -15,6 +17,7 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def no_gguf_file(path: Path) -> GgufError:
-    """What to raise for any other file."""
-    return GgufError(f"'{path}' is no GGUF file: give a .gguf file or a folder in Hugging Face format.")
+def refuse_as_no_gguf(path: Path) -> NoReturn:
+    """Raise GgufError for any other file."""
+    check_fetched(path, GgufError)
+    raise GgufError(f"'{path}' is no GGUF file: give a .gguf file or a folder in Hugging Face format.")
