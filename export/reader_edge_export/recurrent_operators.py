@@ -5,7 +5,8 @@ then the nodes come, by index. The first num_kept nodes are a chain, and the sta
 All others hang on the last of those, or on a later node: a parent before it stands for it, so that padding may name any
 node. Every path takes the same steps in the same order: bits never depend on how a state was reached.
 
-Sums are those of CumSum: one by one, ascending.
+Sums are those of CumSum: one by one, ascending. Loops run as often as a Size says, which the runtime asks of a package.
+Bodies hold no Identity: what tidies graphs would take it away, and with it an output's name.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,6 @@ TreeConv (input, weight, parents, num_kept, state, pending, num_pending) => (out
   num_before = Add (num_stored, num_slots)
   batch = Shape <start = 0, end = 1> (parents)
   num_nodes = Shape <start = 1, end = 2> (parents)
-  num_taps = Shape <start = 1, end = 2> (weight)
 
   kept = Unsqueeze (num_kept, axis)
   last_kept = Sub (kept, one)
@@ -75,10 +75,11 @@ TreeConv (input, weight, parents, num_kept, state, pending, num_pending) => (out
   kept_row = Add (last_kept, num_before)
   newest_row = Where (has_kept, kept_row, committed)
   start_rows = Concat <axis = 1> (node_rows, newest_row)
-  tap_count = Squeeze (num_taps)
+  one_channel = Gather (weight, zero)
+  tap_count = Size (one_channel)
   end_rows, tap_rows = Loop <body = tap (int64 t, bool goes, here) => (goes_on, there, place) {
-    goes_on = Identity (yes)
-    place = Identity (here)
+    goes_on = And (yes, goes)
+    place = Add (here, zero)
     there = GatherElements <axis = 1> (row_before, here)
   }> (tap_count, yes, start_rows)
   places = Transpose <perm = [1, 2, 0]> (tap_rows)
@@ -189,27 +190,35 @@ _WALK = """
   yes = Constant <value = bool {{1}}> ()
   zero = Constant <value = int64 {{0}}> ()
   one = Constant <value = int64 {{1}}> ()
+  first = Constant <value_ints = [0]> ()
+  end = Constant <value_ints = [9223372036854775807]> ()
   rest = Constant <value_ints = [-1]> ()
-  batch = Shape <start = 0, end = 1> (query)
-  batch_count = Squeeze (batch)
-  num_nodes = Shape <start = 1, end = 2> (query)
-  node_count = Squeeze (num_nodes)
+  batch_count = Size (num_kept)
   key_heads = Shape <start = 2, end = 3> (query)
   state_sizes = Shape <start = 1> (state)
   matrix_sizes = Shape <start = 2> (state)
   grouped_sizes = Concat <axis = 0> (key_heads, rest, matrix_sizes)
   output, present = Loop <body = tree (int64 b, bool tree_goes) => (tree_goes_on, tree_output, tree_present) {{
-    tree_goes_on = Identity (yes)
+    tree_goes_on = And (yes, tree_goes)
     tree_query = Gather (query, b)
     tree_capsules = Gather (capsules, b)
     tree_parents = Gather (parents, b)
     tree_kept = Gather (num_kept, b)
-    tree_state = Gather (state, b)
+    kept_end = Unsqueeze (tree_kept, first)
+    kept_nodes = Slice (tree_parents, first, kept_end)
+    kept_count = Size (kept_nodes)
+    other_nodes = Slice (tree_parents, kept_end, end)
+    other_count = Size (other_nodes)
     tree_pending = Gather (pending, b)
-    pending_count = Gather (num_pending, b)
+    tree_num_pending = Gather (num_pending, b)
+    pending_end = Unsqueeze (tree_num_pending, first)
+    pending_column = Gather <axis = 1> (tree_pending, zero)
+    pending_rows = Slice (pending_column, first, pending_end)
+    pending_count = Size (pending_rows)
+    tree_state = Gather (state, b)
     stored = Reshape (tree_state, grouped_sizes)
     replayed = Loop <body = replay (int64 p, bool replay_goes, old) => (replay_goes_on, renewed) {{
-      replay_goes_on = Identity (yes)
+      replay_goes_on = And (yes, replay_goes)
       pending_capsule = Gather (tree_pending, p)
       renewed = reader_edge.{kind}Step (old, pending_capsule)
     }}> (pending_count, yes, stored)
@@ -217,20 +226,19 @@ _WALK = """
     nothing = SequenceEmpty ()
     committed, kept_outputs = Loop <body = keep (int64 k, bool keep_goes, before, outputs_before)
       => (keep_goes_on, after, outputs_after) {{
-      keep_goes_on = Identity (yes)
+      keep_goes_on = And (yes, keep_goes)
       kept_capsule = Gather (tree_capsules, k)
       kept_query = Gather (tree_query, k)
       after = reader_edge.{kind}Step (before, kept_capsule)
       kept_output = reader_edge.ReadState (after, kept_query)
       outputs_after = SequenceInsert (outputs_before, kept_output)
-    }}> (tree_kept, yes, replayed, nothing)
+    }}> (kept_count, yes, replayed, nothing)
 
     last_kept = Sub (tree_kept, one)
-    num_others = Sub (node_count, tree_kept)
     first_state = SequenceConstruct (committed)
     states, outputs = Loop <body = grow (int64 n, bool grow_goes, known, outputs_known)
       => (grow_goes_on, more_known, more_outputs) {{
-      grow_goes_on = Identity (yes)
+      grow_goes_on = And (yes, grow_goes)
       node = Add (n, tree_kept)
       node_capsule = Gather (tree_capsules, node)
       node_query = Gather (tree_query, node)
@@ -242,7 +250,7 @@ _WALK = """
       node_output = reader_edge.ReadState (reached, node_query)
       more_known = SequenceInsert (known, reached)
       more_outputs = SequenceInsert (outputs_known, node_output)
-    }}> (num_others, yes, first_state, kept_outputs)
+    }}> (other_count, yes, first_state, kept_outputs)
     tree_output = ConcatFromSequence <axis = 0, new_axis = 1> (outputs)
     tree_present = Reshape (committed, state_sizes)
   }}> (batch_count, yes)

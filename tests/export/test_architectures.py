@@ -118,7 +118,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     assert np.abs(logits - source.expected).max() < LIMIT
     assert np.abs(source.expected).max() > 0.5  # else the limit says nothing
-    assert not GraphFile.read(tmp_path / GRAPH_NAME).has_subgraphs  # a package with them would be refused
+    assert not GraphFile.read(tmp_path / GRAPH_NAME).has_unbounded_work()  # a package with it would be refused
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)

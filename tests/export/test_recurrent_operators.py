@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx_ir.passes import common
 
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
+from reader_edge_runtime.package.graph_file import GraphFile
 from tests.recurrent_trees import (
     Array,
     DeltaSizes,
@@ -105,6 +108,31 @@ def test_what_is_committed_in_pieces_is_what_is_committed_at_once() -> None:
         np.testing.assert_array_equal(np.concatenate(outputs, 1), whole[:, num_pending :: 1 + num_pending])
         if num_pending == 0:
             np.testing.assert_array_equal(state, present)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "build"),
+    [
+        (delta_inputs(DeltaSizes(1, 1, 2, 2)), build_delta),
+        (mamba2_inputs(DeltaSizes(1, 1, 2, 2)), build_mamba2),
+        (conv_inputs(2, 2), build_conv),
+    ],
+)
+def test_a_package_may_hold_them(inputs: dict[str, Sequence[int | str]], build: Build, tmp_path: Path) -> None:
+    """Also when they were tidied as packages are."""
+    model = operator_model(inputs, build)
+    for tidy in (
+        common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedOpsetsPass(),
+    ):
+        tidy(model)
+    ir.save(model, tmp_path / "model.onnx")
+    graph = GraphFile.read(tmp_path / "model.onnx")
+    assert graph.looping
+    assert not graph.has_unbounded_work()
+    ort.InferenceSession(tmp_path / "model.onnx", cpu_options(1), providers=["CPUExecutionProvider"])
 
 
 def _passes() -> list[tuple[Trees, np.random.Generator]]:

@@ -78,10 +78,11 @@ class ModelPackage:
             raise PackageError(
                 f"'{path}' reads {min(unlisted)!r:.80}, which the manifest does not list: do not trust this package."
             )
-        if graph.has_subgraphs or _FOREIGN_OPERATOR in graph.operators or graph.num_unfolded_nodes() > _MAX_NODES:
+        is_endless = graph.has_unbounded_work() or graph.num_unfolded_nodes() > _MAX_NODES
+        if is_endless or _FOREIGN_OPERATOR in graph.operators:
             raise PackageError(
-                f"'{path}' holds loops, branches, compiled code or functions without end, which no exported model "
-                "has: do not trust this package."
+                f"'{path}' holds endless loops, branches, compiled code or functions without end, which no exported "
+                "model has: do not trust this package."
             )
         for name in graph.external_files:
             self._check_beside(path, self.path(name))

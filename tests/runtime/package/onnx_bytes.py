@@ -30,9 +30,12 @@ def external_tensor(location: str) -> bytes:
     return message(13, offset) + message(13, place)
 
 
-def node(op_type: str, domain: str = "", attribute: bytes = b"") -> bytes:
+def node(
+    op_type: str, domain: str = "", attribute: bytes = b"", inputs: Sequence[str] = (), outputs: Sequence[str] = ()
+) -> bytes:
     """A NodeProto with an AttributeProto."""
-    return message(4, op_type) + message(5, attribute) + message(7, domain)
+    names = b"".join(message(number, name) for number, group in ((1, inputs), (2, outputs)) for name in group)
+    return names + message(4, op_type) + message(5, attribute) + message(7, domain)
 
 
 def function(name: str, *nodes: bytes) -> bytes:

@@ -52,7 +52,57 @@ def test_operators_of_graph_and_functions_are_listed(tmp_path: Path) -> None:
     assert graph.functions == {("own", "F"): [("", "Mul"), ("", "Neg")]}
     assert graph.operators == {("", "Add"), ("own", "F"), ("", "Mul"), ("", "Neg")}
     assert graph.num_unfolded_nodes() == 4
-    assert not graph.has_subgraphs
+    assert not graph.has_unbounded_work()
+
+
+SIZE = node("Size", outputs=["count"])
+
+
+def loop(*nodes: bytes, trips: str = "count", op_type: str = "Loop", field: int = 6) -> bytes:
+    """A node with a body of these nodes."""
+    body = b"".join(message(1, each) for each in nodes)
+    return node(op_type, attribute=message(field, body), inputs=[trips, "go"])
+
+
+def test_a_loop_that_runs_as_often_as_a_size_says_is_bounded(tmp_path: Path) -> None:
+    inner = loop(node("Neg"), node("Constant", attribute=message(5, TENSOR)))
+    called = function("F", SIZE, loop(SIZE, inner, node("G", "own")))
+    graph = read(tmp_path, model(node("F", "own"), functions=[called, function("G", node("Abs"))]))
+    assert not graph.has_unbounded_work()
+    assert graph.operators == {
+        *((("own", name)) for name in "FG"),
+        *(("", name) for name in ("Abs", "Size", "Loop", "Neg", "Constant")),
+    }
+    assert graph.external_files == {"weights"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        model(loop()),
+        model(loop(trips="")),
+        model(node("Size", outputs=["other"]), loop()),
+        model(node("Size", "own", outputs=["count"]), loop()),
+        model(SIZE, loop(loop())),  # the size is not beside it
+        model(SIZE, loop(SIZE, loop(SIZE, loop()))),
+        model(SIZE, loop(op_type="Scan")),
+        model(SIZE, loop(op_type="If")),
+        model(SIZE, loop(field=11)),
+        model(SIZE, loop(field=6) + message(5, message(6, b""))),
+        model(SIZE, node("Loop", "own", message(6, b""), ["count"])),
+        model(SIZE, loop(node("F", "own")), functions=[function("F", SIZE, loop())]),
+        model(
+            SIZE,
+            loop(node("F", "own")),
+            functions=[function("F", node("G", "own")), function("G", SIZE, loop())],
+        ),
+        model(functions=[function("F", SIZE, loop()) + message(11, message(6, b""))]),  # what an attribute stands for
+        model(SIZE, node("F", "own", message(6, b"")), functions=[function("F")]),
+        model() + message(20, b""),  # training information
+    ],
+)
+def test_any_other_subgraph_may_run_without_end(tmp_path: Path, content: bytes) -> None:
+    assert read(tmp_path, content).has_unbounded_work()
 
 
 def test_last_of_repeated_texts_counts_as_it_does_for_protobuf(tmp_path: Path) -> None:
