@@ -1,6 +1,7 @@
 """What an answer is made of, found while it comes: thoughts, text, and calls of tools."""
 
-from reader_edge.server.forms.tool_calls import CallReader, Said
+from reader_edge.server.forms.said import Said
+from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge_runtime import GenerationChunk, GenerationResult
 
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers

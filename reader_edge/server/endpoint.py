@@ -113,8 +113,8 @@ class Endpoint(ABC, Generic[Body]):
 
     def _reader(self, question: Question) -> AnswerReader:
         """What reads one answer, from its beginning on."""
-        use = question.use
-        return AnswerReader(CallReader(use, self._tokenizer.call_form) if use.tools else None)
+        use, is_formed = question.use, question.form.grammar is not None
+        return AnswerReader(CallReader(use, self._tokenizer.call_form, is_formed) if use.tools else None)
 
     @abstractmethod
     def _question(self, body: Body) -> Question:

@@ -1,61 +1,37 @@
 """Calls of tools in an answer's text, found while it comes."""
 
-import json
-import re
-import secrets
-import string
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
+from reader_edge.server.forms.held_calls import HeldCalls, call_head, has_json_arguments, json_text
+from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm, Notation
 from reader_edge_runtime.text.call_notation import is_open, read_calls
 
-_HALVES = re.compile("[\ud800-\udfff]")
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
-_ID_CHARACTERS = string.ascii_letters + string.digits
-_ID_LENGTH = 9  # which Mistral's templates insist on
-
-
-def new_call_id() -> str:
-    """An id that the template of every model takes."""
-    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(_ID_LENGTH))
-
-
-class Said(NamedTuple):
-    """A piece of an answer: a text, or a part of a call.
-
-    call: its number, -1 for a text. name: at a call's beginning. text: the piece of a text, or of a call's arguments.
-    """
-
-    text: str
-    call: int = -1
-    name: str | None = None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """A call's part in OpenAI's words."""
-        function = {"arguments": self.text} if self.name is None else {"name": self.name, "arguments": self.text}
-        head = {} if self.name is None else {"id": new_call_id(), "type": "function"}
-        return {"index": self.call, **head, "function": function}
 
 
 class CallReader:
-    """Reads one answer. num_calls: found so far.
+    """Reads one answer.
 
-    A call with JSON arguments that a grammar holds comes in pieces, as they are said. Others come whole, once they are
-    known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer. Where
-    one call is asked for, the first counts and further ones are left out. Whatever else looks like a call, or was cut
-    before its end, is a text.
+    A call with JSON arguments that the answer must be comes in pieces, as they are said. Others come whole, once they
+    are known to be calls of declared tools: between the tags of the model's form anywhere, or as the whole answer.
+    Where one call is asked for, the first counts and further ones are left out. Whatever else looks like a call is a
+    text, and so is one that was cut before its end, unless a grammar holds all calls: then what was said of it is told.
     """
 
-    def __init__(self, use: ToolUse, form: CallForm) -> None:
-        self.num_calls = 0
+    def __init__(self, use: ToolUse, form: CallForm, is_formed: bool = False) -> None:
+        """is_formed: whether a grammar holds what is no call, too."""
         self._use = use
         self._form = form
         functions = [tool["function"] for tool in use.tools if tool["function"]["name"] in use.names]
         self._schemas = {function["name"]: function.get("parameters") or {} for function in functions}
+        self._is_formed = is_formed
+        self._are_calls_held = use.is_required or use.is_strict or is_formed
+        self._is_text_free = not (use.is_required or is_formed)
+        self._num_calls = 0
         self._held = ""
+        self._has_text = False
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were amid a string
         self._tags = form.tags
@@ -66,13 +42,20 @@ class CallReader:
         held = () if form.tag else ("{",)
         unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(form.tags))
         self._untagged = held if use.is_strict else ("{", "[{", *unknown)
-        is_in_pieces = use.is_required and form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
-        self._read = self._followed if is_in_pieces else self._unknown
+        self._held_calls: HeldCalls | None = None  # which read all that comes
+        self._read = self._unknown
+        if use.is_required and has_json_arguments(form):
+            self._follow()
+
+    @property
+    def num_calls(self) -> int:
+        """Found so far."""
+        return self._num_calls if self._held_calls is None else self._held_calls.num_calls
 
     @property
     def is_amid_call(self) -> bool:
         """Whether a call was begun whose arguments have not ended."""
-        return self._read == self._arguments
+        return self._held_calls is not None and self._held_calls.is_amid_call
 
     def push(self, text: str, is_last: bool) -> list[Said]:
         """What a further piece of text says; is_last: and its end."""
@@ -95,18 +78,27 @@ class CallReader:
         yield from ()
 
     def _bare(self, is_last: bool) -> Iterator[Said]:
-        if is_last:
-            start = self._held.lstrip()
-            for prefix in _PREFIXES:
-                start = start.removeprefix(prefix)
-            yield from self._calls(start) or [Said(self._held)]
-            self._held = ""
+        if not is_last:
+            return
+        start = self._held.lstrip()
+        if self._are_calls_held and not self._form.tag and self._is_call(start):
+            self._follow()
+            return
+        for prefix in _PREFIXES:
+            start = start.removeprefix(prefix)
+        yield from self._calls(start) or [Said(self._held)]
+        self._held = ""
+
+    def _is_call(self, text: str) -> bool:
+        """Whether a text without tags begins a call: else it may be the beginning of what the answer must be."""
+        return not self._is_formed or any(text.startswith(call_head(self._form, name)) for name in self._schemas)
 
     def _text(self, is_last: bool) -> Iterator[Said]:
         """Up to the next tag, or to what may become one."""
         if self._is_behind_call:
             self._held = self._held.lstrip()
-            if self._closing and self._closing.startswith(self._held) and not is_last:
+            if self._closing.startswith(self._held):
+                self._held = "" if is_last else self._held
                 return
             self._held = self._held.removeprefix(self._closing)
         found = [(self._held.find(tag), -len(tag), tag, end) for tag, end in self._tags if tag in self._held]
@@ -116,6 +108,10 @@ class CallReader:
             self._read = self._tagged
         else:
             begun = max((_overlap(self._held, tag) for tag, _ in self._tags), default=0)
+            is_whole_text = begun == len(self._held.lstrip()) and not self._has_text
+            if is_last and begun and is_whole_text and not self._is_text_free:
+                self._follow()
+                return
             yield self._words(len(self._held) - (0 if is_last else begun))
 
     def _words(self, num_characters: int) -> Said:
@@ -124,6 +120,7 @@ class CallReader:
         if self._is_behind_call:
             text = text.lstrip()
             self._is_behind_call = not text
+        self._has_text = self._has_text or bool(text.strip())
         return Said(text)
 
     def _tagged(self, is_last: bool) -> Iterator[Said]:
@@ -144,74 +141,30 @@ class CallReader:
         if is_last:
             # Without its end nothing tells of some calls whether all of their arguments were said.
             is_whole = self._form.notation not in (Notation.KEYS, Notation.XML) or "</function>" in inner
-            yield from (self._calls(inner) if is_whole else []) or [Said(self._held)]
+            calls = self._calls(inner) if is_whole else []
+            if self._are_calls_held and not calls:
+                self._follow()
+                return
+            yield from calls or [Said(self._held)]
             self._held = ""
 
     def _calls(self, text: str) -> list[Said]:
         """What the text between tags calls; nothing unless it is that and no more."""
-        found = list(enumerate(read_calls(text, self._form, self._schemas), self.num_calls))
+        found = list(enumerate(read_calls(text, self._form, self._schemas), self._num_calls))
         wanted = [each for each in found if self._use.is_parallel or each[0] == 0]
-        self.num_calls += len(wanted)
-        calls = [Said(_json_text(arguments), number, name) for number, (name, arguments) in wanted]
+        self._num_calls += len(wanted)
+        calls = [Said(json_text(arguments), number, name) for number, (name, arguments) in wanted]
         return calls if calls or not found else [Said("")]  # further ones than are asked for are left out
 
+    def _follow(self) -> None:
+        """Take all that is left for calls that a grammar holds."""
+        self._held_calls = HeldCalls(self._schemas, self._form, self._num_calls)
+        self._read = self._followed
+
     def _followed(self, is_last: bool) -> Iterator[Said]:
-        """The head of a call that a grammar holds."""
-        form = self._form
-        around = "|".join(re.escape(text) for text in (form.opening, form.joint) if text)
-        inner = '([^"]*)'.join(re.escape(part) for part in call_head(form, "\0").split("\0"))
-        head = re.match(rf"\s*(?:{around})?\s*{inner}", self._held)
-        if head is not None:
-            yield Said("", self.num_calls, head[1])
-            self._held = self._held[head.end() :]
-            self.num_calls += 1
-            self._depth, self._is_string = 0, False
-            self._read = self._arguments
-
-    def _arguments(self, is_last: bool) -> Iterator[Said]:
-        """Its arguments, up to the brace that ends them."""
-        place = 0
-        for token in re.finditer(r'\\.|["{}]', self._held, re.DOTALL):
-            mark, place = token[0], token.end()
-            if mark == '"':
-                self._is_string = not self._is_string
-            elif not self._is_string and mark in "{}":
-                self._depth += 1 if mark == "{" else -1
-                if self._depth == 0:
-                    yield Said(self._held[:place], self.num_calls - 1)
-                    self._held, self._read = self._held[place:], self._rest
-                    return
-        is_amid_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
-        place = len(self._held) - (1 if is_amid_escape else 0)
-        yield Said(self._held[:place], self.num_calls - 1)
-        self._held = self._held[place:]
-
-    def _rest(self, is_last: bool) -> Iterator[Said]:
-        """From a call's arguments to the end of the call."""
-        end = call_tail(self._form)
-        if self._held.startswith(end):
-            self._held, self._read = self._held[len(end) :], self._followed
-        yield from ()
-
-
-def call_head(form: CallForm, name: str) -> str:
-    """What stands before a call's arguments where a grammar holds it."""
-    if form.notation is Notation.OBJECT:
-        return f'{form.begin}{{"{form.name}": "{name}", "{form.arguments}": '
-    if form.notation is Notation.KEYED:
-        return f'{form.begin}{{"{name}": '
-    return form.begin + name + form.between
-
-
-def call_tail(form: CallForm) -> str:
-    """What stands behind them."""
-    return "}" + form.end if form.notation in (Notation.OBJECT, Notation.KEYED) else form.end
-
-
-def _json_text(value: object) -> str:
-    """In characters as they are, unless there are halves of some."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if text.isascii() or not _HALVES.search(text) else json.dumps(value)
+        assert self._held_calls is not None
+        text, self._held = self._held, ""
+        yield from self._held_calls.push(text, is_last)
 
 
 def _overlap(text: str, tag: str) -> int:

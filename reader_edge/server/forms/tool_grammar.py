@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from reader_edge.server.api_error import ApiError
+from reader_edge.server.forms.held_calls import call_head, call_tail
 from reader_edge.server.forms.structured_outputs import check_depth
-from reader_edge.server.forms.tool_calls import call_head, call_tail
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime import Grammar
 from reader_edge_runtime.text.argument_kinds import is_text, kinds_of, listed

@@ -9,8 +9,8 @@ from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
 from reader_edge.server.answers import Answers
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.contract import UNSUPPORTED
+from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
-from reader_edge.server.forms.tool_calls import Said
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolChoice, ToolUse
 from reader_edge.server.openai.answer_body import ChoicesBody, MaxTokens
 from reader_edge.server.openai.choices import ChoicesEndpoint

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge.server.forms.tool_calls import CallReader, Said
+from reader_edge.server.forms.said import Said
+from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm, Notation
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from reader_edge.server.forms.tool_calls import CallReader, Said
+from reader_edge.server.forms.said import Said
+from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge_runtime.text.call_form import CallForm
 from tests.reader_edge.server.read_calls import read_calls

@@ -1,0 +1,151 @@
+"""Calls that a grammar holds, read while they come. Of one that is cut, what was said of it is told."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reader_edge.server.forms.said import Said
+from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.call_notation import read_calls
+
+_HALVES = re.compile("[\ud800-\udfff]")
+_NAME = "[a-zA-Z0-9_.-]+"
+_ARGUMENT_ENDS = {Notation.XML: "</parameter>", Notation.KEYS: "</arg_value>"}
+
+
+class HeldCalls:
+    """Reads calls and nothing else. num_calls: found so far.
+
+    JSON arguments come as they are said. Arguments in another notation are not read here unless they are cut: then
+    those that are whole come as the beginning of an object. A call that is cut before its arguments has none, and is
+    told where the tools leave no doubt which of them it calls.
+    """
+
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], form: CallForm, num_calls: int = 0) -> None:
+        """schemas: of the parameters of each tool that may be called."""
+        self.num_calls = num_calls
+        self._schemas = schemas
+        self._form = form
+        self._held = ""
+        self._depth, self._is_string = 0, False
+        around = "|".join(re.escape(text) for text in (form.opening, form.joint) if text)
+        inner = f"({_NAME})".join(re.escape(part) for part in call_head(form, "\0").split("\0"))
+        self._head_mark = re.compile(rf"\s*(?:{around})?\s*{inner}")
+        self._read = self._head if has_json_arguments(form) else self._cut
+
+    @property
+    def is_amid_call(self) -> bool:
+        """Whether a call was begun whose arguments have not ended."""
+        return self._read == self._arguments
+
+    def push(self, text: str, is_last: bool) -> list[Said]:
+        """What a further piece of text says; is_last: and its end."""
+        self._held += text
+        said: list[Said] = []
+        while True:
+            before = self._read, len(self._held)
+            said += self._read(is_last)
+            if (self._read, len(self._held)) == before:
+                return said
+
+    def _head(self, is_last: bool) -> Iterator[Said]:
+        """Up to a call's arguments."""
+        head = self._head_mark.match(self._held)
+        if head is None:
+            yield from self._cut(is_last)
+            return
+        self._held = self._held[head.end() :]
+        yield self._begun(head[1])
+
+    def _cut(self, is_last: bool) -> Iterator[Said]:
+        """A call that breaks off here."""
+        if not is_last:
+            return
+        end = _ARGUMENT_ENDS.get(self._form.notation)
+        whole, found, _ = self._held.rpartition(end) if end else ("", "", "")
+        calls = read_calls((whole + found).lstrip(), self._form, self._schemas) if found else []
+        called = self._called()
+        self._held = ""
+        if calls:
+            name, arguments = calls[0]
+            yield self._begun(name, json_text(arguments).removesuffix("}"))
+        elif called is not None:
+            yield self._begun(called)
+
+    def _begun(self, name: str, arguments: str = "") -> Said:
+        self.num_calls += 1
+        self._depth, self._is_string = 0, False
+        self._read = self._arguments
+        return Said(arguments, self.num_calls - 1, name)
+
+    def _called(self) -> str | None:
+        """The one tool that a call can be of which was begun; None where there may be several, or no call was begun."""
+        form, said = self._form, self._held.lstrip()
+        if not said or (self.num_calls and form.closing.lstrip().startswith(said)):
+            return None
+        before = call_head(form, "\0").partition("\0")[0]
+        for lead in (form.opening + before, (form.joint or "") + before, before):
+            lead = lead.lstrip()
+            if lead.startswith(said):
+                return self._only("", is_whole=False)
+            if said.startswith(lead):
+                name = re.match(_NAME, said[len(lead) :])
+                begun = "" if name is None else name[0]
+                return self._only(begun, is_whole=len(lead) + len(begun) < len(said))
+        return None
+
+    def _only(self, begun: str, is_whole: bool) -> str | None:
+        """The one tool whose name begins so, or is this."""
+        names = [name for name in self._schemas if (name == begun if is_whole else name.startswith(begun))]
+        return names[0] if len(names) == 1 else None
+
+    def _arguments(self, is_last: bool) -> Iterator[Said]:
+        """A call's arguments, up to the brace that ends them."""
+        place = 0
+        for token in re.finditer(r'\\.|["{}]', self._held, re.DOTALL):
+            mark, place = token[0], token.end()
+            if mark == '"':
+                self._is_string = not self._is_string
+            elif not self._is_string and mark in "{}":
+                self._depth += 1 if mark == "{" else -1
+                if self._depth == 0:
+                    yield Said(self._held[:place], self.num_calls - 1)
+                    self._held, self._read = self._held[place:], self._rest
+                    return
+        is_amid_escape = re.search(r"(?<!\\)(\\\\)*\\$", self._held) is not None
+        place = len(self._held) - (1 if is_amid_escape else 0)
+        yield Said(self._held[:place], self.num_calls - 1)
+        self._held = self._held[place:]
+
+    def _rest(self, is_last: bool) -> Iterator[Said]:
+        """From a call's arguments to the end of the call."""
+        end = call_tail(self._form)
+        if self._held.startswith(end):
+            self._held, self._read = self._held[len(end) :], self._head
+        yield from ()
+
+
+def has_json_arguments(form: CallForm) -> bool:
+    """Whether arguments are written as a JSON object, which can be told as it comes."""
+    return form.notation in (Notation.OBJECT, Notation.KEYED, Notation.NAMED)
+
+
+def call_head(form: CallForm, name: str) -> str:
+    """What stands before a call's arguments where a grammar holds it."""
+    if form.notation is Notation.OBJECT:
+        return f'{form.begin}{{"{form.name}": "{name}", "{form.arguments}": '
+    if form.notation is Notation.KEYED:
+        return f'{form.begin}{{"{name}": '
+    return form.begin + name + form.between
+
+
+def call_tail(form: CallForm) -> str:
+    """What stands behind them."""
+    return "}" + form.end if form.notation in (Notation.OBJECT, Notation.KEYED) else form.end
+
+
+def json_text(value: object) -> str:
+    """In characters as they are, unless there are halves of some."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() or not _HALVES.search(text) else json.dumps(value)
