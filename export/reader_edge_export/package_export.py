@@ -49,7 +49,7 @@ class PackageExport:
 
     calibration: what rounding may learn from. tell: called with lines that should stay.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
-    `run`, how the chat template was found to render conversations.
+    `run` with checks, how the chat template was found to render conversations.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class PackageExport:
             _check_ids(*self._source.special_token_ids(tokenizer), vocab_size)
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
-            self.chats = check_chats(tokenizer, text)
             write_tokenizer(tokenizer, self._folder)
         kept = KeptTypes.of(model) if self._options.precision == "keep" else KeptTypes()
         self.other_types = kept.num_others
@@ -111,6 +110,8 @@ class PackageExport:
                 )
             manifest = self._manifest(model, tokenizer, layers, kept, files)
         if self._options.check != "none":
+            with self._stages.enter("comparing conversations"):
+                self.chats = check_chats(tokenizer, text)
             manifest = self._checked(manifest, model, text)
         shutil.rmtree(work)
         write_manifest(self._folder, manifest)
@@ -132,7 +133,7 @@ class PackageExport:
         package = ModelPackage(self._folder, manifest)
         check = PackageCheck(package, text, self._folder, self._stages)
         figures = check.quality(self._source, model, is_quick=self._options.check == "quick")
-        manifest = replace(manifest, checks=figures | dict(manifest.checks))
+        manifest = replace(manifest, checks=figures | self.chats.figures())
         if self._options.check == "quick":
             return manifest
         path = self._folder / SUCCESSORS_NAME
@@ -178,7 +179,7 @@ class PackageExport:
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
             exported_with={name: version_of(name) for name in _VERSIONS},
-            checks=self.chats.figures(),
+            checks={},
             files={
                 path.name: files.get(path.name) or file_entry(path)
                 for path in sorted(self._folder.iterdir())

@@ -73,6 +73,7 @@ def export_model(
         found.weight_types,
         manifest.kept_types,
         export.other_types,
+        export.chats.suited,
         export.chats.different,
         export.chats.mended,
         found.left_out,
