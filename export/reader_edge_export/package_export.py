@@ -26,8 +26,8 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.tokenizer import check_chat_template, text_tokenizer, write_tokenizer
 from reader_edge_export.stages import Stages
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
-from reader_edge_export.tracing import AttentionLayer
-from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_export.tracing import TracedLayer, package_layers
+from reader_edge_export.tree_config import attention_layers, sliding_window_of, trace_model
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,
@@ -104,7 +104,7 @@ class PackageExport:
                 )
         with self._stages.enter("writing the package"):
             if self._options.is_for_devices:
-                layer = layers[0]
+                layer = attention_layers(layers)[0]
                 write_commit_graph(
                     self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
                 )
@@ -155,16 +155,17 @@ class PackageExport:
         self,
         model: SourceModel,
         tokenizer: PreTrainedTokenizerFast,
-        layers: list[AttentionLayer],
+        layers: list[TracedLayer],
         kept: KeptTypes,
         files: Mapping[str, FileEntry],
     ) -> Manifest:
+        attention = attention_layers(layers)[0]
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
         return Manifest(
             architecture=self._source.architecture,
-            num_heads=layers[0].num_heads,
-            num_kv_heads=layers[0].num_kv_heads,
-            head_dim=layers[0].head_dim,
+            num_heads=attention.num_heads,
+            num_kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
             num_layers=len(layers),
             vocab_size=vocab_size_of(model.skeleton),
             top_k=min(TOP_K, vocab_size_of(model.skeleton)),
@@ -175,6 +176,7 @@ class PackageExport:
             kv_dtype=self._options.kv_dtype,
             eos_token_ids=eos_token_ids,
             bos_token_id=bos_token_id,
+            layers=package_layers(layers),
             special_tokens=special_tokens_of(tokenizer),
             source_name=self._source.short_name,
             source_fingerprint=self._source.fingerprint(),
