@@ -7,7 +7,7 @@ import click
 from reader_edge.commands import options
 
 
-@click.command()
+@click.command(short_help="Export a model to a package.")
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(

@@ -3,7 +3,7 @@
 import click
 
 
-@click.command()
+@click.command(short_help="Measure a package and let it draft better.")
 @click.argument("model")
 @click.option(
     "--source",
