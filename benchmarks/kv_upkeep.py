@@ -27,8 +27,8 @@ from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, KvArray
-from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PagedMemory
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
 from reader_edge_runtime.package.manifest import FileEntry, Manifest
 from reader_edge_runtime.target import Cache, ForwardResult, Int64Array, Pass
 
@@ -48,13 +48,13 @@ class CountedCache(HostCache):
         self.rows["commit"] += len(rows)
         super()._move_rows(slot, rows, start)
 
-    def _swap_rows(self, slot: int, other: int) -> None:
+    def _swap_contents(self, slot: int, other: int) -> None:
         self.rows["swap"] += self.lengths[slot] + self.lengths[other]
-        super()._swap_rows(slot, other)
+        super()._swap_contents(slot, other)
 
-    def _move_to(self, memory: KvArray, pages: PagedMemory | None, kept: Sequence[int]) -> None:
+    def _move_to(self, slabs: list[KvSlab], is_paged: bool, kept: Sequence[int]) -> None:
         self.rows["growth"] += sum(kept)
-        super()._move_to(memory, pages, kept)
+        super()._move_to(slabs, is_paged, kept)
 
 
 class TextTarget:

@@ -21,6 +21,8 @@ class Pass(NamedTuple):
 
     first_slot: tree b is scored against slot first_slot + b of the cache.
     rows: of each tree, the nodes to report on. R is the longest of them; shorter ones repeat their last.
+    num_kept: so many first nodes of each tree, or all of a smaller one, are a chain that will be committed whatever the
+    pass says. It moves recurrent states over them for good; a pass whose nodes may all be dropped keeps none.
     wants_hidden_states: refused with ProviderError by a target whose graph does not report them.
     """
 
@@ -30,6 +32,7 @@ class Pass(NamedTuple):
     wants_logits: bool = False
     wants_log_sum_exp: bool = False
     wants_hidden_states: bool = False
+    num_kept: int = 0
 
 
 class ForwardResult(NamedTuple):
@@ -92,13 +95,43 @@ class ForwardResult(NamedTuple):
         return ScoredTree(tree, rows, root, self.top_ids[b, :n], self.top_logits[b, :n], vocab_size, hidden_states)
 
 
-class Cache(ABC):
-    """Keys and values of several sequences, one slot each, where the target's passes write them.
+class TextState(NamedTuple):
+    """What recurrent layers keep of a text, at one place of it.
 
-    Memory of kv_dtype (2L, slots, H, S, row size): key and value of each layer come in turn, and a layer's slots are
-    contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's affair.
-    lengths: committed rows per slot, which callers may cut short; row r of a slot holds the token at position r.
-    capacity: rows per slot (S).
+    num_tokens: those that the states stand for. states: float32 (n, ...), of n layers that are alike, for each such
+    group. pending: float32 (n, T, C), the capsules of the next T tokens of the text, for each group.
+    """
+
+    num_tokens: int
+    states: tuple[Float32Array, ...]
+    pending: tuple[Float32Array, ...]
+
+    @property
+    def end(self) -> int:
+        """Tokens of the text until where it serves, pending ones included."""
+        return self.num_tokens + len(self.pending[0][0])
+
+
+class SlotContents(NamedTuple):
+    """What a cache holds of a text of `length` tokens.
+
+    rows: kv_dtype (2L, H, length, row size), of L layers that are alike, for each such group; bfloat16 as bits in
+    uint16.
+    states: where the text can be gone on from, in its order; none where no layer is recurrent.
+    """
+
+    length: int
+    rows: tuple[KvRows, ...]
+    states: tuple[TextState, ...] = ()
+
+
+class Cache(ABC):
+    """What a model keeps of several sequences, one slot each, where the target's passes write it.
+
+    Keys and values have memory of kv_dtype (2L, slots, H, S, row size): key and value of each layer come in turn, and a
+    layer's slots are contiguous, so a range of them binds to the graph without a copy. Where it lies is a child's
+    affair, and so are the states of recurrent layers.
+    lengths: committed rows per slot; row r of a slot holds the token at position r. capacity: rows per slot (S).
     """
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
@@ -160,7 +193,10 @@ class Cache(ABC):
         self.lengths[:] = lengths
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
-        """Keep the rows of the walked nodes: row length + path[i] moves to length + i. Cost: rows that move."""
+        """Keep the walked nodes of the last pass over a slot: row length + path[i] moves to length + i.
+
+        Cost: rows that move. A path that begins with less than the pass's kept nodes leaves a slot that must be cut.
+        """
         length, first = self.lengths[slot], 0
         while first < len(path) and path[first] == first:
             first += 1
@@ -168,32 +204,62 @@ class Cache(ABC):
             self._move_rows(slot, length + np.array(path[first:]), length + first)
         self.lengths[slot] = length + len(path)
 
-    def fill(self, slot: int, length: int) -> None:
-        """Take `length` rows as committed, whatever they hold: for measurements, where that plays no part."""
+    def usable(self, slot: int, length: int) -> int:
+        """How many of a slot's first rows it can be gone on from, of so many at most.
+
+        All of those, where no layer is recurrent: a state cannot be taken back to where it has been.
+        """
+        return min(length, self.lengths[slot])
+
+    def cut(self, slot: int, length: int) -> int:
+        """Keep a slot's first rows alone, as many as are `usable` of so many; returns how many."""
+        self.lengths[slot] = length = self.usable(slot, length)
+        return length
+
+    def note_place(self, slot: int) -> bool:
+        """Make this a place that a slot can be cut to later; whether that took memory."""
+        return False
+
+    def keep_places(self, max_bytes: int) -> int:
+        """Have such places take so much memory at most, now and later; returns what they take now."""
+        return 0
+
+    def num_pending(self, slot: int) -> int:
+        """The last rows of a slot that the states of recurrent layers are not moved over yet."""
+        return 0
+
+    def assume(self, slot: int, length: int) -> None:
+        """Take `length` rows as committed, whatever is there: for measurements, where that plays no part."""
         self.lengths[slot] = length
+
+    def fill(self, slot: int, length: int) -> None:
+        """The same, with rows that are written."""
+        self.assume(slot, length)
 
     def swap(self, slot: int, other: int) -> None:
         """Exchange two slots' contents, so that running slots stay adjacent."""
         if slot == other:
             return
-        self._swap_rows(slot, other)
+        self._swap_contents(slot, other)
         self.lengths[slot], self.lengths[other] = self.lengths[other], self.lengths[slot]
 
-    def copy(self, slot: int, other: int, length: int) -> None:
-        """Have the first rows of a slot as all of another, which keeps none of its own."""
+    def copy(self, slot: int, other: int, length: int) -> int:
+        """Have the first rows of a slot, as many as are `usable` of so many, as all of another; returns how many."""
+        length = self.usable(slot, length)
         self.write_slot(other, self.read_slot(slot, length))
+        return length
 
-    def write_slot(self, slot: int, rows: KvRows) -> None:
-        """Have these rows, as `read_slot` gave them, as all of a slot that has room for them."""
-        self._write_rows(slot, rows)
-        self.lengths[slot] = rows.shape[2]
-
-    @abstractmethod
-    def read_slot(self, slot: int, length: int) -> KvRows:
-        """The first rows of a slot, (2L, H, length, row size), valid until it changes; bfloat16 as bits in uint16."""
+    def write_slot(self, slot: int, contents: SlotContents) -> None:
+        """Have these contents, as `read_slot` gave them, as all of a slot that has room for them."""
+        self._write_contents(slot, contents)
+        self.lengths[slot] = contents.length
 
     @abstractmethod
-    def _write_rows(self, slot: int, rows: KvRows) -> None:
+    def read_slot(self, slot: int, length: int) -> SlotContents:
+        """The first rows of a slot, as many as are `usable`, valid until it changes."""
+
+    @abstractmethod
+    def _write_contents(self, slot: int, contents: SlotContents) -> None:
         """Write the first rows of a slot."""
 
     @abstractmethod
@@ -205,8 +271,8 @@ class Cache(ABC):
         """Copy rows of a slot to `start` and on; the ranges may overlap."""
 
     @abstractmethod
-    def _swap_rows(self, slot: int, other: int) -> None:
-        """Exchange the committed rows of two slots."""
+    def _swap_contents(self, slot: int, other: int) -> None:
+        """Exchange what is committed in two slots."""
 
 
 class Target(Protocol):

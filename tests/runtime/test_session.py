@@ -14,7 +14,7 @@ from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Sampling
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, SessionError
-from reader_edge_runtime.target import KvRows
+from reader_edge_runtime.target import SlotContents
 
 GREEDY = GenerationConfig(max_tokens=30, ignores_eos=True)
 SAMPLED = replace(GREEDY, sampling=SamplingConfig(temperature=0.9, seed=5))
@@ -60,7 +60,7 @@ def test_a_session_whose_loading_was_interrupted_leaves_nothing_to_reuse(
     prompts = ["# tar\n\nArchiving", "# git\n"]
     expected = [engine.generate(prompt, SAMPLED).token_ids for prompt in prompts]
 
-    def interrupt(slot: int, rows: KvRows) -> None:
+    def interrupt(slot: int, contents: SlotContents) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine.decoder.cache, "write_slot", interrupt)

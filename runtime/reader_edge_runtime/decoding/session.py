@@ -15,6 +15,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
 from reader_edge_runtime.shown import shown
+from reader_edge_runtime.target import SlotContents
 from reader_edge_runtime.text.conversation import Message, is_message
 
 FORMAT = ArrayFormat(
@@ -42,7 +43,8 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
     }
     for slot, text in enumerate(texts):
         if text:
-            arrays[f"rows/{slot}"] = decoder.cache.read_slot(slot, len(text))
+            for group, rows in enumerate(decoder.cache.read_slot(slot, len(text)).rows):
+                arrays[_rows_name(slot, group)] = rows
     if isinstance(decoder.drafter, LastingDrafter):
         arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
     FORMAT.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
@@ -61,7 +63,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)
-        _check_rows(arrays, texts, decoder)
+        contents = [_contents(arrays, slot, text, decoder) for slot, text in enumerate(texts)]
         with decoder.slots.resizing():
             decoder.kv_budget.make_room_for(list(map(len, texts)))
         learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
@@ -72,9 +74,9 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SessionError(f"'{path}' is no sound session ({error}): erase it and begin a new session.") from None
     decoder.slots.reset()
-    for slot, text in enumerate(texts):
-        if text:
-            decoder.cache.write_slot(slot, arrays[f"rows/{slot}"])
+    for slot, each in enumerate(contents):
+        if each.length:
+            decoder.cache.write_slot(slot, each)
     decoder.slots.remember(texts)
     return messages
 
@@ -116,16 +118,23 @@ def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
     return [part.tolist() for part in np.split(token_ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
 
 
-def _check_rows(arrays: Mapping[str, Array], texts: list[list[int]], decoder: Decoder) -> None:
-    """Raise KeyError or ValueError for rows that no pass could have written."""
-    like = decoder.cache.read_slot(0, 0)
-    for slot, text in enumerate(texts):
-        rows = arrays[f"rows/{slot}"] if text else like
-        shape = *like.shape[:2], len(text), like.shape[3]
-        if rows.dtype != like.dtype or rows.shape != shape:
-            raise ValueError("its rows have another shape")
-        if not all(map(_is_finite, rows)):
-            raise ValueError("its rows are not numbers")
+def _contents(arrays: Mapping[str, Array], slot: int, text: list[int], decoder: Decoder) -> SlotContents:
+    """What a slot held of a text. Raises KeyError or ValueError for rows that no pass could have written."""
+    contents = decoder.cache.read_slot(0, 0)
+    if text:
+        rows = tuple(arrays[_rows_name(slot, group)] for group in range(len(contents.rows)))
+        for each, like in zip(rows, contents.rows, strict=True):
+            if each.dtype != like.dtype or each.shape != (*like.shape[:2], len(text), like.shape[3]):
+                raise ValueError("its rows have another shape")
+            if not all(map(_is_finite, each)):
+                raise ValueError("its rows are not numbers")
+        contents = SlotContents(len(text), rows)
+    return contents
+
+
+def _rows_name(slot: int, group: int) -> str:
+    """Of the array of a slot's rows in layers that are alike."""
+    return f"rows/{slot}/{group}" if group else f"rows/{slot}"
 
 
 def _is_finite(rows: Array) -> bool:

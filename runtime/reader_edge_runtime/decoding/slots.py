@@ -124,7 +124,7 @@ class Slots:
 
     def _cut(self, slot: int, length: int) -> None:
         """Keep the first rows of a slot alone."""
-        self._cache.lengths[slot] = length
+        self._cache.cut(slot, length)
         self._cache.trim(slot)
 
     def _fit(self) -> None:

@@ -57,6 +57,8 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         "write_pos": np.array(lengths, np.int64),
         "logit_rows": rows,
     }
+    if manifest.has_states:
+        inputs |= _recurrent_inputs(cache, wanted, num_nodes)
     if manifest.sliding_window is not None:
         inputs["tree_mask_sliding"] = _windowed(mask, position_ids, lengths, manifest.sliding_window)
     return inputs
@@ -67,6 +69,20 @@ def padded(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) ->
     larger = np.full(shape, MASKED if name.startswith("tree_mask") else 0, array.dtype)
     larger[tuple(slice(size) for size in array.shape)] = array
     return larger
+
+
+def _recurrent_inputs(cache: Cache, wanted: Pass, num_nodes: int) -> Inputs:
+    """What tells recurrent layers where each node goes on from; padding is a sibling of a tree's last node."""
+    parents = np.zeros((len(wanted.trees), num_nodes), np.int64)
+    for b, tree in enumerate(wanted.trees):
+        parents[b, : len(tree)] = tree.parents
+        parents[b, len(tree) :] = max(tree.parents[-1], 0)
+    slots = range(wanted.first_slot, wanted.first_slot + len(wanted.trees))
+    return {
+        "parents": parents,
+        "num_kept": np.array([min(wanted.num_kept, len(tree)) for tree in wanted.trees], np.int64),
+        "num_pending": np.array([cache.num_pending(slot) for slot in slots], np.int64),
+    }
 
 
 def _windowed(

@@ -51,8 +51,9 @@ def probe_width(target: Target) -> WidthReport:
     token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
     prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
     cache = target.new_cache(1, prefix_len + 32)
-    target.forward(cache, Pass(0, [DraftTree.chain(prefix)], [[0]]))
+    target.forward(cache, Pass(0, [DraftTree.chain(prefix)], [[0]], num_kept=prefix_len))
     cache.commit(0, list(range(prefix_len)))
+    cache.note_place(0)
     reference = _single_passes(target, cache, path)
     num_rows, num_equal, largest = 0, 0, 0.0
     for spacing in (1, 2, 4, 7):
@@ -70,10 +71,10 @@ def _single_passes(target: Target, cache: Cache, path: Sequence[int]) -> Float32
     prefix_len = cache.lengths[0]
     rows = []
     for token_id in path:
-        wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True)
+        wanted = Pass(0, [DraftTree.chain([token_id])], [[0]], wants_logits=True, num_kept=1)
         rows.append(target.forward(cache, wanted).wanted_logits[0, 0].copy())
         cache.commit(0, [0])
-    cache.lengths[0] = prefix_len
+    cache.cut(0, prefix_len)
     return np.stack(rows)
 
 

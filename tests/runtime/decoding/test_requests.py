@@ -14,7 +14,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
+from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import PAGE_BYTES
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.fake_target import FakeTarget, make_manifest
@@ -111,13 +111,13 @@ def test_slots_that_were_given_back_amid_an_interrupt_are_not_reused(monkeypatch
     config = GenerationConfig(max_tokens=10)
     texts = [[1, 2, 3, 4] * 5, [4, 3, 2, 1] * 5]
     decode(decoder, texts, [config] * 2)
-    give_back = HostCache._give_back
+    give_back = KvSlab.give_back
 
-    def interrupted(*arguments: int) -> None:
-        give_back(decoder.cache, *arguments)  # type: ignore[arg-type]
+    def interrupted(slab: KvSlab, slot: int, start_row: int, end_row: int) -> None:
+        give_back(slab, slot, start_row, end_row)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(decoder.cache, "_give_back", interrupted)
+    monkeypatch.setattr(KvSlab, "give_back", interrupted)
     decoder.submit([5], GenerationConfig(max_tokens=2000))  # has room alone
     with pytest.raises(KeyboardInterrupt):
         decoder.step()

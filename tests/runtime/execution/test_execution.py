@@ -64,8 +64,7 @@ def test_control_a_copied_kv_cache_does_warn(
     target = HostTarget.open(ModelPackage.open(demo_folder))
     cache = HostCache(target.manifest, 1, 16)
     inputs = dict(prepare_inputs(cache, Pass(0, [DraftTree.chain([1])], [[0]]), target.manifest, 1))
-    for index, name in enumerate(target.manifest.past_names()):
-        inputs[name] = cache.layer_view(index, 0, 1)
+    inputs |= cache.tensors(0, 1)
     target.session.run(None, inputs)
     assert IN_PLACE in capfd.readouterr().err
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.execution.onnxruntime.host import host_cache
+from reader_edge_runtime.execution.onnxruntime.host import kv_slab
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES, PAGE_BYTES
 from tests.fake_target import make_manifest
@@ -106,7 +106,7 @@ def test_swap_exchanges_contents_and_lengths(kv_dtype: str) -> None:
 @of_each_type
 def test_layer_views_of_a_slot_range_share_the_slab(kv_dtype: str) -> None:
     cache = HostCache(MANIFESTS[kv_dtype], 4, 8)
-    view = cache.layer_view(1, 1, 2)
+    view = cache.tensors(1, 2)["past_value.0"]
     assert (*view.shape[:2], view.shape[3]) == (2, 1, {"float32": 2, "float16": 2, "int8": 4}[kv_dtype])
     assert view.flags.c_contiguous
     view[0, 0, 3] = 7
@@ -127,18 +127,18 @@ def test_a_slot_takes_the_pages_of_its_own_rows_and_gives_them_back() -> None:
     _write(cache, 1, 50)
     pages = [-(-num_rows * 66 // PAGE_BYTES) for num_rows in (3000, 50, 3010)]
     assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[0] + pages[1])
-    before = cache.read_slot(0, 3000).copy(), cache.read_slot(1, 50).copy()
+    before = cache.read_slot(0, 3000).rows[0].copy(), cache.read_slot(1, 50).rows[0].copy()
     cache.swap(0, 1)
     assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[0] + pages[1])
-    np.testing.assert_array_equal(cache.read_slot(1, 3000), before[0])
-    np.testing.assert_array_equal(cache.read_slot(0, 50), before[1])
+    np.testing.assert_array_equal(cache.read_slot(1, 3000).rows[0], before[0])
+    np.testing.assert_array_equal(cache.read_slot(0, 50).rows[0], before[1])
     cache.extend(1, 1, 10)  # nodes that were not kept
     cache.slab[:, 1, :, 3000:3010] = 1
     assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * (pages[1] + pages[2])
     cache.lengths[1] = 50
     cache.trim(1)
     assert cache.num_bytes == resident_bytes(cache) == 12 * PAGE_BYTES * 2 * pages[1]
-    np.testing.assert_array_equal(cache.read_slot(1, 50), before[0][:, :, :50])
+    np.testing.assert_array_equal(cache.read_slot(1, 50).rows[0], before[0][:, :, :50])
     assert not cache.slab[:, 1, :, 100 * PAGE_BYTES // 4096 :].any()  # zeros, which masked rows may be
     cache.resize(1, 4096)
     assert cache.num_bytes == 12 * PAGE_BYTES * pages[1]
@@ -174,7 +174,7 @@ def test_a_cache_without_room_for_its_largest_size_moves_as_it_grows(monkeypatch
     def no_memory(num_bytes: int) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(host_cache, "PagedMemory", no_memory)
+    monkeypatch.setattr(kv_slab, "PagedMemory", no_memory)
     cache = filled("float32", 1, 8)
     cache.lengths[0] = 5
     before = cache.slab.copy()

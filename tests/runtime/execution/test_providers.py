@@ -59,7 +59,7 @@ def test_cache_keeps_the_committed_path_through_growth_swap_and_truncation(targe
     cache.reserve(2, 64)
     cache.swap(0, 1)
     assert cache.lengths == [0, len(PROMPT) + len(PATH)]
-    cache.lengths[1] = len(PROMPT) + 2
+    assert cache.cut(1, len(PROMPT) + 2) == len(PROMPT) + 2
     logits = run_chain(target, cache, 1, [20, 21])
     text = [*PROMPT, *(TOKEN_IDS[node] for node in PATH[:2]), 20, 21]
     expected = chain_logits(target, text)[-2:]
@@ -69,11 +69,11 @@ def test_cache_keeps_the_committed_path_through_growth_swap_and_truncation(targe
 def test_rows_that_were_read_go_on_in_another_slot_of_another_cache(target: Target) -> None:
     cache, other = target.new_cache(2, 16), target.new_cache(3, 64)
     run_chain(target, cache, 1, PROMPT)
-    rows = cache.read_slot(1, len(PROMPT))
+    contents = cache.read_slot(1, len(PROMPT))
     run_chain(target, other, 0, [20, 21])
-    other.write_slot(2, rows)
+    other.write_slot(2, contents)
     assert other.lengths == [2, 0, len(PROMPT)]
-    np.testing.assert_array_equal(other.read_slot(2, len(PROMPT)), cache.read_slot(1, len(PROMPT)))
+    np.testing.assert_array_equal(other.read_slot(2, len(PROMPT)).rows, cache.read_slot(1, len(PROMPT)).rows)
     np.testing.assert_array_equal(run_chain(target, other, 2, [22]), run_chain(target, cache, 1, [22]))
     np.testing.assert_array_equal(run_chain(target, other, 0, [22])[-1], chain_logits(target, [20, 21, 22])[-1])
 

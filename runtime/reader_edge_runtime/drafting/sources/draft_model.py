@@ -103,7 +103,7 @@ class DraftModel:
             cache.foresee(self._max_slots)
             cache.reserve(end, cache.capacity)
         for slot in slots:  # rows that were cut, or that an interrupt left behind, are none of the text
-            cache.lengths[slot.number] = len(slot.token_ids)
+            cache.cut(slot.number, len(slot.token_ids))
         trees = [DraftTree.chain(list(further[slot])) for slot in slots]
         rows = [range(len(tree) - 1, len(tree)) for tree in trees]
         result = self._target.forward(cache, Pass(slots[0].number, trees, rows, wants_log_sum_exp=True))
@@ -119,7 +119,7 @@ class DraftModel:
         for slot in self._slots:
             slot.clear()
         for number in range(self._cache.num_slots):
-            self._cache.lengths[number] = 0
+            self._cache.cut(number, 0)
             self._cache.trim(number)
 
     def _pass_s(self, num_tokens: int) -> float:

@@ -3,7 +3,7 @@
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest
+from reader_edge_runtime.package.manifest import COMMIT_NAME, Manifest, kv_row_size
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
@@ -19,6 +19,9 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
         "write_pos": ("int64", (num_trees,)),
         "logit_rows": ("int64", (num_trees, num_rows)),
     }
+    if manifest.has_states:
+        tensors["parents"] = "int64", (num_trees, num_nodes)
+        tensors["num_kept"] = tensors["num_pending"] = "int64", (num_trees,)
     return tensors if manifest.sliding_window is None else tensors | {"tree_mask_sliding": mask}
 
 
@@ -39,17 +42,24 @@ def output_tensors(manifest: Manifest, num_trees: int, num_rows: int) -> Tensors
 def check_contract(session: ort.InferenceSession, manifest: Manifest) -> None:
     """Raise ProviderError where a graph's inputs and outputs are not what the manifest says."""
     inputs = {node.name: node.shape for node in session.get_inputs()}
-    types = {node.name: node.type for node in session.get_inputs()}
+    types = {node.name: node.type for node in (*session.get_inputs(), *session.get_outputs())}
     outputs = {node.name: node.shape or [] for node in session.get_outputs()}  # ONNX lets an output go without
     promised = output_tensors(manifest, 1, 1)
-    _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names()})
-    _check_names("outputs", set(outputs), {*promised, *manifest.present_names()})
-    for name in manifest.past_names():
-        _check_shape(name, inputs[name], 4, {1: manifest.num_kv_heads, 3: manifest.kv_row_size})
-        if types[name] != f"tensor({_TYPE_NAMES.get(manifest.kv_dtype, manifest.kv_dtype)})":
-            raise ProviderError(
-                f"The graph's {name} is a {types[name]}, the manifest says {manifest.kv_dtype}: export again."
-            )
+    states, capsule_sizes = manifest.state_sizes(), manifest.capsule_sizes()
+    read = {f"{word}_{name}" for name in states for word in ("state", "pending")}
+    made = {f"{word}_{name}" for name in states for word in ("present", "capsule")}
+    _check_names("inputs", set(inputs), {*input_tensors(manifest, 1, 1, 1, 1), *manifest.past_names(), *read})
+    _check_names("outputs", set(outputs), {*promised, *manifest.present_names(), *made})
+    for number, layer in manifest.cached_layers.items():
+        for name in (f"past_key.{number}", f"past_value.{number}"):
+            row_size = kv_row_size(manifest.kv_dtype, layer.head_dim)
+            _check_shape(name, inputs[name], 4, {1: layer.num_kv_heads, 3: row_size})
+            _check_type(name, types[name], manifest.kv_dtype)
+    for name, sizes in states.items():  # ONNX Runtime holds outputs to the memory that they are bound to
+        _check_shape(f"state_{name}", inputs[f"state_{name}"], 1 + len(sizes), dict(enumerate(sizes, 1)))
+        _check_shape(f"pending_{name}", inputs[f"pending_{name}"], 3, {2: capsule_sizes[name]})
+    for name in sorted(read | made):
+        _check_type(name, types[name], "float32")
     for name, (_, shape) in promised.items():
         if len(shape) == 3:
             _check_shape(name, outputs[name], 3, {2: shape[2]})
@@ -59,6 +69,11 @@ def _check_names(kind: str, found: set[str], wanted: set[str]) -> None:
     if found != wanted:
         odd = ", ".join(sorted(found ^ wanted)[:3])
         raise ProviderError(f"The graph's {kind} differ from the manifest ({odd}): export the model again.")
+
+
+def _check_type(name: str, found: str, wanted: str) -> None:
+    if found != f"tensor({_TYPE_NAMES.get(wanted, wanted)})":
+        raise ProviderError(f"The graph's {name} is a {found}, the manifest says {wanted}: export again.")
 
 
 def _check_shape(name: str, shape: list[object], rank: int, sizes: dict[int, int]) -> None:

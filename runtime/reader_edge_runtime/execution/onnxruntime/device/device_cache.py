@@ -14,7 +14,7 @@ from reader_edge_runtime.execution.onnxruntime.device.buckets import padding_row
 from reader_edge_runtime.execution.onnxruntime.device.device_memory import ELEMENT_TYPES, DeviceArray, host_type
 from reader_edge_runtime.execution.onnxruntime.session import load_placed, run_bound, run_options, session_options
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Cache, Int64Array, KvRows
+from reader_edge_runtime.target import Cache, Int64Array, SlotContents
 
 # Growing moves the cache, and captured passes hold its address: begin with room for most answers.
 _LEAST_CAPACITY = 4096
@@ -120,12 +120,12 @@ class DeviceCache(Cache):
     def trim(self, slot: int) -> None:
         """Rows of one slot cannot be let go of."""
 
-    def read_slot(self, slot: int, length: int) -> KvRows:
-        return self.memory.read()[:, slot, :, :length]
+    def read_slot(self, slot: int, length: int) -> SlotContents:
+        return SlotContents(length, (self.memory.read()[:, slot, :, :length],))
 
-    def _write_rows(self, slot: int, rows: KvRows) -> None:
+    def _write_contents(self, slot: int, contents: SlotContents) -> None:
         whole = self.memory.read()
-        whole[:, slot, :, : rows.shape[2]] = rows
+        whole[:, slot, :, : contents.length] = contents.rows[0]
         self.memory.write(whole)
 
     def _resize(self, num_slots: int, capacity: int) -> None:
@@ -140,7 +140,7 @@ class DeviceCache(Cache):
     def _move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self._commit_graph.move_rows(self.memory, slot, rows, start)
 
-    def _swap_rows(self, slot: int, other: int) -> None:
+    def _swap_contents(self, slot: int, other: int) -> None:
         if self._spare is None:
             self._spare = self._zeros(1, self.capacity)
         self._commit_graph.copy_slot(self.memory, slot, self._spare, 0)

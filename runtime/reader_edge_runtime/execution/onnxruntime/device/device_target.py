@@ -85,6 +85,11 @@ class DeviceTarget:
                 f"'{package.folder}' is made for the CPU ({package.manifest.precision}, "
                 f"{package.manifest.attention} attention): export it with --precision fp16, or use --provider cpu."
             )
+        if package.manifest.layers:
+            raise ProviderError(
+                f"'{package.folder}' has recurrent layers, or others that are not alike, which run on the CPU alone: "
+                "use --provider cpu."
+            )
         provider = _PROVIDERS[device]
         session = load_placed(package.path(GRAPH_NAME), session_options(threads), provider)
         check_contract(session, package.manifest)

@@ -9,7 +9,8 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
-from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, KvArray
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache, present_name
+from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
     OPERATORS_PROPERTY,
@@ -38,21 +39,18 @@ class PassTensors:
     top_ids, top_logits: int64 and float32 (B, R, K). hidden_states: float32 (B, R, E), None where none are reported.
     """
 
-    def __init__(self, sizes: Sizes, logits: Float32Array, top_k: int, hidden_size: int | None) -> None:
-        num_trees, num_nodes, num_rows = sizes
-        self.inputs = {
-            "input_ids": np.zeros((num_trees, num_nodes), np.int64),
-            "position_ids": np.zeros((num_trees, num_nodes), np.int64),
-            "write_pos": np.zeros(num_trees, np.int64),
-            "logit_rows": np.zeros((num_trees, num_rows), np.int64),
-        }
+    def __init__(self, inputs: Inputs, logits: Float32Array, manifest: Manifest) -> None:
+        """inputs: those of a pass of the same sizes; masks, as wide as the past, are left to the pass."""
+        num_trees, num_rows = inputs["logit_rows"].shape
+        self.inputs = {name: array.copy() for name, array in inputs.items() if array.dtype == np.int64}
         self.logits = logits
-        self.top_ids = np.zeros((num_trees, num_rows, top_k), np.int64)
-        self.top_logits = np.zeros((num_trees, num_rows, top_k), np.float32)
+        self.top_ids = np.zeros((num_trees, num_rows, manifest.top_k), np.int64)
+        self.top_logits = np.zeros((num_trees, num_rows, manifest.top_k), np.float32)
         outputs = {"logits": logits, "top_ids": self.top_ids, "top_logits": self.top_logits}
         self.hidden_states: Float32Array | None = None
-        if hidden_size is not None:
-            outputs["hidden_states"] = self.hidden_states = np.zeros((num_trees, num_rows, hidden_size), np.float32)
+        if manifest.hidden_size is not None:
+            self.hidden_states = np.zeros((num_trees, num_rows, manifest.hidden_size), np.float32)
+            outputs["hidden_states"] = self.hidden_states
         self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.inputs.items()}
         self._outputs = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in outputs.items()}
 
@@ -90,9 +88,9 @@ class HostTarget:
         self._run_options: ort.RunOptions | None = None
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, PassTensors] = {}
-        self._bound: tuple[ort.IOBinding, PassTensors] | None = None
+        self._bound: tuple[ort.IOBinding, PassTensors, Capsules] | None = None
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
-        self._bound_memory: KvArray | None = None
+        self._bound_cache: tuple[HostCache, int] | None = None
 
     @classmethod
     def open(
@@ -123,26 +121,33 @@ class HostTarget:
         return HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
 
     def new_cache(self, num_slots: int, capacity: int) -> HostCache:
-        return HostCache(self.manifest, num_slots, capacity)
+        return (HybridCache if self.manifest.has_states else HostCache)(self.manifest, num_slots, capacity)
 
     def prefill_chunk(self, past: int) -> int:
         # Native attention adds up scores as they come; the graph's own definition holds them all.
         return _NATIVE_CHUNK if self.is_native else _CHUNK if past < _LATE else _LATE_CHUNK
 
     def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        cache = cast(HostCache, cache)  # made by `new_cache`
         inputs = prepare_inputs(cache, wanted, self.manifest, self.min_rows)
-        binding = self._binding(cast(HostCache, cache), wanted.first_slot, len(wanted.trees))  # made by `new_cache`
+        binding = self._binding(cache, wanted.first_slot, len(wanted.trees))
         tensors = self._tensors_of(inputs)
-        if self._bound != (binding, tensors):
+        capsules = cache.begin_pass(wanted.first_slot, *inputs["input_ids"].shape)
+        to_bind = binding, tensors, capsules
+        if self._bound is None or any(new is not old for new, old in zip(to_bind, self._bound, strict=True)):
             self._bound = None  # an interrupt amid the binding leaves nothing bound
             tensors.bind_to(binding)
-            self._bound = binding, tensors
+            for name, rows in capsules.items():
+                binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(rows))
+            self._bound = to_bind
         for name, array in inputs.items():
             if name in tensors.inputs:
                 tensors.inputs[name][:] = array
             else:  # a mask, as wide as the past
                 binding.bind_cpu_input(name, array)
         run_bound(self.session, binding, self._run_options)
+        if "num_kept" in inputs:
+            cache.end_pass(wanted.first_slot, inputs["num_kept"].tolist())
         self._run_options = None
         self._forget_embeddings(inputs["input_ids"].size)
         wants_logits = wanted.wants_logits or wanted.wants_log_sum_exp  # which no graph for the CPU computes
@@ -166,18 +171,22 @@ class HostTarget:
             self._num_looked_up = 0
 
     def _binding(self, cache: HostCache, first_slot: int, num_slots: int) -> ort.IOBinding:
-        """The KV tensors of a slot range, each bound as input and output at once; kept until the cache moves."""
-        if self._bound_memory is not cache.memory:
+        """The cache's tensors of a slot range, those that passes update bound as input and output at once.
+
+        Kept until the cache moves.
+        """
+        if self._bound_cache != (cache, cache.num_moves):
             self._bindings.clear()
-            self._bound_memory = cache.memory
+            self._bound_cache = cache, cache.num_moves
         binding = self._bindings.get((first_slot, num_slots))
         if binding is None:
             binding = self.session.io_binding()
-            names = zip(self.manifest.past_names(), self.manifest.present_names(), strict=True)
-            for index, (past, present) in enumerate(names):
-                value = ort.OrtValue.ortvalue_from_numpy(cache.layer_view(index, first_slot, num_slots))
-                binding.bind_ortvalue_input(past, value)
-                binding.bind_ortvalue_output(present, value)
+            for name, array in cache.tensors(first_slot, num_slots).items():
+                value = ort.OrtValue.ortvalue_from_numpy(array)
+                binding.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_output(present_name(name), value)
+            for name, array in cache.read_tensors(first_slot, num_slots).items():
+                binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
             self._bindings[first_slot, num_slots] = binding
         return binding
 
@@ -193,5 +202,5 @@ class HostTarget:
             elif len(self._tensors) == _MAX_KEPT:
                 self._tensors.clear()
             logits = self._logits[:num_values].reshape(num_trees, num_rows, self.manifest.vocab_size)
-            self._tensors[sizes] = PassTensors(sizes, logits, self.manifest.top_k, self.manifest.hidden_size)
+            self._tensors[sizes] = PassTensors(inputs, logits, self.manifest)
         return self._tensors[sizes]

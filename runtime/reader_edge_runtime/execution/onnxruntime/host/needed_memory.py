@@ -39,7 +39,8 @@ def needed_bytes(manifest: Manifest) -> int:
         number_bytes = _EMBEDDING_BYTES.get(manifest.precision, _ROUNDED_BYTES)
         num_looked_up = manifest.vocab_size * manifest.hidden_size * number_bytes
     num_rows = min(_NUM_ROWS, manifest.max_context)
-    return max(0, num_bytes - int(num_looked_up)) + num_rows * manifest.kv_row_bytes + _MARGIN
+    kept = num_rows * manifest.kv_row_bytes + manifest.state_bytes
+    return max(0, num_bytes - int(num_looked_up)) + kept + _MARGIN
 
 
 def _fitting(num_bytes: int) -> str:

@@ -1,0 +1,233 @@
+"""The cache of models with recurrent layers: beside keys and values, states that the graph moves on in place.
+
+A pass moves each state over the tokens that were accepted since, whose capsules wait for it, then over the nodes that
+it is told to keep; capsules of other nodes wait until they are committed. So of each slot
+
+    lengths[slot] = num_stated[slot] + capsules that wait,
+
+and from a pass to its commit a state may stand for more than the slot's text. Nothing but a place goes on from there.
+A place is a copy of a state, to which a slot can be cut back, as a state itself cannot.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
+from reader_edge_runtime.execution.onnxruntime.host.places import Places
+from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_forms
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Float32Array, SlotContents, TextState
+
+_FIRST_ROOM = 4  # capsules of a slot, until a longer path is accepted
+_MOVING = 1 << 62  # tokens that a state amid a pass stands for: more than any text has
+_MAX_REUSED_NODES = 64  # of a pass: capsules of so many stay in the same memory from pass to pass
+
+
+class _PassCapsules(NamedTuple):
+    """Capsules of all nodes of a pass: (n, B, N, C) of each slab, and of each state by the graph's names."""
+
+    by_slab: list[Float32Array]
+    by_name: Capsules
+
+
+class HybridCache(HostCache):
+    """num_stated: tokens that each slot's states stand for."""
+
+    def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
+        super().__init__(manifest, num_slots, capacity)
+        self._state_forms = state_forms(manifest)
+        self._num_node_values = sum(len(form.names) * form.capsule_size for form in self._state_forms)
+        self.num_stated = [0] * num_slots
+        self._room = _FIRST_ROOM
+        self._state_slabs = self._new_state_slabs(num_slots)
+        self._places = Places(num_slots)
+        self._passed: dict[int, int] = {}  # slots of the last pass that are not committed yet, and their trees
+        self._capsules_of: dict[tuple[int, int], _PassCapsules] = {}  # by trees and nodes of a pass
+        self._capsules = _PassCapsules([], {})
+        self._capsule_memory = np.empty(0, np.float32)
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + sum(slab.num_bytes for slab in self._state_slabs) + self._places.num_bytes
+
+    def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
+        capsule_bytes = 4 * self._num_node_values * self._room
+        return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + capsule_bytes)
+
+    def keep_places(self, max_bytes: int) -> int:
+        return self._places.keep(max_bytes)
+
+    def tensors(self, first_slot: int, num_slots: int) -> Mapping[str, Float32Array]:
+        slots = slice(first_slot, first_slot + num_slots)
+        states = {
+            f"state_{name}": states[slots]
+            for slab in self._state_slabs
+            for name, states in zip(slab.form.names, slab.states, strict=True)
+        }
+        return {**super().tensors(first_slot, num_slots), **states}
+
+    def read_tensors(self, first_slot: int, num_slots: int) -> Mapping[str, Float32Array]:
+        slots = slice(first_slot, first_slot + num_slots)
+        return {
+            f"pending_{name}": pending[slots]
+            for slab in self._state_slabs
+            for name, pending in zip(slab.form.names, slab.pending, strict=True)
+        }
+
+    def num_pending(self, slot: int) -> int:
+        num_pending = self.lengths[slot] - self.num_stated[slot]
+        if num_pending < 0:
+            raise RuntimeError(f"The states of slot {slot} are ahead of its text, which was not cut.")
+        return num_pending
+
+    def begin_pass(self, first_slot: int, num_trees: int, num_nodes: int) -> Capsules:
+        self._passed = {}
+        for slot in range(first_slot, first_slot + num_trees):
+            self.num_stated[slot] = _MOVING
+        sizes = num_trees, num_nodes
+        self._capsules = self._capsules_of.get(sizes) or self._new_capsules(sizes)
+        return self._capsules.by_name
+
+    def end_pass(self, first_slot: int, num_kept: Sequence[int]) -> None:
+        for slot, kept in enumerate(num_kept, first_slot):
+            self.num_stated[slot] = self.lengths[slot] + int(kept)
+        self._passed = {first_slot + b: b for b in range(len(num_kept))}
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        num_moved = self.num_stated[slot] - self.lengths[slot]
+        if slot not in self._passed or num_moved < 0:
+            raise RuntimeError(f"There was no pass over slot {slot} whose nodes could be committed.")
+        if len(path) > num_moved:
+            self._hold(slot, self._passed[slot], path[num_moved:])
+        super().commit(slot, path)
+        del self._passed[slot]
+
+    def usable(self, slot: int, length: int) -> int:
+        place = self._place_of(slot, length)
+        return 0 if place is None else min(length, place.end)
+
+    def cut(self, slot: int, length: int) -> int:
+        place = self._place_of(slot, length)
+        length = 0 if place is None else min(length, place.end)
+        if self.num_stated[slot] != (0 if place is None else place.num_tokens):
+            self._restore(slot, place)
+        self._places.cut(slot, length)
+        self.lengths[slot] = length
+        return length
+
+    def note_place(self, slot: int) -> bool:
+        here = self._here(slot)
+        return here is not None and here.end > 0 and self._places.add(slot, here)
+
+    def assume(self, slot: int, length: int) -> None:
+        self.cut(slot, 0)
+        self.num_stated[slot] = length
+        super().assume(slot, length)
+
+    def read_slot(self, slot: int, length: int) -> SlotContents:
+        place = self._place_of(slot, length)
+        states = (*self._places.until(slot, length), place) if place is not None else ()
+        return super().read_slot(slot, length)._replace(states=states)
+
+    def _write_contents(self, slot: int, contents: SlotContents) -> None:
+        super()._write_contents(slot, contents)
+        self._restore(slot, contents.states[-1] if contents.states else None)
+        self._places.set(slot, contents.states[:-1])
+
+    def _place_of(self, slot: int, length: int) -> TextState | None:
+        """From where most of a slot's first rows can be gone on from, of so many at most."""
+        places = self._places.until(slot, min(length, self.lengths[slot]))
+        here = self._here(slot)
+        if here is not None and here.num_tokens <= length:
+            places.append(here)
+        return max(places, key=lambda place: (min(place.end, length), place is here), default=None)
+
+    def _here(self, slot: int) -> TextState | None:
+        """Where a slot stands, as views; None where its states are ahead of its text."""
+        num_pending = self.lengths[slot] - self.num_stated[slot]
+        if num_pending < 0:
+            return None
+        states = tuple(slab.states[:, slot] for slab in self._state_slabs)
+        pending = tuple(slab.pending[:, slot, :num_pending] for slab in self._state_slabs)
+        return TextState(self.num_stated[slot], states, pending)
+
+    def _restore(self, slot: int, place: TextState | None) -> None:
+        """Have the states of a place, or those before any token."""
+        self.num_stated[slot] = _MOVING
+        if place is not None:
+            self._make_room(place.end - place.num_tokens)
+        for index, slab in enumerate(self._state_slabs):
+            slab.states[:, slot] = 0.0 if place is None else place.states[index]
+            if place is not None:
+                slab.pending[:, slot, : place.end - place.num_tokens] = place.pending[index]
+        self.num_stated[slot] = 0 if place is None else place.num_tokens
+
+    def _hold(self, slot: int, b: int, nodes: Sequence[int]) -> None:
+        """Have capsules of tree b of the last pass wait for the next one."""
+        self._make_room(len(nodes))
+        rows = list(nodes)
+        for slab, capsules in zip(self._state_slabs, self._capsules.by_slab, strict=True):
+            slab.pending[:, slot, : len(rows)] = capsules[:, b, rows]
+
+    def _new_capsules(self, sizes: tuple[int, int]) -> "_PassCapsules":
+        """Passes of few nodes have theirs in the same memory."""
+        num_trees, num_nodes = sizes
+        num_values = num_trees * num_nodes * self._num_node_values
+        memory, is_kept = self._capsule_memory, num_trees * num_nodes <= _MAX_REUSED_NODES
+        if memory.size < num_values:
+            memory = np.empty(num_values, np.float32)
+            if is_kept:
+                self._capsules_of.clear()
+                self._capsule_memory = memory
+        by_slab, start = [], 0
+        for form in self._state_forms:
+            shape = len(form.names), num_trees, num_nodes, form.capsule_size
+            by_slab.append(memory[start : start + math.prod(shape)].reshape(shape))
+            start += math.prod(shape)
+        by_name = {
+            f"capsule_{name}": capsules
+            for form, of_slab in zip(self._state_forms, by_slab, strict=True)
+            for name, capsules in zip(form.names, of_slab, strict=True)
+        }
+        found = _PassCapsules(by_slab, by_name)
+        if is_kept:
+            self._capsules_of[sizes] = found
+        return found
+
+    def _make_room(self, num_pending: int) -> None:
+        """Have room for so many capsules of each slot."""
+        if num_pending > self._room:
+            room = max(num_pending, 2 * self._room)
+            slabs = [slab.with_room(room) for slab in self._state_slabs]
+            self._state_slabs, self._room, self.num_moves = slabs, room, self.num_moves + 1
+
+    def _resize(self, num_slots: int, capacity: int) -> None:
+        if num_slots == self.num_slots:
+            super()._resize(num_slots, capacity)
+            return
+        slabs, places = self._new_state_slabs(num_slots), self._places.resized(num_slots)
+        for old, new in zip(self._state_slabs, slabs, strict=True):
+            new.take(old)
+        num_stated = self.num_stated[:num_slots] + [0] * (num_slots - self.num_slots)
+        super()._resize(num_slots, capacity)
+        self._state_slabs, self.num_stated, self._places = slabs, num_stated, places
+        self._passed, self.num_moves = {}, self.num_moves + 1
+
+    def _swap_contents(self, slot: int, other: int) -> None:
+        super()._swap_contents(slot, other)
+        self._passed = {}
+        for slab in self._state_slabs:
+            slab.swap(slot, other, self._room)
+        self._places.swap(slot, other)
+        self.num_stated[slot], self.num_stated[other] = self.num_stated[other], self.num_stated[slot]
+
+    def _new_state_slabs(self, num_slots: int) -> list[StateSlab]:
+        try:
+            return [StateSlab(form, num_slots, self._room) for form in self._state_forms]
+        except MemoryError:
+            gigabytes = num_slots * self._manifest.state_bytes / 1e9
+            raise ConfigError(f"States of {num_slots} texts need {gigabytes:.1f} GB: lower max_batch.") from None

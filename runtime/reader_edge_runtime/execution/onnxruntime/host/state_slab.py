@@ -1,0 +1,64 @@
+"""States of recurrent layers that are alike, in one array, and capsules of nodes that they are not moved over yet."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.target import Float32Array
+
+
+class StateForm(NamedTuple):
+    """What the states of a slab have in common: sizes of a text's state, and numbers of a node's capsule.
+
+    names: what follows `state_`, `pending_`, `present_` and `capsule_` in the graph's names of each.
+    """
+
+    names: list[str]
+    sizes: tuple[int, ...]
+    capsule_size: int
+
+
+def state_forms(manifest: Manifest) -> list[StateForm]:
+    """One for all states that are alike."""
+    capsule_sizes, names = manifest.capsule_sizes(), dict[tuple[tuple[int, ...], int], list[str]]()
+    for name, sizes in manifest.state_sizes().items():
+        names.setdefault((sizes, capsule_sizes[name]), []).append(name)
+    return [StateForm(each, *sizes) for sizes, each in names.items()]
+
+
+class StateSlab:
+    """states: float32 (n, slots, ...), zeros before any token. pending: float32 (n, slots, P, C)."""
+
+    def __init__(self, form: StateForm, num_slots: int, num_pending: int) -> None:
+        """num_pending: P. Raises MemoryError."""
+        self.form = form
+        self.states: Float32Array = np.zeros((len(form.names), num_slots, *form.sizes), np.float32)
+        self.pending = self._no_capsules(num_slots, num_pending)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.states.nbytes + self.pending.nbytes
+
+    def take(self, other: "StateSlab") -> None:
+        """Have the contents of another slab's first slots, and zeros in what it does not have."""
+        num_slots, num_pending = (min(self.pending.shape[axis], other.pending.shape[axis]) for axis in (1, 2))
+        self.states[:, :num_slots] = other.states[:, :num_slots]
+        self.pending[:, :num_slots, :num_pending] = other.pending[:, :num_slots, :num_pending]
+
+    def with_room(self, num_pending: int) -> "StateSlab":
+        """The same states in the same memory, with room for so many capsules of each slot."""
+        other = object.__new__(StateSlab)
+        other.form, other.states = self.form, self.states
+        other.pending = self._no_capsules(self.states.shape[1], num_pending)
+        other.pending[:, :, : self.pending.shape[2]] = self.pending
+        return other
+
+    def swap(self, slot: int, other: int, num_pending: int) -> None:
+        """Exchange two slots' states, and so many of their capsules, one layer after the other."""
+        for states, pending in zip(self.states, self.pending, strict=True):
+            states[[slot, other]] = states[[other, slot]]
+            pending[[slot, other], :num_pending] = pending[[other, slot], :num_pending]
+
+    def _no_capsules(self, num_slots: int, num_pending: int) -> Float32Array:
+        return np.zeros((len(self.form.names), num_slots, num_pending, self.form.capsule_size), np.float32)
