@@ -143,28 +143,45 @@ def mamba2_feed(rng: np.random.Generator, sizes: DeltaSizes, trees: Trees, num_s
     return feed
 
 
-def conv_inputs(num_channels: int, num_taps: int) -> dict[str, Sequence[int | str]]:
-    """The inputs of a graph of TreeConv with a bias."""
-    own: dict[str, Sequence[int | str]] = {"rows": ("B", "N", num_channels), "weight": (num_channels, num_taps)}
-    return {**own, "bias": (num_channels,), **_state_inputs((num_taps - 1, num_channels), num_channels)}
+@dataclass(frozen=True, slots=True)
+class Conv:
+    """A short convolution: weight (C, K), bias (C,)."""
+
+    weight: Array
+    bias: Array
+
+    @classmethod
+    def random(cls, num_channels: int, num_taps: int) -> "Conv":
+        rng = np.random.default_rng(num_channels)
+        return cls(rng.standard_normal((num_channels, num_taps), np.float32), rng.random(num_channels, np.float32))
+
+    def inputs(self) -> dict[str, Sequence[int | str]]:
+        """The inputs of a graph of it."""
+        num_channels, num_taps = self.weight.shape
+        rows: dict[str, Sequence[int | str]] = {"rows": ("B", "N", num_channels)}
+        return {**rows, **_state_inputs((num_taps - 1, num_channels), num_channels)}
+
+    def build(self, editor: GraphEditor, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """A graph of it."""
+        weight, bias = editor.constant(self.weight, "weight"), editor.constant(self.bias, "bias")
+        conv = tree_conv(editor, inputs[0], weight, bias, *state_values(inputs))
+        return [conv.output, conv.present]
+
+    def behind(self, window: Array, row: Array) -> Array:
+        """What it makes of a row (C,) behind a window (K - 1, C)."""
+        total = row * self.weight[:, -1]
+        for before in range(1, self.weight.shape[1]):
+            total = total + window[-before] * self.weight[:, -1 - before]
+        return np.asarray(total + self.bias)
 
 
-def build_conv(editor: GraphEditor, inputs: Sequence[ir.Value]) -> list[ir.Value]:
-    """A graph of TreeConv with a bias."""
-    rows, weight, bias = inputs[:3]
-    conv = tree_conv(editor, rows, weight, bias, *state_values(inputs))
-    return [conv.output, conv.present]
-
-
-def conv_feed(rng: np.random.Generator, num_channels: int, num_taps: int, trees: Trees, num_slots: int) -> Feed:
-    """Inputs of TreeConv for these trees."""
+def conv_feed(rng: np.random.Generator, conv: Conv, trees: Trees, num_slots: int) -> Feed:
+    """Inputs of a convolution for these trees."""
+    num_channels, num_taps = conv.weight.shape
     batch, width = trees.parents.shape
     rows = {"rows": rng.standard_normal((batch, width, num_channels), np.float32)}
     pending = rng.standard_normal((batch, num_slots, num_channels), np.float32)
-    feed = _feed(rng, rows, trees, (num_taps - 1, num_channels), pending)
-    feed["weight"] = rng.standard_normal((num_channels, num_taps), np.float32)
-    feed["bias"] = rng.standard_normal(num_channels, np.float32)
-    return feed
+    return _feed(rng, rows, trees, (num_taps - 1, num_channels), pending)
 
 
 def delta_step(sizes: DeltaSizes, state: Array, capsule: Array) -> Array:
@@ -198,14 +215,6 @@ def states_along(step: Step, state: Array, capsules: Sequence[Array]) -> Array:
 def window_behind(window: Array, rows: Sequence[Array]) -> Array:
     """The last rows, as many as a window (K - 1, C) has."""
     return np.concatenate([window, *(row[None] for row in rows)])[len(rows) :]
-
-
-def convolved(window: Array, row: Array, weight: Array, bias: Array) -> Array:
-    """A row (C,) behind a window, times weight (C, K)."""
-    total = row * weight[:, -1]
-    for before in range(1, weight.shape[1]):
-        total = total + window[-before] * weight[:, -1 - before]
-    return np.asarray(total + bias)
 
 
 def _parts(sizes: DeltaSizes, capsule: Array) -> tuple[Array, Array, Array, Array]:

@@ -7,11 +7,13 @@
 #include "gguf_product.h"
 #include "half_rows.h"
 #include "int8_rows.h"
+#include "recurrence.h"
 #include "rotary_heads.h"
 #include "row_product.h"
 #include "row_rounding.h"
 #include "spread.h"
 #include "swiglu.h"
+#include "tree_conv.h"
 
 namespace reader_edge {
 
@@ -28,6 +30,8 @@ struct Kernels {
   const CacheRowKernels& cache_rows;
   const ByteScoreKernels& byte_scores;
   const ByteSumKernels& byte_sums;
+  const RecurrenceKernels& recurrence;
+  const ConvKernels& conv;
 };
 
 // Those of the set in use. Throws std::runtime_error where there is none.

@@ -11,11 +11,13 @@
 #include "instruction_sets.h"
 #include "int8_attention.h"
 #include "kernel.h"
+#include "recurrence.h"
 #include "rotary_heads.h"
 #include "row_linear.h"
 #include "spread.h"
 #include "swiglu.h"
 #include "tree_attention.h"
+#include "tree_conv.h"
 
 #ifdef _WIN32
 #define EXPORTED extern "C" __declspec(dllexport)
@@ -57,12 +59,16 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<Int8CacheAttention> int8_cache_attention;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
+  static const KernelOp<TreeConv> tree_conv;
+  static const KernelOp<Recurrence<true>> tree_delta;
+  static const KernelOp<Recurrence<false>> tree_scan;
   static const ort::CustomOp* const operators[] = {
       &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,
-      &exact_attention_16,   &integer_attention_16};
+      &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
+      &tree_scan};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

@@ -17,16 +17,14 @@ from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.graph_file import GraphFile
 from tests.recurrent_trees import (
     Array,
+    Conv,
     DeltaSizes,
     Feed,
     Step,
     Trees,
-    build_conv,
     build_delta,
     build_mamba2,
     conv_feed,
-    conv_inputs,
-    convolved,
     delta_feed,
     delta_inputs,
     delta_step,
@@ -71,18 +69,17 @@ def test_mamba2_is_its_recurrence_along_each_path(sizes: DeltaSizes) -> None:
 
 @pytest.mark.parametrize(("num_channels", "num_taps"), [(5, 4), (16, 3), (1, 2)])
 def test_tree_conv_sums_a_node_and_its_nearest_ancestors(num_channels: int, num_taps: int) -> None:
-    session = _session(conv_inputs(num_channels, num_taps), build_conv)
+    conv = Conv.random(num_channels, num_taps)
+    session = _session(conv.inputs(), conv.build)
     for trees, rng in _passes():
-        feed = conv_feed(rng, num_channels, num_taps, trees, NUM_SLOTS)
+        feed = conv_feed(rng, conv, trees, NUM_SLOTS)
         output, present = session.run(None, feed)
-        rows, weight, bias, state, pending = (
-            np.asarray(feed[name], np.float32) for name in ("rows", "weight", "bias", "state", "pending")
-        )
+        rows, state, pending = (np.asarray(feed[name], np.float32) for name in ("rows", "state", "pending"))
         for b, num_nodes in enumerate(trees.num_nodes):
             window = window_behind(state[b], list(pending[b, : trees.num_pending[b]]))
             for node in range(num_nodes):
                 *before, last = trees.path(b, node)
-                expected = convolved(window_behind(window, list(rows[b, before])), rows[b, last], weight, bias)
+                expected = conv.behind(window_behind(window, list(rows[b, before])), rows[b, last])
                 np.testing.assert_array_equal(output[b, node], expected)
             kept = window_behind(window, list(rows[b, : trees.num_kept[b]]))
             np.testing.assert_array_equal(present[b], kept)
@@ -115,7 +112,7 @@ def test_what_is_committed_in_pieces_is_what_is_committed_at_once() -> None:
     [
         (delta_inputs(DeltaSizes(1, 1, 2, 2)), build_delta),
         (mamba2_inputs(DeltaSizes(1, 1, 2, 2)), build_mamba2),
-        (conv_inputs(2, 2), build_conv),
+        (Conv.random(2, 2).inputs(), Conv.random(2, 2).build),
     ],
 )
 def test_a_package_may_hold_them(inputs: dict[str, Sequence[int | str]], build: Build, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@
 // How many rows share each read of a weight, as registers hold their sums: kRowTile (with kSumVectors vectors of weights
 // at a time, of four), kBlockTile, kUnpackedTile, kCodeTile, kScoreTile (with 32 keys), kWeightTile. kKeyTile: keys whose
 // scores are in registers together; kValueTile: vectors of values, with sums of four rows, or of kWeightTile.
+// kStateVectors: of a recurrent state's columns, that are walked together.
 // kUnpackRows: from how many rows on 4-bit weights are unpacked once for all.
 //
 // Lanes       first_lanes(n)             those below n, all from 16 on

@@ -25,6 +25,19 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.spread import block_size, hadamard
 from tests.gguf_files import random_rows
+from tests.recurrent_trees import (
+    Conv,
+    DeltaSizes,
+    Feed,
+    Trees,
+    build_delta,
+    build_mamba2,
+    conv_feed,
+    delta_feed,
+    delta_inputs,
+    mamba2_feed,
+    mamba2_inputs,
+)
 from tests.runtime.execution.attention_feeds import attention_feed, build_attention, cached_feed
 from tests.runtime.execution.native_operator import EXACT, FORMS, Attention, Build, Operator
 
@@ -78,6 +91,7 @@ def cases() -> Iterator[Case]:
         yield _product(f"keep-{name}", 768, _keep(name, 768, 40, rng), has_own_bits=True)
     yield _product("swiglu", 2 * 100, lambda editor, values: [swiglu(editor, values[0])])
     yield _rotary(rng)
+    yield from _recurrent(rng)
     for form in FORMS:
         for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
             yield _attention(form, past, head_size, group_size, rng)
@@ -142,6 +156,22 @@ def _rotary(rng: np.random.Generator) -> Case:
         return rotary_heads(editor, values[0], values[1], values[2], 14, 2)
 
     return Case("rotary", sizes, build, feed, dict.fromkeys(widths, _NODES), [{2: 0}] * 3)
+
+
+def _recurrent(rng: np.random.Generator) -> Iterator[Case]:
+    """Two trees, a node of each kept, behind two pending rows of which one and both are replayed."""
+    parents = np.array([[-1, *(rng.integers(0, node) for node in range(1, WIDEST))] for _ in range(2)])
+    trees = Trees(parents, np.array([1, 1]), np.array([1, 2]), np.array([WIDEST] * 2))
+    sizes, conv = DeltaSizes(2, 4, 24, 84), Conv.random(1500, 4)
+    committed: Growth = {}
+    feeds: list[tuple[str, Mapping[str, Sequence[int | str]], Build, Feed, Sequence[Growth]]] = [
+        ("conv", conv.inputs(), conv.build, conv_feed(rng, conv, trees, 2), [_NODES, committed]),
+        ("delta", delta_inputs(sizes), build_delta, delta_feed(rng, sizes, trees, 2), [_NODES, committed, _NODES]),
+        ("scan", mamba2_inputs(sizes), build_mamba2, mamba2_feed(rng, sizes, trees, 2), [_NODES, committed, _NODES]),
+    ]
+    for name, inputs, build, feed, outputs in feeds:
+        growth = {each: _NODES for each, kinds in inputs.items() if tuple(kinds)[1:2] == ("N",)}
+        yield Case(f"tree-{name}", inputs, build, feed, growth, outputs)
 
 
 def _attention(form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator) -> Case:

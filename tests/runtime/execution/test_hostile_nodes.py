@@ -21,6 +21,8 @@ from tests.runtime.execution.node_session import Input, node_session
 pytestmark = needs_kernels
 
 FLOAT, HALF, INT8, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
+INT64 = TensorProto.INT64
+_STATES: list[int] = [INT64, INT64, FLOAT, FLOAT, INT64]  # parents, num_kept, state, pending, num_pending
 # Types of the inputs, of the outputs, and attributes.
 OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SwiGLU": ([FLOAT], [FLOAT], {}),
@@ -37,6 +39,9 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "ExactAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "IntegerAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "Int8CacheAttention": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT], [FLOAT], {"scale": 1.0}),
+    "TreeConv": ([FLOAT, FLOAT, *_STATES], [FLOAT] * 2, {}),
+    "TreeDelta": ([*[FLOAT] * 5, *_STATES], [FLOAT] * 3, {}),
+    "TreeScan": ([*[FLOAT] * 4, *_STATES], [FLOAT] * 3, {}),
 }
 MAX_NUMBERS = 1 << 20  # of an input: more take time and tell nothing new
 WRONG_ATTRIBUTES: list[Any] = [0, -1, 3, 2**40, 2**62, 1.5, float("nan"), "x", [1, 2]]
@@ -74,6 +79,9 @@ _QUERY, _MASK = _fed(np.float32, 1, 4, 3, 64), _fed(np.float32, 1, 1, 3, 6)
 _FLOATS, _HALVES = [_fed(np.float32, 1, 2, 8, 64)] * 2, [_fed(np.float16, 1, 2, 8, 64)] * 2
 _NEW = _fed(np.float32, 1, 2, 3, 64)
 _SCALED = {"scale": 1.0}
+_TREE = [Input(np.array([[-1, 0, 0]]), False), Input(np.array([1]), False)]
+_KEYS, _VALUES, _HEADS = _fed(np.float32, 1, 3, 2, 8), _fed(np.float32, 1, 3, 4, 16), _fed(np.float32, 1, 3, 4)
+_STATE, _REPLAYED = _fed(np.float32, 1, 4, 8, 16), Input(np.array([1]), False)
 # Nodes as exports write them: types of outputs, attributes, inputs.
 VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "SwiGLU": ([FLOAT], {}, [_ROWS]),
@@ -98,6 +106,21 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "ExactAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "IntegerAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "Int8CacheAttention": ([FLOAT], _SCALED, [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK]),
+    "TreeConv": (
+        [FLOAT] * 2,
+        {},
+        [_ROWS, _kept(np.float32, 64, 4), *_TREE, *[_fed(np.float32, 1, 3, 64)] * 2, _REPLAYED],
+    ),
+    "TreeDelta": (
+        [FLOAT] * 3,
+        {},
+        [_KEYS, _KEYS, _VALUES, _HEADS, _HEADS, *_TREE, _STATE, _fed(np.float32, 1, 2, 88), _REPLAYED],
+    ),
+    "TreeScan": (
+        [FLOAT] * 3,
+        {},
+        [_KEYS, _KEYS, _VALUES, _HEADS, *_TREE, _STATE, _fed(np.float32, 1, 2, 84), _REPLAYED],
+    ),
     **{f"{name}Linear": ([FLOAT], {}, _block_inputs(block_type)) for name, block_type in BLOCK_TYPES.items()},
 }
 
@@ -157,7 +180,7 @@ def _spoilt(given: Input, draw: random.Random) -> Input | None:
     if kind == "axis":
         return Input(np.expand_dims(array, axis), is_constant)
     if kind == "rank":
-        return Input(array.take(0, axis), is_constant)
+        return Input(np.asarray(array.take(0, axis)), is_constant)
     if kind == "type":
         return Input(array.astype(draw.choice([np.float32, np.float16, np.int8, np.uint8, np.int64])), is_constant)
     return Input(array, not is_constant) if kind == "constant" else None

@@ -15,6 +15,8 @@ extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
 extern const ByteScoreKernels byte_score_kernels;
 extern const ByteSumKernels byte_sum_kernels;
+extern const RecurrenceKernels recurrence_kernels;
+extern const ConvKernels conv_kernels;
 }  // namespace neon_dot
 
 namespace neon_i8mm {
@@ -25,7 +27,8 @@ extern const RowKernels row_kernels;
 
 extern const Kernels kernels_of_set{row_rounding,      row_kernels,        block_kernels,     gguf_kernels,
                                     spread_kernels,    rotary_kernels,     swiglu_kernels,    attention_kernels,
-                                    half_row_kernels,  cache_row_kernels,  byte_score_kernels, byte_sum_kernels};
+                                    half_row_kernels,  cache_row_kernels,  byte_score_kernels, byte_sum_kernels,
+                                    recurrence_kernels, conv_kernels};
 
 }  // namespace neon_i8mm
 }  // namespace reader_edge

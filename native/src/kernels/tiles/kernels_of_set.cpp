@@ -13,6 +13,8 @@ extern const SwiGluKernels swiglu_kernels;
 extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
+extern const RecurrenceKernels recurrence_kernels;
+extern const ConvKernels conv_kernels;
 }  // namespace avx512_vnni
 
 namespace amx {
@@ -26,7 +28,8 @@ extern const ByteSumKernels byte_sum_kernels;
 
 extern const Kernels kernels_of_set{row_rounding,      row_kernels,        block_kernels,     gguf_kernels,
                                     spread_kernels,    rotary_kernels,     swiglu_kernels,    attention_kernels,
-                                    half_row_kernels,  cache_row_kernels,  byte_score_kernels, byte_sum_kernels};
+                                    half_row_kernels,  cache_row_kernels,  byte_score_kernels, byte_sum_kernels,
+                                    recurrence_kernels, conv_kernels};
 
 }  // namespace amx
 }  // namespace reader_edge
