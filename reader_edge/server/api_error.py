@@ -10,6 +10,7 @@ from starlette.responses import Response
 from reader_edge_runtime.errors import (
     BusyError,
     CapacityError,
+    ChatTemplateError,
     ClosedError,
     ConfigError,
     InstallationError,
@@ -19,6 +20,7 @@ from reader_edge_runtime.errors import (
 from reader_edge_runtime.shown import shown
 
 _LOG = logging.getLogger(__name__)
+_PLAIN = "send a plain prompt to '/v1/completions', or with 'raw': true to '/api/generate'"
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -70,6 +72,9 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(503, "The server is shutting down.", code="shutting_down")
         case CapacityError():
             return ApiError(400, str(error), code="kv_cache_exceeded")
+        case ChatTemplateError():  # whose file is nothing to strangers
+            sentence = f"The model's chat template fails on these messages ({error.reason})"
+            return ApiError(400, f"{sentence}: {_PLAIN}.", "messages", "chat_template_failed")
         case PromptError() | ConfigError():
             return ApiError(400, str(error))
         case InstallationError():

@@ -1,5 +1,7 @@
 """Every error a user can cause, as one tree. Each message is one sentence with the value at fault and the remedy."""
 
+from pathlib import Path
+
 
 class ReaderEdgeError(Exception):
     """Base of all errors of this project."""
@@ -31,6 +33,20 @@ class ConfigError(ReaderEdgeError):
 
 class PromptError(ReaderEdgeError):
     """A prompt is empty, too long or holds unknown token ids."""
+
+
+class ChatTemplateError(PromptError):
+    """A chat template fails, which is no fault of the messages. reason: in words. path: of its file, if any."""
+
+    def __init__(self, reason: str, path: Path | None = None) -> None:
+        super().__init__(reason, path)
+        self.reason = reason
+        self.path = path
+
+    def __str__(self) -> str:
+        name = "The model's chat template" if self.path is None else f"The chat template '{self.path}'"
+        remedy = "correct it, or give a plain prompt (with --raw on the command line)"
+        return f"{name} fails on these messages ({self.reason}): {remedy}."
 
 
 class CapacityError(ReaderEdgeError):

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.chat_templates import chat_template_of, write_chat_templates
-from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.errors import ChatTemplateError, PromptError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -32,6 +32,8 @@ def check_chat_template(tokenizer: Tokenizer, max_context: int) -> None:
     try:
         num_tokens = len(tokenizer.encode_chat(Conversation([{"role": "user", "content": "Hello"}])))
         problem = None if 0 < num_tokens < max_context else f"it makes {num_tokens} tokens of a short one"
+    except ChatTemplateError as error:
+        problem = f"it fails: {error.reason}"
     except PromptError as error:
         problem = str(error)
     if problem is not None:

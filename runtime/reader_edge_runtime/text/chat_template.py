@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.text.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Conversation, as_texts, check_conversation
 from reader_edge_runtime.text.final_message import cut_at_tag, tag_final_text
@@ -25,6 +25,7 @@ class ChatTemplate:
 
     special_tokens: texts that the template may name, such as "bos_token". process: what renders it; one of its own by
     default. for_tools: the template for conversations with tools, where a model has one of its own for them.
+    path: of the template's file, where there is one.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         process: TemplateProcess | None = None,
         for_tools: "ChatTemplate | None" = None,
+        path: Path | None = None,
     ) -> None:
         self.source = source
+        self._path = path
         self._for_tools = for_tools
         self._template = RawTemplate(source, special_tokens, process or TemplateProcess())
         self._traits = TemplateTraits(self._template.render)
@@ -48,7 +51,7 @@ class ChatTemplate:
         if num_bytes > MAX_TEMPLATE_BYTES:
             raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a template may have: export again.")
         try:
-            return cls(path.read_text(encoding="utf-8"), special_tokens, for_tools=for_tools)
+            return cls(path.read_text(encoding="utf-8"), special_tokens, for_tools=for_tools, path=path)
         except UnicodeDecodeError as error:
             raise TokenizerError(f"'{path}' is not UTF-8 text (byte {error.start}): export the model again.") from None
 
@@ -76,8 +79,10 @@ class ChatTemplate:
             reply = self._template.reply(self._suited(conversation))
         except (TypeError, ValueError, RecursionError) as error:
             raise PromptError(f"A message holds what JSON has no word for ({error}): give texts.") from None
-        if "text" not in reply:
-            raise PromptError(f"The model's chat template refuses these messages: {reply['error']}.")
+        if "refusal" in reply:
+            raise PromptError(f"The model's chat template refuses these messages: {reply['refusal']}.")
+        if "error" in reply:
+            raise ChatTemplateError(reply["error"], self._path)
         return cut_at_tag(reply["text"]) if conversation.continues_final_message else reply["text"]
 
     def _suited(self, conversation: Conversation) -> Conversation:

@@ -22,7 +22,7 @@ class RawTemplate:
         return self.reply(conversation).get("text")
 
     def reply(self, conversation: Conversation) -> dict[str, str]:
-        """The "text" of a conversation, or the "error" of the first way to read what is null in it.
+        """The "text" of a conversation, or the "refusal" or "error" of the first way to read what is null in it.
 
         Raises TypeError, ValueError or RecursionError for values that JSON has no word for.
         """
@@ -38,7 +38,7 @@ class RawTemplate:
             }
             request = json.dumps({"template": self.source, "variables": variables}, default=_as_dict)
             replies.append(self._process.ask(request))
-            if "text" in replies[-1] or replies[-1]["error"] == TOO_MUCH:
+            if "text" in replies[-1] or replies[-1].get("error") == TOO_MUCH:
                 return replies[-1]
         return replies[0]
 

@@ -21,7 +21,7 @@ class TemplateProcess:
         self._worker: subprocess.Popen[str] | None = None
 
     def ask(self, request: str) -> dict[str, str]:
-        """A rendered "text", or an "error" in words. request: JSON without line breaks, as the worker reads it."""
+        """A "text", or a "refusal" or an "error" in words. request: JSON in one line, as the worker reads it."""
         with self._lock:
             return self._ask(request)
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -39,17 +39,27 @@ def main() -> None:
 
 
 def reply_to(request: Mapping[str, Any]) -> dict[str, str]:
-    """The rendered "text" of a request's "template" and "variables", or the "error" in words."""
+    """The rendered "text" of a request's "template" and "variables", or why there is none.
+
+    That is a "refusal" in the template's own words, or the "error" that it fails with.
+    """
     try:
         text = _template(request["template"]).render(request["variables"])
         if len(text) > _MAX_CHARACTERS:
             raise TemplateError(f"it makes more than {_MAX_CHARACTERS} characters of them")
+    except RefusalError as error:
+        return {"refusal": _words(error)}
     except MemoryError:
         return {"error": "it takes more memory than a template may"}
     except Exception as error:  # a template can raise whatever Python can
-        reason = " ".join(str(error).split()) or type(error).__name__
-        return {"error": reason[:_MAX_ERROR_CHARACTERS].rstrip(".")}
+        place = f"line {error.lineno}: " if isinstance(error, TemplateSyntaxError) else ""
+        return {"error": place + _words(error)}
     return {"text": text}
+
+
+def _words(error: Exception) -> str:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason[:_MAX_ERROR_CHARACTERS].rstrip(".")
 
 
 @lru_cache(maxsize=4)
@@ -82,8 +92,12 @@ def tojson(
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+class RefusalError(TemplateError):
+    """What a template says of messages that it does not take."""
+
+
 def raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise RefusalError(message)
 
 
 def strftime_now(format: str) -> str:  # noqa: A002 - templates may name it

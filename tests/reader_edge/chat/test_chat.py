@@ -159,7 +159,9 @@ def test_a_template_that_fails_does_not_end_the_chat(
     _chat(Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_probed=False)))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("Error: The model's chat template refuses these messages: division by zero.\n") == 2
+    path = chat_package.folder / "chat_template.jinja"
+    assert captured.err.count(f"Error: The chat template '{path}' fails on these messages (division by zero): ") == 2
+    assert captured.err.count("--raw") == 2
 
 
 def test_statistics_follow_each_answer(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:

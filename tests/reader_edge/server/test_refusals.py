@@ -12,6 +12,7 @@ from reader_edge.server.http.guard import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.text.chat_template import ChatTemplate
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 (refused)
@@ -279,3 +280,20 @@ def test_keys_that_could_be_guessed_are_refused(tmp_path: Path) -> None:
             read_api_keys(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_api_keys(tmp_path)
+
+
+@pytest.mark.parametrize("is_ollama", [False, True])
+def test_a_chat_template_that_fails_is_told_with_a_way_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch, is_ollama: bool
+) -> None:
+    template = ChatTemplate("{% bad", {}, path=Path("/home/someone/chat_template.jinja"))
+    monkeypatch.setattr(served.engine.engine.tokenizer, "_chat_template", template)
+    path = "/api/chat" if is_ollama else "/v1/chat/completions"
+    response = served.post(path, {"model": "demo", "messages": [USER]})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    message = error if is_ollama else error["message"]
+    assert message.startswith("The model's chat template fails on these messages (line 1: ")
+    assert "'/v1/completions'" in message
+    assert "someone" not in message
+    assert served.complete(prompt="# tar")["choices"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_runtime.errors import PromptError, TokenizerError
+from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation, Message
 
@@ -132,13 +132,27 @@ def test_what_transformers_gives_templates_is_there() -> None:
         ("{{ strftime_now() }}", r"strftime_now\(\) missing 1 required positional argument: 'format'"),
         ("{{ raise_exception() }}", r"raise_exception\(\) missing 1 required"),
         ("{{ 1 | tojson(2, 3, 4, 5, 6) }}", r"tojson\(\) takes from 1 to 5"),
-        ("{{ raise_exception('no system role') }}", "no system role"),
-        ("{{ raise_exception('x' * 100000) }}", "x{300}.$"),
     ],
 )
-def test_a_hostile_or_refusing_template_is_one_bounded_error(source: str, reason: str) -> None:
-    with pytest.raises(PromptError, match=f"^The model's chat template refuses these messages: .*{reason}"):
+def test_a_hostile_or_broken_template_is_one_bounded_error(source: str, reason: str) -> None:
+    with pytest.raises(
+        ChatTemplateError, match=rf"^The model's chat template fails on these messages \(.*{reason}.*\): .*--raw"
+    ):
         render(source)
+
+
+@pytest.mark.parametrize(("words", "reason"), [("'no system role'", "no system role"), ("'x' * 100000", "x{300}")])
+def test_a_template_refuses_in_its_own_words(words: str, reason: str) -> None:
+    with pytest.raises(PromptError, match=rf"^The model's chat template refuses these messages: {reason}\.$"):
+        render(f"{{{{ raise_exception({words}) }}}}")
+
+
+def test_a_broken_template_s_file_and_line_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "chat_template.jinja"
+    path.write_text("{% for m in messages %}\n{{ m.content }}\n{% endfore %}", encoding="utf-8")
+    with pytest.raises(ChatTemplateError) as caught:
+        ChatTemplate.open(path, {}).render(Conversation(MESSAGES))
+    assert str(caught.value).startswith(f"The chat template '{path}' fails on these messages (line 3: ")
 
 
 def test_a_conversation_outlives_what_kills_its_renderer() -> None:
