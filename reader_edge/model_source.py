@@ -240,9 +240,9 @@ def _is_name(model: str) -> bool:
         return False
     is_slip = path.parent.name and path.parent.exists()  # "models/demo" beside a folder models
     if is_slip or not is_model_name(model):
-        similar = None if path.parent.name else similar_name(model)
+        similar = None if is_slip else similar_name(model)
         raise PackageError(
-            f"There is nothing at '{path}': give a package, a model's folder in Hugging Face format, a GGUF file, "
+            f"There is nothing at '{model}': give a package, a model's folder in Hugging Face format, a GGUF file, "
             f"or a name (`reader-edge pull --help` tells those).{f' Did you mean {similar}?' if similar else ''}"
         )
     return True
@@ -284,6 +284,7 @@ def _exported(source: ModelSource, check: str = AUTO) -> Path:
             tell=work.tell,
             on_share=work.on_progress,
         )
+        stored.remove_outdated(out)
         if report.warning is not None:
             click.echo(f"Warning: {report.warning}", err=True)
     if check == AUTO:

@@ -64,6 +64,14 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     },
     "exaone4": {**_SIZES, **_WINDOW, "tie_word_embeddings": False},
     "seed_oss": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False, "attention_out_bias": True},
+    "lfm2": {
+        **_SIZES,
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "block_multiple_of": 16,
+        "block_ffn_dim_multiplier": 1.2,
+    },
 }
 
 

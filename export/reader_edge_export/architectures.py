@@ -8,7 +8,7 @@ from typing import Any
 
 from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_export.sources.rope_form import rope_form
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 
 SUPPORTED = (  # values of model_type
     "llama",
@@ -28,8 +28,10 @@ SUPPORTED = (  # values of model_type
     "olmo3",
     "exaone4",
     "seed_oss",
+    "lfm2",
 )
 
+RECURRENT = ("lfm2",)  # those with layers that keep states
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
@@ -54,6 +56,18 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
         raise ExportError(
             f"The model has {num_layers!r:.80} layers, of which 1 to {_MAX_LAYERS} can be: fetch it again."
+        )
+
+
+def check_form(config: Mapping[str, Any], attention: str) -> None:
+    """Raise ConfigError for a form of packages that models of a config's type do not have.
+
+    config: of a supported model type. attention: one of ATTENTIONS.
+    """
+    if config["model_type"] in RECURRENT and attention != "exact":
+        raise ConfigError(
+            f"A {config['model_type']} model has layers that keep states, which are exported for CPUs alone: use "
+            f"attention 'exact' instead of {attention!r}, and no precision that is made for GPUs."
         )
 
 

@@ -24,12 +24,14 @@ Rendered = tuple[str, list[int]] | None  # text and token ids; None: refused
 class ChatCheck:
     """What came of comparing.
 
-    num_compared: conversations, 0 where there is no template or nothing to compare with. different: names of those
-    that transformers renders, and this package differently or not at all. mended: of those that only this package
-    renders.
+    num_compared: conversations, 0 where there is no template or nothing to compare with. The others are names of some:
+    suited: put differently on purpose, since the template leaves a part of them out, or shows it as Python would.
+    different: that transformers renders, and this package differently or not at all, without such a reason.
+    mended: that only this package renders.
     """
 
     num_compared: int = 0
+    suited: tuple[str, ...] = ()
     different: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
 
@@ -37,7 +39,8 @@ class ChatCheck:
         """For the manifest."""
         if not self.num_compared:
             return {}
-        return {"chats_compared": float(self.num_compared), "chats_different": float(len(self.different))}
+        counts = {"compared": self.num_compared, "suited": len(self.suited), "different": len(self.different)}
+        return {f"chats_{name}": float(count) for name, count in counts.items()}
 
 
 def check_chats(tokenizer: PreTrainedTokenizerFast, text: Tokenizer) -> ChatCheck:
@@ -49,9 +52,11 @@ def check_chats(tokenizer: PreTrainedTokenizerFast, text: Tokenizer) -> ChatChec
     if expected is None:  # a template that takes too much there, whatever it does here
         return ChatCheck()
     found = {name: _by_package(text, chat) for name, chat in chats.items()}
-    different = tuple(name for name in chats if expected[name] is not None and found[name] != expected[name])
+    unlike = [name for name in chats if expected[name] is not None and found[name] != expected[name]]
+    suited = tuple(name for name in unlike if found[name] is not None and not text.takes_chat(chats[name]))
+    different = tuple(name for name in unlike if name not in suited)
     mended = tuple(name for name in chats if expected[name] is None and found[name] is not None)
-    return ChatCheck(len(chats), different, mended)
+    return ChatCheck(len(chats), suited, different, mended)
 
 
 def conversations() -> Iterator[tuple[str, Conversation]]:

@@ -153,6 +153,13 @@ def weight_of(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
     return value.const_value.numpy()
 
 
+def sizes_of(value: ir.Value | None) -> list[int | str | None] | None:
+    """Numbers, names of sizes that are free, None for others; None where not even the number of axes is known."""
+    if value is None or value.shape is None:
+        return None
+    return [size if isinstance(size, int) else size.value for size in value.shape]
+
+
 def matrix_shape(value: ir.Value) -> tuple[int, int]:
     """Sizes of an initializer of two axes."""
     assert value.const_value is not None

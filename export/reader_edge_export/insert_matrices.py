@@ -3,7 +3,7 @@
 import onnx_ir as ir
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape, sizes_of
 from reader_edge_export.markers import (
     ATTENTION_SIZES,
     EMBEDDING,
@@ -11,6 +11,7 @@ from reader_edge_export.markers import (
     LOGIT_HEAD,
     PARAMETER,
     TREE_ATTENTION,
+    recurrence_markers,
 )
 from reader_edge_export.matrix import Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
@@ -36,9 +37,13 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
             _, num_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
             for present in node.outputs[1:]:
                 _declare(editor.graph, str(present.name), "B", num_heads, "S", head_dim)
+    for marker in recurrence_markers(editor.graph):
+        state, pending = (sizes_of(value) or [] for value in (marker.state, marker.pending))
+        _declare(editor.graph, str(marker.node.outputs[1].name), "B", *state[1:])
+        _declare(editor.graph, str(marker.node.outputs[2].name), "B", "N", *pending[2:])
 
 
-def _declare(graph: ir.Graph, name: str, *sizes: int | str) -> None:
+def _declare(graph: ir.Graph, name: str, *sizes: int | str | None) -> None:
     """Tell the sizes of one of the graph's outputs, which the trace does not know."""
     for value in graph.outputs:
         if value.name == name:

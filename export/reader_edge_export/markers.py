@@ -4,6 +4,8 @@
     reader::Linear<parameter>(rows) -> product
     reader::Embedding<parameter>(ids) -> rows
     reader::LogitHead<parameter>(hidden, rows[, bias]) -> logits
+    reader::TreeConv, TreeDelta, TreeMamba2(parents, num_kept, num_pending, state, pending, ...) -> (output, present,
+        capsule): the others are the inputs of the operators of `recurrent_operators`
 
 Matrices are named and stay out of the trace. `insert_matrices` gives the graph Linear and Embedding as standard
 operators and the head its weight: reader::LogitHead(hidden, rows, weight[, bias]). The lowering replaces the others.
@@ -18,6 +20,8 @@ import onnx_ir as ir
 
 MARKER_DOMAIN = "reader"
 TREE_ATTENTION = "TreeAttention"
+TREE_CONV, TREE_DELTA, TREE_MAMBA2 = "TreeConv", "TreeDelta", "TreeMamba2"
+RECURRENCES = (TREE_CONV, TREE_DELTA, TREE_MAMBA2)
 LINEAR = "Linear"
 EMBEDDING = "Embedding"
 LOGIT_HEAD = "LogitHead"
@@ -50,6 +54,19 @@ class TreeAttentionMarker:
 
 
 @dataclass(frozen=True, slots=True)
+class RecurrenceMarker:
+    """A TreeConv, TreeDelta or TreeMamba2 node, read. inputs: the operator's own."""
+
+    node: ir.Node
+    parents: ir.Value
+    num_kept: ir.Value
+    num_pending: ir.Value
+    state: ir.Value
+    pending: ir.Value
+    inputs: tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogitHeadMarker:
     """A LogitHead node, read."""
 
@@ -70,6 +87,14 @@ def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
             yield TreeAttentionMarker(
                 node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
             )
+
+
+def recurrence_markers(graph: ir.Graph) -> Iterator[RecurrenceMarker]:
+    """The markers of recurrent layers in execution order; the graph may be edited meanwhile."""
+    for node in list(graph):
+        if node.op_type in RECURRENCES and node.domain == MARKER_DOMAIN:
+            parents, num_kept, num_pending, state, pending, *inputs = _present(node)
+            yield RecurrenceMarker(node, parents, num_kept, num_pending, state, pending, tuple(inputs))
 
 
 def logit_head_marker(graph: ir.Graph) -> LogitHeadMarker:

@@ -122,8 +122,8 @@ class ExportReport:
     warning: one sentence where the package strays further from its source than its precision should.
     weight_types: how the source stored its weights, most bytes first; the checks' figures are against it in fp32.
     kept_types, other_types: with precision "keep", how many matrices of each type stayed as they are, and became int8.
-    different_chats, mended_chats: names of conversations that the package renders differently from transformers, and
-    of those that it renders and transformers refuses. left_out: modules of the source that are not for texts.
+    suited_chats, different_chats, mended_chats: names of conversations, as a `ChatCheck` has them. left_out: modules of
+    the source that are not for texts.
     """
 
     out: Path
@@ -136,6 +136,7 @@ class ExportReport:
     weight_types: tuple[str, ...] = ()
     kept_types: Mapping[str, int] = field(default_factory=dict)
     other_types: Mapping[str, int] = field(default_factory=dict)
+    suited_chats: tuple[str, ...] = ()
     different_chats: tuple[str, ...] = ()
     mended_chats: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
+from reader_edge_export.architectures import check_form
 from reader_edge_export.export_key import export_key
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
@@ -51,6 +52,7 @@ def export_model(
             found = replace(found, name=name) if name else found
             precision = options.precision_for(found.is_kept)
             options = replace(options, precision=precision, check=options.check_for(precision))
+            check_form(found.config, options.attention)
             if options.precision == "keep":
                 found.check_keepable()
             path = options.calibration_text
@@ -73,6 +75,7 @@ def export_model(
         found.weight_types,
         manifest.kept_types,
         export.other_types,
+        export.chats.suited,
         export.chats.different,
         export.chats.mended,
         found.left_out,

@@ -13,16 +13,26 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.optimizer import fold_constants
 
-from reader_edge_export.graph_editor import GraphEditor, matrix_shape, weight_of
-from reader_edge_export.markers import ATTENTION_SIZES, LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_export.graph_editor import GraphEditor, matrix_shape, sizes_of, weight_of
+from reader_edge_export.markers import (
+    ATTENTION_SIZES,
+    LOGIT_HEAD,
+    MARKER_DOMAIN,
+    RECURRENCES,
+    TREE_ATTENTION,
+    TREE_CONV,
+    TREE_DELTA,
+    TREE_MAMBA2,
+)
 from reader_edge_runtime.errors import ExportError
 
 Size = int | str | None
 Sizes = tuple[Size, ...]
 
-_FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (19, 41)}
+_FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (19, 41), "P": (43, 47)}
 _NAMES: dict[tuple[object, object], str] = {numbers: name for name, numbers in _FREE_SIZES.items()}
 _SIZES_OF_INPUT_IDS = ("B", "N")
+_OUTPUT_AXES = {TREE_CONV: (2,), TREE_DELTA: (1, 3), TREE_MAMBA2: (1, 3)}  # of a state, those that its output has too
 _MAX_CONTENT = 8
 _READ_AT_ONCE = 64  # values: each that is replaced takes as long as its reader has inputs
 
@@ -82,7 +92,7 @@ def _replace_content(editor: GraphEditor, node: ir.Node, content: Sizes) -> None
 
 def _copy_sizes(editor: GraphEditor, node: ir.Node) -> None:
     """Let a reshape copy the free sizes that stay at their place, instead of being told them."""
-    before, wanted = _sizes_of(node.inputs[0]), _sizes_of(node.outputs[0])
+    before, wanted = sizes_of(node.inputs[0]), sizes_of(node.outputs[0])
     if before is None or wanted is None or weight_of(node.inputs[1]) is not None:
         return
     copied = [0 if size == old and isinstance(size, str) else size for size, old in zip_longest(wanted, before)]
@@ -92,12 +102,6 @@ def _copy_sizes(editor: GraphEditor, node: ir.Node) -> None:
     numbers = [size for size in copied if isinstance(size, int)]
     if len(numbers) == len(wanted):
         node.replace_input_with(1, editor.int64s(*numbers))
-
-
-def _sizes_of(value: ir.Value | None) -> list[Size] | None:
-    if value is None or value.shape is None:
-        return None
-    return [size if isinstance(size, int) else size.value for size in value.shape]
 
 
 def _named(first: Iterable[object], second: Iterable[object]) -> Sizes:
@@ -142,8 +146,17 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
     if node.op_type == TREE_ATTENTION:
         num_heads, num_kv_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
         return [("B", num_heads, "N", head_dim), *[("B", num_kv_heads, "S", head_dim)] * 2]
+    if node.op_type in RECURRENCES:
+        return _recurrence_sizes(node)
     weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None
     return [] if weight is None else [("B", "R", matrix_shape(weight)[0])]
+
+
+def _recurrence_sizes(node: ir.Node) -> list[Sizes]:
+    """Of a recurrent marker: its output, its state and capsules."""
+    state, pending = (sizes_of(value) or [] for value in node.inputs[3:5])
+    output = [state[axis] for axis in _OUTPUT_AXES[node.op_type]]
+    return [("B", "N", *output), ("B", *state[1:]), ("B", "N", *pending[2:])]
 
 
 def _is_small(node: ir.Node) -> bool:

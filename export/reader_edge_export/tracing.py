@@ -1,7 +1,7 @@
 """What stands in for the source's attention and matrices while it is traced: they leave markers."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,11 +15,12 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export.markers import EMBEDDING, LINEAR, LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import UnsupportedArchitectureError
+from reader_edge_runtime.package.layer import Layer
 
 ATTENTION_NAME = "reader_edge_tree"
 
 # Arguments of the attention call that do not change its result here; any other one that is set is refused.
-_HARMLESS = {
+HARMLESS = {
     "cache_position",
     "dropout",
     "is_causal",
@@ -43,21 +44,46 @@ class AttentionLayer:
     sliding_window: int | None
 
 
-@dataclass(slots=True)
-class Trace:
-    """The graph inputs of the forward pass being traced, and what its layers left.
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """What one recurrent layer of the source keeps of earlier tokens.
 
-    past: key and value of each layer, (B, H, S, D). max_context: windows at least this wide are no windows.
+    states: the sizes of each state by its kind, without the batch. capsules: numbers of a token that replay it.
     """
 
-    tree_mask: torch.Tensor
-    tree_mask_sliding: torch.Tensor | None
-    write_pos: torch.Tensor
-    logit_rows: torch.Tensor
-    past: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    states: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    capsules: dict[str, int] = field(default_factory=dict)
+
+
+TracedLayer = AttentionLayer | RecurrentLayer
+
+
+def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
+    """As the manifest has them; () where all have attention."""
+    if all(isinstance(layer, AttentionLayer) for layer in layers):
+        return ()
+    return tuple(
+        Layer.attention(layer.num_kv_heads, layer.head_dim)
+        if isinstance(layer, AttentionLayer)
+        else Layer.recurrent(layer.states, layer.capsules)
+        for layer in layers
+    )
+
+
+@dataclass(slots=True)
+class Trace:
+    """The graph inputs of the forward pass being traced by their names, and what its layers left.
+
+    inputs: past_key and past_value of a layer, (B, H, S, D), state and pending of its states; where they are missing,
+    layers are asked for what they want. max_context: windows at least this wide are no windows.
+    outputs: by name, what becomes an output of the graph beside the logits. layer: the one that is being traced.
+    """
+
+    inputs: Mapping[str, torch.Tensor]
     max_context: int
-    present: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    layers: dict[int, AttentionLayer] = field(default_factory=dict)
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    layers: dict[int, TracedLayer] = field(default_factory=dict)
+    layer: int = -1
 
 
 current_trace: ContextVar[Trace] = ContextVar("current_trace")
@@ -157,7 +183,7 @@ def named_matrices(source: SourceModel) -> Iterator[None]:
         names[id(head.weight)],
         shapes[id(head.weight)][0],
         hidden,
-        current_trace.get().logit_rows,
+        current_trace.get().inputs["logit_rows"],
         getattr(head, "bias", None),
     )
     functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
@@ -184,7 +210,7 @@ def tree_attention(
 
     Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
     """
-    odd = sorted(name for name, value in other.items() if value is not None and name not in _HARMLESS)
+    odd = sorted(name for name, value in other.items() if value is not None and name not in HARMLESS)
     if odd:
         raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
     trace = current_trace.get()
@@ -201,11 +227,12 @@ def tree_attention(
         sliding_window=sliding_window if is_windowed else None,
     )
     trace.layers[index] = layer
-    mask = trace.tree_mask_sliding if is_windowed and trace.tree_mask_sliding is not None else trace.tree_mask
-    past_key, past_value = trace.past[index] if trace.past else (key, value)
-    inputs = (query, key, value, past_key, past_value, trace.write_pos, mask)
-    output, *trace.present[index] = _mark_attention(layer, *inputs)
-    return output.transpose(1, 2).contiguous(), None
+    mask = trace.inputs.get("tree_mask_sliding") if is_windowed else None
+    mask = trace.inputs["tree_mask"] if mask is None else mask
+    past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
+    outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask)
+    trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}
+    return outputs[0].transpose(1, 2).contiguous(), None
 
 
 def _scale(module: torch.nn.Module, head_dim: int, scaling: float | None) -> float:

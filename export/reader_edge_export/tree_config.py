@@ -1,7 +1,7 @@
 """Trace a model so that its ONNX graph follows the contract of `reader_edge_runtime.package.manifest`.
 
 Optimum's TasksManager says which model types can do the task, and by which config class their graphs are described.
-A survey pass first asks every attention layer what it wants; the trace then has one marker op per layer.
+A survey pass first asks every layer what it wants; the trace then has one marker op per layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,14 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.query_scale import tabled_query_scales
+from reader_edge_export.recurrent_tracing import marked_recurrences
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
+    RecurrentLayer,
     Trace,
+    TracedLayer,
     current_trace,
     named_matrices,
 )
@@ -31,17 +34,17 @@ TRACE_OPSET = 18  # the newest that the TorchScript exporter and all lowerings s
 EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
-_B, _N, _R, _PAST, _S = 2, 3, 2, 5, 16
+_B, _N, _R, _PAST, _S, _P = 2, 3, 2, 5, 16, 4
 
 DynamicAxes = dict[str, dict[int, str]]
 
 
 class TreeConfig(ExporterConfig):  # type: ignore[misc]
-    """Inputs and outputs of the graph contract. layers: what the model's attention layers ask for."""
+    """Inputs and outputs of the graph contract. layers: what the model's layers ask for."""
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
 
-    def __init__(self, config: PretrainedConfig, task: str, layers: Sequence[AttentionLayer]) -> None:
+    def __init__(self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer]) -> None:
         super().__init__(config, task)
         self._layers = layers
 
@@ -53,25 +56,30 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
             "tree_mask": {0: "B", 2: "N", 3: "M"},
             "write_pos": {0: "B"},
             "logit_rows": {0: "B", 1: "R"},
-            **_kv_axes("past", len(self._layers)),
+            **_kv_axes("past", self._layers),
         }
         if sliding_window_of(self._layers) is not None:
             axes["tree_mask_sliding"] = axes["tree_mask"]
+        if any(isinstance(layer, RecurrentLayer) for layer in self._layers):
+            axes |= {"parents": {0: "B", 1: "N"}, "num_kept": {0: "B"}, "num_pending": {0: "B"}}
+            axes |= _state_axes("state", self._layers) | _state_axes("pending", self._layers)
         return axes
 
     @property
     def outputs(self) -> DynamicAxes:
-        return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", len(self._layers))}
+        states = _state_axes("present", self._layers) | _state_axes("capsule", self._layers)
+        return {"logits": {0: "B", 1: "R"}, **_kv_axes("present", self._layers), **states}
 
-    def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, Any]:
-        return _example_inputs(self._layers)
+    def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, torch.Tensor]:
+        example = _example_inputs(self._layers)
+        return {name: example[name] for name in self.inputs}
 
 
 for _model_type in SUPPORTED:
     TasksManager.create_register(EXPORTER)(_model_type, TASK)(TreeConfig)
 
 
-def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[AttentionLayer]:
+def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[TracedLayer]:
     """Write the model with its markers to `graph`, and return what each layer asks for.
 
     Raises UnsupportedArchitectureError where the graph would not be the model.
@@ -81,7 +89,7 @@ def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[Atte
         EXPORTER, model_type=model.config.model_type, task=TASK, library_name="transformers"
     )
     config: TreeConfig = constructor(model.config, layers=layers)
-    with torch.no_grad(), _markers(source, max_context), _tree_forward(model, max_context):
+    with torch.no_grad(), _markers(source, max_context), _tree_forward(model, max_context, config):
         torch.onnx.export(
             model,
             tuple(config.generate_dummy_inputs().values()),
@@ -95,22 +103,22 @@ def trace_model(source: SourceModel, max_context: int, graph: Path) -> list[Atte
     return layers
 
 
-def survey(source: SourceModel, max_context: int) -> list[AttentionLayer]:
-    """Run the model once on a few tokens and note what each attention layer asks for."""
+def survey(source: SourceModel, max_context: int) -> list[TracedLayer]:
+    """Run the model once on a few tokens and note what each layer asks for."""
     model = source.skeleton
-    example = _example_inputs([])
-    trace = Trace(example["tree_mask"], None, example["write_pos"], example["logit_rows"], (), max_context)
+    trace = Trace(_example_inputs([]), max_context)
     with torch.no_grad(), _markers(source, max_context):
-        _run(model.forward, trace, example["input_ids"], example["position_ids"])
+        _run(model.forward, trace)
     num_layers = int(model.config.num_hidden_layers)
     if sorted(trace.layers) != list(range(num_layers)):
         raise UnsupportedArchitectureError(
             f"Only {len(trace.layers)} of the model's {num_layers} layers use the attention interface of transformers."
         )
     layers = [trace.layers[index] for index in range(num_layers)]
-    sizes = {(layer.num_heads, layer.num_kv_heads, layer.head_dim) for layer in layers}
-    windows = {layer.sliding_window for layer in layers} - {None}
-    if len(sizes) > 1 or len(windows) > 1:
+    attention = attention_layers(layers)
+    sizes = {(layer.num_heads, layer.num_kv_heads, layer.head_dim) for layer in attention}
+    windows = {layer.sliding_window for layer in attention} - {None}
+    if len(sizes) != 1 or len(windows) > 1:
         raise UnsupportedArchitectureError(
             f"The model's attention layers differ in size {sorted(sizes)} or window {sorted(windows)}, "  # type: ignore[type-var]
             "which a package cannot hold."
@@ -118,9 +126,15 @@ def survey(source: SourceModel, max_context: int) -> list[AttentionLayer]:
     return layers
 
 
-def sliding_window_of(layers: Sequence[AttentionLayer]) -> int | None:
+def attention_layers(layers: Sequence[TracedLayer]) -> list[AttentionLayer]:
+    """Those of the layers that attend to earlier tokens."""
+    return [layer for layer in layers if isinstance(layer, AttentionLayer)]
+
+
+def sliding_window_of(layers: Sequence[TracedLayer]) -> int | None:
     """The window that the windowed layers share, or None."""
-    return next((layer.sliding_window for layer in layers if layer.sliding_window is not None), None)
+    windows = [layer.sliding_window for layer in attention_layers(layers)]
+    return next((window for window in windows if window is not None), None)
 
 
 @contextmanager
@@ -136,7 +150,11 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
         by_layer = isinstance(rotary.rope_type, dict)
         rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
     try:
-        with named_matrices(source), tabled_query_scales(source.skeleton, max_context):
+        with (
+            named_matrices(source),
+            tabled_query_scales(source.skeleton, max_context),
+            marked_recurrences(source.skeleton),
+        ):
             yield
     finally:
         for rotary, rope_type in zip(rotaries, rope_types, strict=True):
@@ -145,41 +163,31 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
             config._attn_implementation = implementation
 
 
-def _run(forward: Callable[..., Any], trace: Trace, input_ids: torch.Tensor, position_ids: torch.Tensor) -> Any:
+def _run(forward: Callable[..., Any], trace: Trace) -> torch.Tensor:
     """The source's logits, while its layers leave their markers and what they ask for with `trace`."""
     token = current_trace.set(trace)
     try:
-        return forward(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            attention_mask=trace.tree_mask,
+        logits: torch.Tensor = forward(
+            input_ids=trace.inputs["input_ids"],
+            position_ids=trace.inputs["position_ids"],
             use_cache=False,  # the markers write the cache
             return_dict=True,
         ).logits
+        return logits
     finally:
         current_trace.reset(token)
 
 
 @contextmanager
-def _tree_forward(model: PreTrainedModel, max_context: int) -> Iterator[None]:
+def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) -> Iterator[None]:
     """While entered, the model takes and returns what the graph contract says."""
     source_forward = model.forward
+    input_names, output_names = list(config.inputs), list(config.outputs)
 
-    def forward(
-        input_ids: torch.Tensor,
-        position_ids: torch.Tensor,
-        tree_mask: torch.Tensor,
-        write_pos: torch.Tensor,
-        logit_rows: torch.Tensor,
-        past_key: list[torch.Tensor],
-        past_value: list[torch.Tensor],
-        tree_mask_sliding: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        past = list(zip(past_key, past_value, strict=True))
-        trace = Trace(tree_mask, tree_mask_sliding, write_pos, logit_rows, past, max_context)
-        logits = _run(source_forward, trace, input_ids, position_ids)
-        present_key, present_value = zip(*(trace.present[layer] for layer in range(len(past))), strict=True)
-        return logits, *present_key, *present_value
+    def forward(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        trace = Trace(dict(zip(input_names, inputs, strict=True)), max_context)
+        trace.outputs["logits"] = _run(source_forward, trace)
+        return tuple(trace.outputs[name] for name in output_names)
 
     model.forward = forward
     try:
@@ -188,24 +196,40 @@ def _tree_forward(model: PreTrainedModel, max_context: int) -> Iterator[None]:
         del model.forward
 
 
-def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
-    names = [f"{prefix}_{kind}.{layer}" for kind in ("key", "value") for layer in range(num_layers)]
+def _kv_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
+    kept = [index for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer)]
+    names = [f"{prefix}_{kind}.{index}" for kind in ("key", "value") for index in kept]
     return {name: {0: "B", 2: "S"} for name in names}
 
 
-def _example_inputs(layers: Sequence[AttentionLayer]) -> dict[str, Any]:
-    def buffers() -> list[torch.Tensor]:
-        return [torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim) for layer in layers]
+def _state_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
+    axes = {"pending": {0: "B", 1: "P"}, "capsule": {0: "B", 1: "N"}}.get(prefix, {0: "B"})
+    return {
+        f"{prefix}_{kind}.{index}": axes
+        for index, layer in enumerate(layers)
+        if isinstance(layer, RecurrentLayer)
+        for kind in layer.states
+    }
 
-    inputs: dict[str, Any] = {  # in the order of the traced signature
+
+def _example_inputs(layers: Sequence[TracedLayer]) -> dict[str, torch.Tensor]:
+    inputs = {
         "input_ids": torch.ones(_B, _N, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + _N).expand(_B, -1).contiguous(),
         "tree_mask": torch.zeros(_B, 1, _N, _PAST + _N),
+        "tree_mask_sliding": torch.zeros(_B, 1, _N, _PAST + _N),
         "write_pos": torch.full((_B,), _PAST, dtype=torch.long),
         "logit_rows": torch.zeros(_B, _R, dtype=torch.long),
-        "past_key": buffers(),
-        "past_value": buffers(),
+        "parents": torch.arange(-1, _N - 1).expand(_B, -1).contiguous(),
+        "num_kept": torch.ones(_B, dtype=torch.long),
+        "num_pending": torch.zeros(_B, dtype=torch.long),
     }
-    if sliding_window_of(layers) is not None:
-        inputs["tree_mask_sliding"] = inputs["tree_mask"].clone()
+    for index, layer in enumerate(layers):
+        if isinstance(layer, AttentionLayer):
+            for kind in ("key", "value"):
+                inputs[f"past_{kind}.{index}"] = torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim)
+        else:
+            for kind, sizes in layer.states.items():
+                inputs[f"state_{kind}.{index}"] = torch.zeros(_B, *sizes)
+                inputs[f"pending_{kind}.{index}"] = torch.zeros(_B, _P, layer.capsules[kind])
     return inputs

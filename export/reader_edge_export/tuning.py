@@ -74,6 +74,7 @@ def tune_package(
 def _tuned(
     package: ModelPackage, source: Path | None, workplace: Path, stages: Stages
 ) -> tuple[Manifest, SuccessorTable]:
+    from reader_edge_export.chat_check import check_chats
     from reader_edge_export.package_check import PackageCheck
 
     with stages.enter("checking the package"):
@@ -86,6 +87,9 @@ def _tuned(
     if source is not None:
         found, model = _opened(package, source, stages)
         num_parameters = model.num_parameters
+        with stages.enter("comparing conversations"):
+            tokenizer = found.load_tokenizer(package.manifest.vocab_size)
+            checks |= check_chats(tokenizer, text).figures()
         checks |= check.quality(found, model)
     if table is None:
         path = package.folder / SUCCESSORS_NAME

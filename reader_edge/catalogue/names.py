@@ -9,6 +9,10 @@ from reader_edge_runtime.errors import CatalogueError
 # With the C of "C:file" a Windows path, a name before the colon has two letters or more.
 _TAGGED = re.compile(r"[A-Za-z0-9][\w.-]+:[\w.-]+")
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*\.gguf))?")
+# As Ollama and browsers have them.
+_PLACES = re.compile(
+    r"(?:https?://)?(?:hf\.co|huggingface\.co|(?:(?:ollama\.com|registry\.ollama\.ai)/)?library)/", re.I
+)
 
 
 def is_model_name(text: str) -> bool:
@@ -41,9 +45,13 @@ def find_origin(name: str) -> Origin:
 
 
 def similar_name(name: str) -> str | None:
-    """The name of the catalogue that a misspelt one is most like; None where it is like none."""
+    """The name that a misspelt one may mean, of the catalogue or, where another program names it so, of the hub."""
+    bare = _PLACES.sub("", name.strip(), count=1).rstrip("/")
+    hub_id = bare.partition(":")[0]
+    if _HUB_ID.fullmatch(hub_id):
+        return hub_id if hub_id != name else None
     known = [*CATALOGUE, *sorted(_families())]
-    return next(iter(get_close_matches(name.lower(), known, n=1, cutoff=0.75)), None)
+    return next(iter(get_close_matches(bare.lower(), known, n=1, cutoff=0.75)), None)
 
 
 def _families() -> set[str]:

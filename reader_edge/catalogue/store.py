@@ -24,7 +24,7 @@ from platformdirs import user_cache_path
 from reader_edge.catalogue.disk import folder_bytes
 from reader_edge_runtime.atomic_file import clear_leftovers, temporary_name, write_file
 from reader_edge_runtime.errors import CatalogueError, PackageError
-from reader_edge_runtime.package.manifest import MANIFEST_NAME, read_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 _NAME_FILE = "name"
 _MAX_NAME_BYTES = 4096
@@ -77,6 +77,18 @@ class StoredModel:
     def package(self, kind: str, key: str) -> Path:
         """Where a package exported from this model belongs. key: tells different exports apart."""
         return self.folder / f"{kind}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
+
+    def remove_outdated(self, package: Path) -> None:
+        """Remove packages of the same kind as a new one, made of what the source was before; the lock is held.
+
+        Those of another version of the format stay: another version of this program may use them.
+        """
+        for place in self.folder.glob("[!.]*"):
+            if place != package and _kind(place) == _kind(package) and _manifest(place) is not None:
+                doomed = temporary_name(place)
+                with suppress(OSError):  # Windows, where a package that is in use stays
+                    place.rename(doomed)
+                    shutil.rmtree(doomed)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -189,7 +201,12 @@ def _kind(place: Path) -> str | None:
 
 
 def _is_untuned(place: Path) -> bool:
+    return (manifest := _manifest(place)) is not None and not manifest.is_tuned
+
+
+def _manifest(place: Path) -> Manifest | None:
+    """None of what is no package, and of one whose faults are told when it is opened."""
     try:
-        return not read_manifest(place).is_tuned
-    except PackageError:  # no package, or one whose faults are told when it is opened
-        return False
+        return read_manifest(place)
+    except PackageError:
+        return None

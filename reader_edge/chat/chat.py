@@ -1,5 +1,6 @@
 """The chat: a conversation on a terminal."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,12 @@ from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime import Engine, GenerationConfig, Message, ReaderEdgeError
 from reader_edge_runtime.text.conversation import Prompt
 
-HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer, /help shows this."
+HELP = (
+    "/reset or /clear forgets the conversation, /bye, /exit, /quit or Ctrl-D leaves, Ctrl-C stops an answer, "
+    "/help or /? shows this."
+)
+_LEAVING = ("/bye", "/exit", "/quit")
+_COMMAND = re.compile(r"/([A-Za-z]+|\?)(?= |$)")  # no path, and no comment of a program
 _MARK = "> "
 
 
@@ -52,25 +58,29 @@ class Chat:
         click.echo(f"{kind}. {HELP}", err=True)
         while True:
             try:
-                line = _read_line().strip()
+                line = _read_line().rstrip()
             except KeyboardInterrupt:
-                click.echo("\n/exit or Ctrl-D leaves.", err=True)
+                click.echo("\n/bye or Ctrl-D leaves.", err=True)
                 continue
             except EOFError:
                 click.echo(err=True)
                 return
-            if line == "/exit":
+            if line in _LEAVING:
                 return
             self._obey(line)
 
     def _obey(self, line: str) -> None:
-        if line == "/help":
+        """Do what a line asks for. One that begins with a space is always said."""
+        if line in ("/help", "/?"):
             click.echo(HELP, err=True)
-        elif line == "/reset":
+        elif line in ("/reset", "/clear"):
             self.messages = list(self._first_messages)
             self._engine.forget()
-        elif line:
-            self._answer(line)
+        elif command := _COMMAND.match(line):
+            told = visible(command[0])
+            click.echo(f"There is no command {told}. To say this to the model, begin with a space. {HELP}", err=True)
+        elif line.strip():
+            self._answer(line.strip())
 
     def _answer(self, text: str) -> None:
         """Answer one line; errors are told, and the conversation goes on without it."""

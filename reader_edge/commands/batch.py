@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reader_edge.batch.batch_job import Answering
 
 
-@click.command()
+@click.command(short_help="Answer a file of requests in OpenAI's batch format.")
 @click.argument("input_file", metavar="INPUT", type=options.FILE)
 @click.argument("output_file", metavar="OUTPUT", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("model", required=False)

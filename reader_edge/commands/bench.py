@@ -24,7 +24,7 @@ bench.add_command(record)
 bench.add_command(replay_command)
 
 
-@bench.command()
+@bench.command(short_help="Show how long a pass takes here.")
 @click.argument("model", required=False)
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 64), help="Sequences in a pass.")
 @options.engine

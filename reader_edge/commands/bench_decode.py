@@ -9,7 +9,7 @@ import reader_edge
 from reader_edge.commands import options
 
 
-@click.command("decode")
+@click.command("decode", short_help="Decode prompts plainly and drafted; tell both speeds.")
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=128, show_default=True, help="New tokens of each answer at most.")

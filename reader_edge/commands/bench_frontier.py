@@ -23,7 +23,7 @@ def _shares(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     return shares
 
 
-@click.command("frontier")
+@click.command("frontier", short_help="Tell what drafts reach, and what better ones could.")
 @click.argument("file", type=options.FILE)
 @click.argument("model", required=False)
 @click.option(

@@ -9,7 +9,7 @@ import reader_edge
 from reader_edge.commands import options
 
 
-@click.command("record")
+@click.command("record", short_help="Write plain answers down, to be replayed.")
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A .jsonl file.")

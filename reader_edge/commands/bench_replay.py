@@ -9,7 +9,7 @@ from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.commands import options
 
 
-@click.command("replay")
+@click.command("replay", short_help="Replay recorded answers with the drafter.")
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @click.option("--model", help="Time both ways of decoding on this package's real passes.")
 @click.option(

@@ -34,12 +34,12 @@ _tokenizer = click.option(
 )
 
 
-@click.group()
+@click.group(short_help="Build and inspect datastores, to draft from.")
 def datastore() -> None:
     """Build and inspect datastores: corpora that drafts are looked up in."""
 
 
-@datastore.command()
+@datastore.command(short_help="Build a datastore from files.")
 @click.argument("corpus", nargs=-1, required=True, type=options.FILE)
 @_out
 @_tokenizer
@@ -75,7 +75,7 @@ def build(
     print_built(build_datastore(corpus, out, load_tokenizer(tokenizer), file_format, field, max_memory), out)
 
 
-@datastore.command()
+@datastore.command(short_help="Merge datastores of one tokenizer.")
 @click.argument("files", nargs=-1, required=True, type=options.FILE, metavar="FILE...")
 @_out
 @_max_memory
@@ -90,7 +90,7 @@ def merge(files: tuple[Path, ...], out: Path, max_memory: int, force: bool) -> N
     print_built(merge_datastores(files, out, max_memory), out)
 
 
-@datastore.command()
+@datastore.command(short_help="Tell what a datastore is, and check it.")
 @click.argument("file", type=options.FILE)
 @options.as_json
 def info(file: Path, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def info(file: Path, as_json: bool) -> None:
     print_pairs(info_lines(opened))
 
 
-@datastore.command()
+@datastore.command(short_help="Show what follows a text in a datastore.")
 @click.argument("file", type=options.FILE)
 @click.argument("text")
 @_tokenizer

@@ -7,7 +7,7 @@ import click
 from reader_edge.commands import options
 
 
-@click.command()
+@click.command(short_help="Export a model to a package.")
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option(
@@ -61,7 +61,7 @@ def export(
     MODEL is a Hugging Face folder, a GGUF file, or a name (`reader-edge pull --help`).
     """
     from reader_edge.model_source import find_source, tell_place
-    from reader_edge.terminal.checks import chat_pairs, check_pairs, kept_pairs, left_out_pairs
+    from reader_edge.terminal.checks import GLOSSARY, chat_pairs, check_pairs, kept_pairs, left_out_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.sizes import readable_size
     from reader_edge_export.options import ExportOptions, default_attention
@@ -98,10 +98,10 @@ def export(
         ("attention", report.attention),
         ("size", readable_size(report.num_bytes)),
         *check_pairs(report.checks),
-        *chat_pairs(report.different_chats, report.mended_chats),
+        *chat_pairs(report.suited_chats, report.different_chats, report.mended_chats),
         *stage_pairs(report.stage_seconds),
     ]
-    print_table(pairs_table("Exported", pairs))
+    print_table(pairs_table(f"Exported ({GLOSSARY} explains the words)", pairs))
     click.echo("'reader-edge warm' lets it answer some instructions now, to draft from them ever after.", err=True)
     if report.warning is not None:
         click.echo(f"Warning: {report.warning}", err=True)

@@ -7,7 +7,7 @@ import click
 from reader_edge.commands import options
 
 
-@click.command()
+@click.command(short_help="Erase a history of past answers.")
 @click.argument("file", type=options.FILE)
 def forget(file: Path) -> None:
     """Erase FILE, a history of past answers that `run --history` made.

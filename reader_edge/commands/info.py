@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reader_edge_runtime.package.manifest import Manifest
 
 
-@click.command()
+@click.command(short_help="Tell what a package or a GGUF file is.")
 @click.argument("model", required=False)
 @options.as_json
 def info(model: str | None, as_json: bool) -> None:

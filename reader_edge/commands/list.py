@@ -5,7 +5,7 @@ import time
 import click
 
 
-@click.command("list")
+@click.command("list", short_help="List the models that were fetched or exported.")
 def list_models() -> None:
     """List the models that were fetched or exported: what there is of each, its size, and since when."""
     from reader_edge.catalogue.store import stored_models

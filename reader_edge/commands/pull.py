@@ -7,7 +7,10 @@ from reader_edge.catalogue.entries import CATALOGUE
 _NAMES = ", ".join(name + (" (gated)" if origin.is_gated else "") for name, origin in CATALOGUE.items())
 
 
-@click.command(epilog=f"The catalogue: {_NAMES}. A gated model asks you to accept its licence on the hub first.")
+@click.command(
+    short_help="Fetch a model by its name.",
+    epilog=f"The catalogue: {_NAMES}. A gated model asks you to accept its licence on the hub first.",
+)
 @click.argument("name")
 def pull(name: str) -> None:
     """Fetch the model NAME into the user's cache, and print where it lies.

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(short_help="Remove a fetched or exported model.")
 @click.argument("name")
 def rm(name: str) -> None:
     """Remove what was fetched and exported of the model NAME, as `reader-edge list` shows it.

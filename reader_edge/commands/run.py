@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -40,9 +41,17 @@ class Question:
             raise click.UsageError(f"Standard input is not UTF-8 text (byte {error.start}): convert it.") from None
 
 
-@click.command()
+def _dash(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The second argument, which can be a dash alone: others run a model with a prompt there."""
+    if value not in (None, "-"):
+        model = context.params.get("model") or "MODEL"
+        raise click.UsageError(f"A prompt is given with -p: reader-edge run {quote(model)} -p {quote(value)}")
+    return value
+
+
+@click.command(short_help="Answer a prompt, or chat.")
 @click.argument("model", required=False)
-@click.argument("dash", required=False, type=click.Choice(["-"]), metavar="[-]")
+@click.argument("dash", required=False, metavar="[-]", callback=_dash)
 @click.option("-p", "--prompt", help="The prompt; '-' reads it from standard input.")
 @click.option("-s", "--system", help="A system message, for models with a chat template.")
 @click.option("-n", "--max-tokens", default=512, show_default=True, help="New tokens at most.")

@@ -39,7 +39,7 @@ class Limits:
     max_answer_s: float
 
 
-@click.command()
+@click.command(short_help="Answer programs over HTTP, as OpenAI and Ollama do.")
 @click.argument("model", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere a key is required.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")

@@ -8,7 +8,7 @@ import click
 from reader_edge.commands import options
 
 
-@click.command("train-drafter")
+@click.command("train-drafter", short_help="Train a head that drafts for a model.")
 @click.argument("model")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The head's file.")
 @click.option(

@@ -3,7 +3,7 @@
 import click
 
 
-@click.command()
+@click.command(short_help="Measure a package and let it draft better.")
 @click.argument("model")
 @click.option(
     "--source",
@@ -19,7 +19,7 @@ def tune(model: str, source: str | None) -> None:
     """
     from reader_edge.catalogue.store import model_around
     from reader_edge.model_source import find_tunable
-    from reader_edge.terminal.checks import check_pairs
+    from reader_edge.terminal.checks import GLOSSARY, check_pairs
     from reader_edge.terminal.console import pairs_table, print_table, stage_pairs, work_progress
     from reader_edge.terminal.control_characters import visible
     from reader_edge_export.tuning import tune_package
@@ -39,7 +39,7 @@ def tune(model: str, source: str | None) -> None:
         ("successors of", f"{report.num_table_tokens} tokens"),
         *stage_pairs(report.stage_seconds),
     ]
-    print_table(pairs_table("Tuned", pairs))
+    print_table(pairs_table(f"Tuned ({GLOSSARY} explains the words)", pairs))
     if not report.manifest.is_measured:
         told = visible(model)
         click.echo(f"`reader-edge tune {told} --source SOURCE` measures its quality too.", err=True)

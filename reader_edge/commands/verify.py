@@ -11,7 +11,7 @@ import reader_edge
 from reader_edge.commands import options
 
 
-@click.command()
+@click.command(short_help="Prove that drafting changes nothing.")
 @click.argument("model", required=False)
 @options.prompts
 @click.option("-n", "--max-tokens", default=96, show_default=True, help="Tokens of each answer.")

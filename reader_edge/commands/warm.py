@@ -14,7 +14,7 @@ _FEWEST_AN_ANSWER = 64  # on the mean, by which it is reckoned how many instruct
 _BATCH = 16
 
 
-@click.command()
+@click.command(short_help="Let a model answer instructions, to draft from them.")
 @click.argument("model", required=False)
 @click.option(
     "--prompts",

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,6 +19,8 @@ from reader_edge_runtime.errors import (
     ReaderEdgeError,
 )
 from reader_edge_runtime.shown import shown
+
+Value = TypeVar("Value")
 
 _LOG = logging.getLogger(__name__)
 _PLAIN = "send a plain prompt to '/v1/completions', or with 'raw': true to '/api/generate'"
@@ -54,6 +57,16 @@ def wrong_value(name: str, value: object, words: str, param: str, code: str | No
     """What a value is refused with that is not what `words` say. name: its place. param: the field at fault."""
     given = "is missing" if value is None else f"is {shown(value)}"
     return ApiError(400, f"'{name}' {given}, but must be {words}.", param, code)
+
+
+def agreed(name: str, value: Value | None, other_name: str, other: Value | None) -> Value | None:
+    """What two fields say that mean the same; None where neither says anything. Raises ApiError where they differ."""
+    if value is None or other is None or value == other:
+        return other if value is None else value
+    sentence = (
+        f"'{name}' is {shown(value)} and '{other_name}' {shown(other)}, though they mean the same: leave one out."
+    )
+    raise ApiError(400, sentence, other_name)
 
 
 def no_model(name: str, known: str) -> ApiError:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from reader_edge.server.api_error import ApiError, wrong_value
-from reader_edge_runtime.shown import shown
+from reader_edge.server.api_error import wrong_value
 
 MAX_CHOICES = 16
 LIMIT_HEADER = "X-Max-Tokens-Limit"
@@ -16,8 +15,7 @@ class ServerSettings:
     api_keys: any of them is asked for; none are where the server listens on this machine alone.
     max_tokens: of an answer, and what one may have that asks for no number. max_choices: answers to one request.
     max_body_bytes, max_body_s: of a request's body, and how long it may take to come. max_bodies_bytes: of those of all
-    requests that are not answered yet. max_answer_s: waiting included. is_limit_refused: whether to ask for more than
-    max_tokens is a mistake, as where no header can tell that fewer were given.
+    requests that are not answered yet. max_answer_s: waiting included.
     """
 
     model_name: str
@@ -28,7 +26,6 @@ class ServerSettings:
     max_body_s: float = 30.0
     max_bodies_bytes: int = 64 << 20
     max_answer_s: float = 600.0
-    is_limit_refused: bool = False
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name. Ollama's clients add a tag, on OpenAI's paths too."""
@@ -43,9 +40,6 @@ class ServerSettings:
             raise wrong_value(name, 0, "a whole number of 1 or more, or -1 for as many as there may be", name)
         if asked is None or 1 <= asked <= self.max_tokens:
             return asked or self.max_tokens, {}
-        if self.is_limit_refused and asked > 0:
-            sentence = f"'{name}' is {shown(asked)}, but an answer may have 1 to {self.max_tokens} tokens here."
-            raise ApiError(400, sentence, name)
         return self.max_tokens, {LIMIT_HEADER: str(self.max_tokens)}
 
 

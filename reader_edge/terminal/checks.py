@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-_WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+_DOCS = "docs/export.md#conversations"
+GLOSSARY = "docs/glossary.md"  # where each of these words is explained
+WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "tree_logit_error": ("logits unlike the source's", lambda value: f"by {value:.2g} at most"),
+    "logit_scale": ("largest logit", lambda value: f"{value:.3g}"),
+    "tree_rows_equal": ("drafted like decoded", lambda value: f"{100 * value:.0f} % of the logit rows, bit for bit"),
+    "tree_decoding_spread": ("drafted unlike decoded", lambda value: f"by {value:.2g} at most, in a logit"),
+    "greedy_tokens": ("greedy tokens compared", lambda value: f"{value:.0f}, with the source's"),
+    "greedy_near_ties": ("undecided among them", lambda value: f"{value:.0f}, where the source's best two are as good"),
     "mean_kl_nats": ("KL divergence, mean", lambda value: f"{value:.2g} nats a token"),
     "p99_kl_nats": ("KL divergence, 99th percentile", lambda value: f"{value:.2g} nats"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.1f} % of the tokens"),
     "held_out_tokens": ("measured on", lambda value: f"{value:.0f} held-out tokens"),
     "chats_compared": ("conversations compared", lambda value: f"{value:.0f}, with transformers' own rendering"),
-    "chats_different": ("rendered differently", lambda value: f"{value:.0f} conversations"),
+    "chats_suited": ("put differently on purpose", lambda value: f"{value:.0f} conversations"),
+    "chats_different": ("unlike transformers", lambda value: f"{value:.0f} conversations"),
     "source_weight_bits": ("measured against", lambda value: f"the source's own {value:.0f}-bit weights, in fp32"),
 }
 
@@ -17,7 +26,7 @@ def check_pairs(checks: Mapping[str, float]) -> list[tuple[str, str]]:
     """Names and values for a table; figures without words of their own as they are called."""
     pairs = []
     for name, value in checks.items():
-        words, shown = _WORDS.get(name, (name.replace("_", " "), lambda value: f"{value:.4g}"))
+        words, shown = WORDS.get(name, (name.replace("_", " "), lambda value: f"{value:.4g}"))
         pairs.append((words, shown(value)))
     return pairs
 
@@ -39,7 +48,11 @@ def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
     return [("text only, without", ", ".join(modules))] if modules else []
 
 
-def chat_pairs(different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
-    """Names and values for a table: conversations that are not rendered as transformers does."""
-    told = {"differently from transformers": different, "refused by transformers, not here": mended}
-    return [(words, "; ".join(names)) for words, names in told.items() if names]
+def chat_pairs(suited: Sequence[str], different: Sequence[str], mended: Sequence[str]) -> list[tuple[str, str]]:
+    """Names and values for a table: conversations that are not rendered as transformers does, and what that means."""
+    told = [
+        ("put differently", suited, "nothing to do: the template would drop a part, so the model is told in words"),
+        ("unlike transformers", different, "not on purpose: look at such prompts before you rely on their answers"),
+        ("taken here alone", mended, "nothing to do: transformers refuses them"),
+    ]
+    return [(words, f"{'; '.join(names)} ({meaning}: {_DOCS})") for words, names, meaning in told if names]

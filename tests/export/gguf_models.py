@@ -34,6 +34,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "olmo3": ("olmo2", {}),
     "exaone4": ("exaone4", {}),
     "seed_oss": ("seed_oss", {}),
+    "lfm2": ("lfm2", {}),
 }
 
 
@@ -88,7 +89,8 @@ def _values(config: PretrainedConfig) -> Values:
     }
     if config.model_type == "phi":
         return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
-    shared = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": rope["rope_theta"]}
+    epsilon = config.norm_eps if config.model_type == "lfm2" else config.rms_norm_eps
+    shared = {"attention.layer_norm_rms_epsilon": epsilon, "rope.freq_base": rope["rope_theta"]}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
     lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
     return {**values, **shared, **(lengths if config.model_type not in ("phi3", "granite") else {}), **extra}
@@ -158,6 +160,14 @@ def _exaone4(config: PretrainedConfig) -> Values:
     }
 
 
+def _lfm2(config: PretrainedConfig) -> Values:
+    return {
+        "feed_forward_length": int(2 * config.intermediate_size / 3 * config.block_ffn_dim_multiplier) // 16 * 16 + 16,
+        "attention.head_count_kv": [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types],
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -166,6 +176,7 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "olmo3": _olmo3,
     "exaone4": _exaone4,
     "ministral3": _ministral3,
+    "lfm2": _lfm2,
 }
 
 
@@ -185,6 +196,7 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
             weight = weight + 1
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
             weight = weight.T
+        weight = weight.squeeze(1) if weight.ndim == 3 else weight
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         weights[stored] = weight.copy()

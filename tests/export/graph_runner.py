@@ -14,6 +14,7 @@ LENGTHS = [20, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 NUM_NODES = len(PARENTS)
 CAPACITY = 40
+NUM_PENDING, MAX_PENDING = 2, 3  # last tokens of a prompt that states do not stand for yet
 GARBAGE = 3.3
 ELEMENT_TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8}
 
@@ -34,12 +35,22 @@ class GraphRunner:
             for node in self.session.get_inputs()
             if node.name.startswith("past_")
         }
+        sizes = {node.name: node.shape for node in self.session.get_inputs()}
+        self.states = {
+            name.removeprefix("state_"): np.zeros((2, *shape[1:]), np.float32)
+            for name, shape in sizes.items()
+            if name.startswith("state_")
+        }
+        self.pending = {
+            name: np.full((2, MAX_PENDING, sizes[f"pending_{name}"][2]), GARBAGE, np.float32) for name in self.states
+        }
 
     def tree_logits(self, prompts: npt.NDArray[np.int64], tree: npt.NDArray[np.int64]) -> FloatArray:
         """Prefill each prompt alone, then both trees in one pass: (2, N, V)."""
         for b, length in enumerate(LENGTHS):
             causal = np.tri(length, dtype=bool)[None]
-            self._run(prompts[b : b + 1, :length], np.arange(length)[None], causal, [0], slice(b, b + 1))
+            slot, chain = slice(b, b + 1), np.arange(length)[None]
+            self._run(prompts[slot, :length], chain, causal, [0], slot, chain - 1, [length - NUM_PENDING], [0])
         visible = max(LENGTHS) + NUM_NODES
         seen = np.zeros((2, NUM_NODES, visible), bool)
         positions = np.zeros((2, NUM_NODES), np.int64)
@@ -47,7 +58,8 @@ class GraphRunner:
             seen[b, :, :length] = True
             seen[b, :, length : length + NUM_NODES] = ancestors()
             positions[b] = length + ancestors().sum(axis=1) - 1
-        return self._run(tree, positions, seen, LENGTHS, slice(0, 2))
+        parents = np.tile(PARENTS, (2, 1))
+        return self._run(tree, positions, seen, LENGTHS, slice(0, 2), parents, [1, 0], [NUM_PENDING] * 2)
 
     def _run(
         self,
@@ -56,6 +68,9 @@ class GraphRunner:
         seen: npt.NDArray[np.bool_],
         write_pos: list[int],
         slots: slice,
+        parents: npt.NDArray[np.int64],
+        num_kept: list[int],
+        num_pending: list[int],
     ) -> FloatArray:
         num_sequences, num_nodes = input_ids.shape
         feed: dict[str, npt.NDArray[Any]] = {
@@ -67,6 +82,9 @@ class GraphRunner:
         }
         if self.window is not None:
             feed["tree_mask_sliding"] = _as_mask(seen & self._near(positions, write_pos, seen.shape[2]))
+        if self.states:
+            feed |= {"parents": parents, "num_kept": np.array(num_kept), "num_pending": np.array(num_pending)}
+            feed |= {f"pending_{name}": rows[slots] for name, rows in self.pending.items()}
         binding = self.session.io_binding()
         for name, array in feed.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
@@ -74,10 +92,18 @@ class GraphRunner:
             value = ort.OrtValue.ortvalue_from_numpy(buffer[slots])
             binding.bind_ortvalue_input(name, value)
             binding.bind_ortvalue_output(name.replace("past", "present"), value)
-        binding.bind_output("logits", "cpu")
+        for name, state in self.states.items():
+            value = ort.OrtValue.ortvalue_from_numpy(state[slots])
+            binding.bind_ortvalue_input(f"state_{name}", value)
+            binding.bind_ortvalue_output(f"present_{name}", value)
+        for name in (*(f"capsule_{name}" for name in self.states), "logits"):
+            binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
-        logits: FloatArray = binding.get_outputs()[-1].numpy()  # bound last
-        return logits
+        *capsules, logits = (value.numpy() for value in binding.get_outputs()[-len(self.states) - 1 :])  # bound last
+        for rows, capsule in zip(self.pending.values(), capsules, strict=True):
+            rows[slots, :NUM_PENDING] = capsule[:, -NUM_PENDING:]
+        found: FloatArray = logits
+        return found
 
     def _near(self, positions: npt.NDArray[np.int64], write_pos: list[int], visible: int) -> npt.NDArray[np.bool_]:
         """(B, N, M): whether a row's token lies inside the node's window, by depth."""

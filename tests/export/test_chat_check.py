@@ -45,13 +45,24 @@ def test_a_template_that_takes_all_is_rendered_as_transformers_does() -> None:
 
 def test_what_a_template_does_not_take_is_told() -> None:
     compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
-    assert {"tools", "tools and a system message"} <= set(compared.different)
+    assert {"tools", "tools and a system message"} <= set(compared.suited)
+    assert compared.different == ()
     assert "a call with null content" in compared.mended
     assert "a question" not in compared.different
     assert compared.figures() == {
         "chats_compared": float(compared.num_compared),
-        "chats_different": float(len(compared.different)),
+        "chats_suited": float(len(compared.suited)),
+        "chats_different": 0.0,
     }
+
+
+def test_what_differs_for_no_reason_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {name: ("something else", [1]) for name in dict(conversations())}
+    monkeypatch.setattr("reader_edge_export.chat_check.in_fork", lambda work: expected)
+    compared = check("{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}")
+    assert "a question" in compared.different
+    assert "tools" in compared.suited
+    assert not set(compared.different) & set(compared.suited)
 
 
 def test_a_template_that_transformers_cannot_finish_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +110,8 @@ def test_a_template_of_its_own_for_tools_is_kept_and_taken(tmp_path: Path) -> No
     text, user = text_tokenizer(tokenizer), {"role": "user", "content": "x"}
     assert text.render_chat(Conversation([user])) == "plain"
     assert text.render_chat(Conversation([user], [TOOL])) == "1 tools"
-    assert check_chats(tokenizer, text).different == ()
+    compared = check_chats(tokenizer, text)
+    assert (compared.suited, compared.different) == ((), ())
 
 
 def test_templates_without_a_default_are_told_of(tmp_path: Path) -> None:

@@ -131,6 +131,9 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("mistral", {"use_sliding_window": False}),
         ("qwen2", {"layer_types": ["sliding_attention", "chunked_attention"]}),
         ("qwen2", {"mlp_bias": True}),
+        ("lfm2", {"layer_types": ["conv", "sliding_attention"]}),
+        ("lfm2", {"num_heads": 8}),
+        ("lfm2", {"use_pos_enc": False}),
         ("gemma", {"final_logit_softcapping": 30.0}),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}),
         ("phi", {"attention_bias": True}),
@@ -185,6 +188,11 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("exaone4", {"sliding_window_pattern": "LXG"}, "0 or more, or letters L and G"),
         ("exaone4", {"sliding_window_pattern": 0, "layer_types": None}, "sliding_window_pattern as 0 beside a window"),
         ("gpt2", {"hidden_size": 32}, "n_embd twice"),
+        ("lfm2", {"conv_L_cache": 1}, "a whole number above 1"),
+        ("lfm2", {"block_ff_dim": 90}, "block_ff_dim as 90 and intermediate_size as 96"),
+        ("lfm2", {"tie_embedding": False}, "tie_embedding as False and tie_word_embeddings as True"),
+        ("lfm2", {"full_attn_idxs": [0]}, "full_attn_idxs as .0., which are not the layers"),
+        ("lfm2", {"full_attn_idxs": [2], "layer_types": None}, "full_attn_idxs as .2., which are not the layers"),
         (
             "phi3",
             {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0], "factor": 32.0}},
@@ -241,6 +249,12 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
         ),
         ("gemma2", {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
+        (
+            "lfm2",
+            {"block_dim": 64, "conv_dim": 64, "conv_dim_out": 64, "num_heads": 4, "block_use_swiglu": True}
+            | {"block_mlp_init_scale": 1.0, "block_out_init_scale": 1.0, "conv_use_xavier_init": True}
+            | {"use_pos_enc": True, "tie_embedding": True, "block_ff_dim": 96, "rope_theta": 1e6, "theta": 1e6},
+        ),
     ],
 )
 def test_keys_that_makers_publish_are_known(model_type: str, published: dict[str, Any]) -> None:
@@ -302,6 +316,12 @@ def test_the_older_activation_of_gemma_is_the_approximate_one_that_its_makers_me
     assert class_form(config("gemma", hidden_act="gelu"))["hidden_act"] == "gelu_pytorch_tanh"
 
 
+def test_layers_of_lfm2_are_told_by_type_or_by_the_indices_of_those_that_attend() -> None:
+    older = config("lfm2", layer_types=None, full_attn_idxs=[1])
+    assert class_form(older)["layer_types"] == ["conv", "full_attention"]
+    assert class_form(older) == class_form(config("lfm2"))
+
+
 @pytest.mark.parametrize("pattern", ["LG", 2])
 def test_exaones_pattern_is_letters_or_a_number(pattern: str | int) -> None:
     given = config("exaone4", sliding_window_pattern=pattern, layer_types=None)
@@ -323,6 +343,8 @@ def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: s
         value = getattr(theirs, key, None)
         if model_type == "ministral3" and key in ("rope_parameters", "rope_scaling"):
             continue  # which cannot be absent
+        if key == "full_attn_idxs":
+            continue  # which its class derives, as it does layer_types
         if key == "head_dim" and value == theirs.hidden_size // theirs.num_attention_heads:
             continue  # what an absent one comes to
         assert value == getattr(ours, key, None), key

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reader_edge_export.architectures import RECURRENT
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources import folder_weights
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.reading_check import check_layers, second_reading
-from reader_edge_export.tree_config import trace_model
+from reader_edge_export.tracing import RecurrentLayer
+from reader_edge_export.tree_config import survey, trace_model
 from reader_edge_runtime.errors import ParityError
 from tests.export.record_transformers5 import RECORDED, TOKEN_IDS, last_logits
 from tests.export.source_models import load_folder, open_source
@@ -79,6 +81,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "logits"),
         ("seed_oss", {"rms_norm_eps": 1e-5}, "epsilon"),
+        ("lfm2", {"norm_eps": 1e-4}, "epsilon of model.layers.0.operator_norm"),
+        ("lfm2", _rope(rope_theta=1e5), "frequencies"),
         ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),
     ],
 )
@@ -129,3 +133,16 @@ def test_a_layer_that_asks_for_other_attention_is_caught(
     check_layers(layers, _config(folder), MAX_CONTEXT)
     with pytest.raises(ParityError, match="attention in layer 0"):
         check_layers([replace(layers[0], **wrong), layers[1]], _config(folder), MAX_CONTEXT)
+
+
+@pytest.mark.parametrize("model_type", RECURRENT)
+def test_a_layer_that_keeps_other_states_is_caught(model_type: str, tiny_model: TinyModel) -> None:
+    folder = tiny_model(model_type)
+    with quiet_libraries():
+        first, *others = survey(open_source(folder), MAX_CONTEXT)
+    check_layers([first, *others], _config(folder), MAX_CONTEXT)
+    assert isinstance(first, RecurrentLayer)
+    wider = replace(first, states={kind: (sizes[0] + 1, *sizes[1:]) for kind, sizes in first.states.items()})
+    for wrong in (wider, others[-1]):
+        with pytest.raises(ParityError, match="the states of layer 0 differ"):
+            check_layers([wrong, *others], _config(folder), MAX_CONTEXT)

@@ -24,7 +24,9 @@ TinyModel = Callable[[str], Path]
 def unmeasured(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package as a first start makes it of weights that stay as they are; not to be changed."""
     out = tmp_path_factory.mktemp("unmeasured") / "package"
-    export_model(tiny_model("llama"), out, ExportOptions("int8", check="none"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reader_edge_export.package_export.check_chats", None)  # no conversation is rendered either
+        export_model(tiny_model("llama"), out, ExportOptions("int8", check="none"))
     return out
 
 
@@ -65,7 +67,8 @@ def test_without_its_source_a_package_gets_a_table_and_later_its_figures(package
     assert re.search(r"^tuned +yes$", told(package), re.MULTILINE)
     assert measured.files == alone.files
     assert (package / SUCCESSORS_NAME).read_bytes() == table
-    assert stages == ["checking the package", "reading the source", "checking against the source"]
+    expected = ["checking the package", "reading the source", "comparing conversations", "checking against the source"]
+    assert stages == expected
 
 
 def test_who_uses_a_package_goes_on(package: Path) -> None:

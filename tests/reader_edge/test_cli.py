@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,22 @@ def test_help_is_one_option_away_everywhere(runner: CliRunner, arguments: list[s
     assert short.exit_code == long.exit_code == 0
     assert short.stdout == long.stdout
     assert short.stdout.startswith("Usage:")
+
+
+@pytest.mark.parametrize("arguments", [[], ["bench"], ["datastore"]])
+def test_lists_of_commands_are_whole_sentences(runner: CliRunner, arguments: list[str]) -> None:
+    _, _, commands = runner.invoke(main, [*arguments, "--help"], terminal_width=80).stdout.partition("Commands:\n")
+    assert commands
+    for line in commands.splitlines():
+        assert re.fullmatch(r"  [a-z-]+ +[A-Z][^.]+\.", line), line
+
+
+@pytest.mark.parametrize("extra", [[], ["and more"]])
+def test_a_prompt_behind_the_model_is_answered_with_the_option_for_it(runner: CliRunner, extra: list[str]) -> None:
+    result = runner.invoke(main, ["run", "smollm2:135m", "Why is it so?", *extra])
+    assert result.exit_code == 2
+    told = "Error: A prompt is given with -p: reader-edge run smollm2:135m -p 'Why is it so?'\n"
+    assert result.stderr.endswith(told)
 
 
 def test_version_is_the_package_s(runner: CliRunner) -> None:

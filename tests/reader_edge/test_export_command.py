@@ -55,7 +55,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Path, Expor
             warning="it strays" if options.precision == "int4" else None,
             kept_types={"Q4_K": 70, "Q6_K": 15} if options.precision == "keep" else {},
             other_types={"IQ4_NL": 2} if options.precision == "keep" else {},
-            different_chats=("tools", "names"),
+            suited_chats=("tools", "names"),
+            different_chats=("a question",),
         )
 
     monkeypatch.setattr(pipeline, "export_model", export_model)
@@ -82,7 +83,10 @@ def test_figures_of_the_checks_are_told_in_words(
     assert figures["KL divergence, mean"] == "0.012 nats a token"
     assert figures["top-1 agreement"] == "98.7 % of the tokens"
     assert figures["conversations compared"] == "35, with transformers' own rendering"
-    assert figures["differently from transformers"] == "tools; names"
+    assert figures["put differently"].startswith("tools; names (nothing to do: the template would drop a part")
+    assert figures["unlike transformers"].startswith("a question (not on purpose: look at such prompts")
+    assert figures["unlike transformers"].endswith("docs/export.md#conversations)")
+    assert "taken here alone" not in figures
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"
 

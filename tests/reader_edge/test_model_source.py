@@ -1,5 +1,6 @@
 """Which package MODEL means."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -124,8 +125,23 @@ def test_a_hugging_face_folder_is_exported_once_and_again_when_it_changed(
     assert find_package(str(source_folder)) == first
     assert len(exported) == 1
     os.utime(source_folder / "config.json", (1, 1))
-    assert find_package(str(source_folder)) != first
+    second = find_package(str(source_folder))
+    assert second != first
     assert len(exported) == 2
+    assert [part.what for part in StoredModel(str(source_folder)).parts()] == ["package, int8"]  # none of what was
+
+
+def test_a_new_export_leaves_other_kinds_and_packages_of_other_versions(
+    exported: list[str], source_folder: Path, demo_folder: Path
+) -> None:
+    stored = StoredModel(str(source_folder))
+    others = [stored.folder / f"gguf-{'0' * 16}", stored.folder / f"int8-{'0' * 16}"]
+    for place in others:
+        PackageCopy(demo_folder, place)
+    manifest = json.loads((others[1] / "reader_edge.json").read_text())
+    (others[1] / "reader_edge.json").write_text(json.dumps(manifest | {"format_version": 99}))
+    package = find_package(str(source_folder))
+    assert sorted(path for path in stored.folder.iterdir() if path.is_dir()) == sorted([*others, package])
 
 
 def test_a_gguf_file_is_exported_once_and_again_when_it_changed(exported: list[str], tmp_path: Path) -> None:
@@ -164,6 +180,8 @@ def test_a_misspelt_name_is_told_before_what_is_not_installed(
         find("smolm2:135m")
     with pytest.raises(PackageError, match=r"nothing at 'smolm2'.* Did you mean smollm2\?$"):
         find("smolm2")
+    with pytest.raises(PackageError, match=r"nothing at 'https://hf\.co/owner/name'.* Did you mean owner/name\?$"):
+        find("https://hf.co/owner/name")
 
 
 def test_a_file_of_another_kind_is_told_before_what_is_not_installed(

@@ -104,7 +104,7 @@ def test_the_model_may_be_named_by_the_environment(
     runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("READER_EDGE_MODEL", "./no/such/package")
-    assert "'no/such/package'" in runner.invoke(main, ["run", "-p", PROMPT]).stderr
+    assert "'./no/such/package'" in runner.invoke(main, ["run", "-p", PROMPT]).stderr
     monkeypatch.setenv("READER_EDGE_MODEL", str(demo_folder))
     assert _run(runner, "-p", PROMPT)
 

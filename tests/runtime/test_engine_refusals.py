@@ -136,3 +136,14 @@ def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_pat
     HistoryFile(tmp_path / "history", bytes(32), 100, 100).append(np.array([1], np.int32))
     with pytest.raises(HistoryError, match="another tokenizer"):
         Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history")
+
+
+@pytest.mark.parametrize("name", ["smollm2:135m", "owner/name"])
+def test_a_models_name_is_answered_with_how_a_package_of_it_is_made(name: str) -> None:
+    told = (
+        rf"No model package at '{name}': give .*export' \(`reader-edge export {name} FOLDER` writes one of that name\)"
+    )
+    with pytest.raises(PackageError, match=told):
+        Engine.load(name)
+    with pytest.raises(PackageError, match=r"No model package at 'tests/nosuch': .*'reader-edge export'\.$"):
+        Engine.load("tests/nosuch")

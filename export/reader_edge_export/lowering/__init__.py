@@ -1,4 +1,4 @@
-"""From attention markers to operators that a runtime has: one variant per file, the same graph contract for all.
+"""From markers of layers to operators that a runtime has: one variant per file, the same graph contract for all.
 
 exact: bit for bit the same for a tree node, a chain and a single token; ONNX Runtime on CPUs.
 fast: ONNX's own Attention operator; any ONNX Runtime provider.
@@ -10,13 +10,14 @@ from reader_edge_export.lowering.exact import ExactAttention
 from reader_edge_export.lowering.fast import lower_fast
 from reader_edge_export.lowering.int8_cache import Int8CacheAttention
 from reader_edge_export.lowering.portable import lower_portable
+from reader_edge_export.lowering.recurrence import lower_recurrences
 from reader_edge_export.markers import MARKER_DOMAIN, attention_markers
 
 _IR_VERSIONS = {18: 8, 24: 11}  # ONNX Runtime refuses the newer IR versions that onnx would write
 
 
 def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_dtype: str = "float32") -> None:
-    """Replace every attention marker. is_quantized: the weights are, so that attention may round as they do.
+    """Replace every marker of a layer. is_quantized: the weights are, so that attention may round as they do.
     kv_dtype: the KV cache's type in exact attention, "float32", "float16" or "int8".
     """
     is_half = kv_dtype == "float16"
@@ -24,6 +25,7 @@ def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_
     lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
         editor.replace(marker.node, lower(editor, marker))
+    lower_recurrences(editor)
     opset = 18 if attention == "portable" else 24
     editor.graph.opset_imports[""] = opset
     editor.graph.opset_imports.pop(MARKER_DOMAIN, None)

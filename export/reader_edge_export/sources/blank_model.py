@@ -96,11 +96,16 @@ def _check_buffers(config: PretrainedConfig, source: str, error: type[ExportErro
 
 
 class _EmptyOnMeta(TorchFunctionMode):
-    """While entered, memory that nothing is written to is not taken: modules make their matrices with torch.empty."""
+    """While entered, memory that nothing is written to is not taken: modules make their matrices with torch.empty.
+
+    What they write into a parameter of one repeated number is left out: convolutions draw their own values.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), named: Mapping[str, Any] | None = None
     ) -> Any:
+        if function is torch.Tensor.copy_ and not any(arguments[0].stride()):
+            return arguments[0]
         place = {"device": "meta"} if function is torch.empty else {}
         return function(*arguments, **{**(named or {}), **place})
 

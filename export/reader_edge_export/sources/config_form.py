@@ -20,10 +20,11 @@ _ALIASES = {  # of gpt2: general names of its keys
 }
 _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
-    *("attn_logit_softcapping", "final_logit_softcapping"),
+    *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps"),
 )
 _WHOLE = ("query_pre_attn_scalar",)
 _KNOWN_LAYERS = ("full_attention", "sliding_attention")
+_OWN_LAYERS = {"lfm2": ("full_attention", "conv")}  # by model type, where they are others
 _EXAONE_PATTERN = 4
 _DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
 
@@ -46,6 +47,8 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         _set_pattern(form)
     if model_type == "exaone4":
         _set_letters(form)
+    if model_type == "lfm2":
+        _set_lfm2(form)
     if "layer_types" in READ[model_type]:
         _check_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
@@ -134,15 +137,34 @@ def _set_letters(form: dict[str, Any]) -> None:
     form["layer_types"] = [_KNOWN_LAYERS[is_windowed] for is_windowed in windowed]
 
 
+def _set_lfm2(form: dict[str, Any]) -> None:
+    """Older names of LFM2's keys: which layers attend, whose others are convolutions, the MLP's size, tied weights."""
+    for older, newer in (("block_ff_dim", "intermediate_size"), ("tie_embedding", "tie_word_embeddings")):
+        value = form.pop(older, None)
+        if value is not None and form.setdefault(newer, value) != value:
+            raise ExportError(f"config.json gives {older} as {value} and {newer} as {form[newer]}: remove one of them.")
+    indices, num_layers = form.pop("full_attn_idxs", None), form.get("num_hidden_layers")
+    if indices is None or num_layers is None:
+        return
+    layer_types = ["full_attention" if layer in indices else "conv" for layer in range(num_layers)]
+    if (form.get("layer_types") or layer_types) != layer_types or not all(0 <= each < num_layers for each in indices):
+        raise ExportError(
+            f"config.json gives full_attn_idxs as {indices!r:.80}, which are not the layers of full_attention among "
+            f"its {num_layers}: correct it."
+        )
+    form["layer_types"] = layer_types
+
+
 def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
     layer_types = form.get("layer_types")
     if layer_types is None:
         return
-    unknown = [name for name in layer_types if name not in _KNOWN_LAYERS]
+    known = _OWN_LAYERS.get(model_type, _KNOWN_LAYERS)
+    unknown = [name for name in layer_types if name not in known]
     if unknown:
         raise UnsupportedArchitectureError(
             f"config.json has a layer of {unknown[0]!r:.80} in layer_types, which cannot be exported; known are: "
-            f"{', '.join(_KNOWN_LAYERS)}."
+            f"{', '.join(known)}."
         )
     num_layers = form.get("num_hidden_layers", len(layer_types))
     if len(layer_types) != num_layers:

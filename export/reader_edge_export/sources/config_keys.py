@@ -39,6 +39,8 @@ _OBJECT = ("an object", lambda value: isinstance(value, dict))
 _ACTIVATION = (f"one of {', '.join(ACTIVATIONS)}", lambda value: value in ACTIVATIONS)
 _NAMES = ("a list of texts", _is_list_of(str))
 _FLAGS = ("a list of 0 and 1", _is_list_of(int, bool))
+_INDICES = ("a list of whole numbers", _is_list_of(int))
+_TAPS = ("a whole number above 1", lambda value: _is_count(value) and value != 1)
 
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), _COUNT),
@@ -58,6 +60,11 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function"), _ACTIVATION),
     "layer_types": _NAMES,
     "no_rope_layers": _FLAGS,
+    **dict.fromkeys(("norm_eps", "block_ffn_dim_multiplier"), _POSITIVE),
+    **dict.fromkeys(("block_ff_dim", "block_multiple_of"), _COUNT),
+    **dict.fromkeys(("conv_bias", "tie_embedding", "block_auto_adjust_ff_dim"), _FLAG),
+    "conv_L_cache": _TAPS,
+    "full_attn_idxs": _INDICES,
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
     ("exaone4", "sliding_window_pattern"): (
@@ -70,6 +77,7 @@ _NULLABLE = frozenset(
     {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
+    | {"block_ffn_dim_multiplier", "full_attn_idxs"}
 )
 _HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
 
@@ -109,6 +117,9 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
     "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
+    "lfm2": (_COMMON - {"head_dim", "hidden_act"})
+    | {"norm_eps", "conv_bias", "conv_L_cache", "layer_types", "full_attn_idxs", "tie_embedding"}
+    | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -136,6 +147,7 @@ HARMLESS = frozenset(
     | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
+    | {"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
@@ -170,6 +182,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("qk_norm", "use_mrope", "use_parallel_residual", "parallel_attn", "alibi"), (False,)),
     **dict.fromkeys(("rope_interleaved", "rotary_interleaved", "use_logn_attn", "attn_output_gate"), (False,)),
     **dict.fromkeys(("causal", "is_causal", "use_rope", "scale_attn_weights"), (True,)),
+    **dict.fromkeys(("use_pos_enc", "block_use_swiglu"), (True,)),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
     **dict.fromkeys(("lm_head_bias", "qkv_bias", "output_router_logits"), (False,)),
@@ -181,6 +194,13 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("use_moe", "enable_moe_block", "apply_residual_connection_post_layernorm"), (False,)),
     "pruned_heads": ({},),
     "position_embedding_type": ("rope",),
+}
+# By model type: keys that makers write beside others, which must say the same.
+_REPEATED: dict[str, dict[str, str]] = {
+    "lfm2": {
+        **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), "hidden_size"),
+        **{"num_heads": "num_attention_heads", "block_norm_eps": "norm_eps", "theta": "rope_theta"},
+    },
 }
 
 
@@ -235,4 +255,6 @@ def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
         return "sliding_window" in config and value is bool(config["sliding_window"])
     if key in ("sliding_window", "max_window_layers"):
         return config.get("use_sliding_window") is False
+    if key in _REPEATED.get(str(config["model_type"]), {}):
+        return config.get(_REPEATED[str(config["model_type"])][key]) == value
     return any(type(value) in (type(inert), float) and value == inert for inert in _INERT.get(key, ()))

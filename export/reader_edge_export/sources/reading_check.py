@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +12,8 @@ from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.second_reading import SecondReading
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.tracing import RecurrentLayer, TracedLayer
 from reader_edge_runtime.errors import ParityError
-
-if TYPE_CHECKING:
-    from reader_edge_export.tracing import AttentionLayer
 
 _NUM_TOKENS, _LONGEST = 32, 80
 _MIN_LAYERS = 4
@@ -57,7 +55,8 @@ def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
 
 
 def _num_compared(reading: SecondReading) -> int:
-    kinds = [(reading.layer_type(layer), reading.has_positions(layer)) for layer in range(reading.num_layers)]
+    layers = range(reading.num_layers)
+    kinds = [(str(reading.states(each)), reading.layer_type(each), reading.has_positions(each)) for each in layers]
     first_of_kind = max(kinds.index(kind) for kind in set(kinds)) + 1
     return min(reading.num_layers, max(_MIN_LAYERS, first_of_kind))
 
@@ -84,13 +83,18 @@ class WeightTensors(Mapping[str, torch.Tensor]):
         return len(self._names)
 
 
-def check_layers(layers: Sequence["AttentionLayer"], config: Mapping[str, Any], max_context: int) -> None:
-    """Raise ParityError where what the traced layers ask of attention is not what config.json says.
+def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_context: int) -> None:
+    """Raise ParityError where what the traced layers ask of attention, or keep, is not what config.json says.
 
     max_context: windows at least this wide are none.
     """
     reading = second_reading(config, {})
     for index, layer in enumerate(layers):
+        states = layer.states if isinstance(layer, RecurrentLayer) else None
+        if states != reading.states(index):
+            raise _differs(f"states of layer {index}", f"{states} instead of {reading.states(index)}")
+        if isinstance(layer, RecurrentLayer):
+            continue
         window = reading.window(index)
         expected = replace(
             layer,

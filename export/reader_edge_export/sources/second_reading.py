@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reader_edge_export.sources.second_recurrence import convolved
 from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
@@ -41,7 +42,7 @@ class SecondReading:
     @property
     def epsilon(self) -> float:
         """What norms add to the variance."""
-        names = {"gpt2": "layer_norm_epsilon", "phi": "layer_norm_eps"}
+        names = {"gpt2": "layer_norm_epsilon", "phi": "layer_norm_eps", "lfm2": "norm_eps"}
         return float(self._value(names.get(self._type, "rms_norm_eps")))
 
     def activation(self, values: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class SecondReading:
             hidden = self._embedded(torch.tensor(token_ids))
             for layer in range(self.num_layers if num_layers is None else num_layers):
                 hidden = self._after_layer(layer, hidden)
-            names = {"gpt2": "transformer.ln_f", "phi": "model.final_layernorm"}
+            names = {"gpt2": "transformer.ln_f", "phi": "model.final_layernorm", "lfm2": "model.embedding_norm"}
             return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
 
     def _embedded(self, token_ids: Tensor) -> Tensor:
@@ -114,7 +115,8 @@ class SecondReading:
 
     def _head(self, hidden: Tensor) -> Tensor:
         embedding = "transformer.wte" if self._type == "gpt2" else "model.embed_tokens"
-        is_tied = self._value("tie_word_embeddings") and "lm_head.weight" not in self._weights
+        says_tied = self._config.get("tie_embedding", self._value("tie_word_embeddings"))
+        is_tied = says_tied and "lm_head.weight" not in self._weights
         logits = self._linear(embedding if is_tied else "lm_head", hidden, bias="lm_head")
         logits = logits / (self._value("logits_scaling") or 1.0)
         cap = self._value("final_logit_softcapping")
@@ -130,6 +132,11 @@ class SecondReading:
         if self._type == "phi":
             normed = self._norm(f"{name}.input_layernorm", x)
             return x + self._attention(layer, attention, normed) + self._mlp(mlp, normed)
+        if self._type == "lfm2":
+            normed = self._norm(f"{name}.operator_norm", x)
+            is_conv = self.states(layer) is not None
+            x = x + (self._short_conv(f"{name}.conv", normed) if is_conv else self._attention(layer, attention, normed))
+            return x + self._mlp(f"{name}.feed_forward", self._norm(f"{name}.ffn_norm", x))
         if self._type in _NORMED_AFTER:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
@@ -160,8 +167,14 @@ class SecondReading:
         distances = torch.arange(len(x))[:, None] - torch.arange(len(x))
         is_hidden = (distances < 0) | (distances >= (self.window(layer) or math.inf))
         mixed = torch.softmax(scores.masked_fill(is_hidden, -math.inf), -1) @ values
-        out = {"gpt2": "c_proj", "phi": "dense"}.get(self._type, "o_proj")
+        out = {"gpt2": "c_proj", "phi": "dense", "lfm2": "out_proj"}.get(self._type, "o_proj")
         return self._linear(f"{name}.{out}", mixed.transpose(0, 1).flatten(1))
+
+    def _short_conv(self, name: str, x: Tensor) -> Tensor:
+        """LFM2's: a convolution between two gates."""
+        before, behind, values = self._linear(f"{name}.in_proj", x).chunk(3, -1)
+        weight, bias = self._weights[f"{name}.conv.weight"], self._weights.get(f"{name}.conv.bias")
+        return self._linear(f"{name}.out_proj", behind * convolved(before * values, weight, bias))
 
     def _projected(self, name: str, x: Tensor) -> Any:
         """Queries, keys and values (N, H * D)."""
@@ -180,7 +193,8 @@ class SecondReading:
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
         if self._type in ("qwen3", "gemma3_text", "exaone4"):
             return self._norm(f"{name}_norm", x)
-        return self._norm(f"{name}_layernorm", x) if self._value("qk_layernorm") else x
+        is_normed = self._type == "lfm2" or self._value("qk_layernorm")
+        return self._norm(f"{name}_layernorm", x) if is_normed else x
 
     def _mlp(self, name: str, x: Tensor) -> Tensor:
         plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2")}
@@ -189,9 +203,10 @@ class SecondReading:
             return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
         if self._type == "phi3":
             gate, up = self._linear(f"{name}.gate_up_proj", x).chunk(2, -1)
-        else:
-            gate, up = self._linear(f"{name}.gate_proj", x), self._linear(f"{name}.up_proj", x)
-        return self._linear(f"{name}.down_proj", self.activation(gate) * up)
+            return self._linear(f"{name}.down_proj", self.activation(gate) * up)
+        names = ("w1", "w3", "w2") if self._type == "lfm2" else ("gate_proj", "up_proj", "down_proj")
+        gate, up = (self._linear(f"{name}.{part}", x) for part in names[:2])
+        return self._linear(f"{name}.{names[2]}", self.activation(gate) * up)
 
     def _linear(self, name: str, x: Tensor, bias: str | None = None) -> Tensor:
         weight = self._weights[f"{name}.weight"]
@@ -235,7 +250,22 @@ class SecondReading:
             return bool((layer + 1) % pattern)
         return self._type == "smollm3" and not self.has_positions(layer)
 
+    def states(self, layer: int) -> dict[str, tuple[int, ...]] | None:
+        """Sizes of what a recurrent layer keeps of a text, by kind; None of a layer with attention."""
+        if self._type != "lfm2" or self._attends(layer):
+            return None
+        return {"conv": (self._value("conv_L_cache") - 1, self._width)}
+
+    def _attends(self, layer: int) -> bool:
+        attending = self._config.get("full_attn_idxs")  # LFM2's older way to say it
+        if attending is not None:
+            return layer in attending
+        layer_types = self._config.get("layer_types")
+        return layer_types is None or layer_types[layer] in (_WHOLE, _WINDOWED)
+
     def _activation_name(self) -> str:
+        if self._type == "lfm2":
+            return "silu"
         newer = self._config.get("hidden_activation") if self._type in _GEMMA else None
         if self._type in ("gemma2", "gemma3_text"):
             return str(newer or self._defaults["hidden_activation"])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from reader_edge_export.sources.source_model import SourceModel
-    from reader_edge_export.tracing import AttentionLayer
+    from reader_edge_export.tracing import TracedLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Source(ABC):
         """The model with all of its weights in memory, in fp32. Raises ExportError as `open_model` does."""
         return self.open_model().whole(self.name)
 
-    def check_layers(self, layers: "Sequence[AttentionLayer]") -> None:
-        """Raise ParityError where traced layers ask for other attention than the config says."""
+    def check_layers(self, layers: "Sequence[TracedLayer]") -> None:
+        """Raise ParityError where traced layers ask for other attention, or other states, than the config says."""
         from reader_edge_export.sources.reading_check import check_layers
 
         check_layers(layers, self.config, self.max_context)

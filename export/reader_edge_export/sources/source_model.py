@@ -1,7 +1,7 @@
 """A model whose weights stay where they are: its modules without memory, and where each parameter is read.
 
-Parameters of one axis (norms, biases) are small and have their values; matrices are placeholders of the right shape
-that share one number, until `filled` puts their values in.
+Parameters of one axis (norms, biases) and depthwise convolutions are small and have their values; matrices are
+placeholders of the right shape that share one number, until `filled` puts their values in.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,9 +32,9 @@ class SourceModel:
     def __post_init__(self) -> None:
         parameters = dict(self.skeleton.named_parameters())
         for name, parameter in parameters.items():
-            if parameter.ndim < 2:
+            if _is_small(parameter):
                 parameter.data = torch.from_numpy(self.weights.read(name))
-        names = {id(parameter): name for name, parameter in parameters.items() if parameter.ndim > 1}
+        names = {id(parameter): name for name, parameter in parameters.items() if not _is_small(parameter)}
         object.__setattr__(self, "names", names)
 
     @property
@@ -78,3 +78,8 @@ class SourceModel:
                 for name, parameter in module._parameters.items():
                     if parameter is not None and id(parameter) in self.names:
                         yield module, name
+
+
+def _is_small(parameter: torch.nn.Parameter) -> bool:
+    is_depthwise = parameter.ndim == 3 and parameter.shape[1] == 1
+    return parameter.ndim < 2 or is_depthwise

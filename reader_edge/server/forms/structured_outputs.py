@@ -103,7 +103,10 @@ def form_of_format(asked: ResponseFormat | FlatJsonOfSchema, name: str) -> Answe
             return schema_form(asked.schema or _ANY_OBJECT, asked.schema is None, name, told)
         case DescribedSchema():
             return schema_form(asked.schema, asked.strict, name, told)
-    if (asked.json_schema is None) == (asked.schema is None):
+    if asked.json_schema is not None and asked.schema is not None:
+        sentence = f"'{name}.json_schema' and '{name}.schema' cannot both say what the answer is: leave one out."
+        raise ApiError(400, sentence, f"{name}.schema")
+    if asked.json_schema is None and asked.schema is None:
         place = f"{name}.json_schema"
         raise wrong_value(place, told.get("json_schema"), "an object with an object 'schema'", place)
     described = asked.json_schema or DescribedSchema(schema=asked.schema or {})

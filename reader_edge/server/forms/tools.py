@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import IGNORED, JsonObject
 
 _MAX_TOOLS = 128
@@ -43,10 +43,10 @@ class Tool(JsonObject, tag_field="type", tag="function"):
 
     @property
     def declared(self) -> Json:
+        """As chats declare it. Raises ApiError."""
         declared = self.function.declared
-        if self.strict is not None and self.function.strict is None:
-            declared["function"]["strict"] = self.strict
-        return declared
+        strict = agreed("tools[].function.strict", self.function.strict, "tools[].strict", self.strict)
+        return declared if strict is None else declared | {"function": declared["function"] | {"strict": strict}}
 
 
 class FlatTool(Function, tag_field="type", tag="function"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, within
 from reader_edge.server.forms.structured_outputs import AnswerForm, schema_form
 from reader_edge.server.forms.tools import MaxTools, Tool, ToolUse
@@ -138,11 +138,10 @@ class OllamaBody(JsonObject):
 
     def template_args(self) -> dict[str, Any]:
         """What the chat template is told of thinking."""
-        asked = self.think if isinstance(self.think, str) else self.options.reasoning_effort
-        effort = {} if asked is None else {"reasoning_effort": asked}
-        if self.think is None:
-            return effort
-        return {"enable_thinking": bool(self.think)} | effort
+        effort = self.think if isinstance(self.think, str) else None
+        asked = agreed("think", effort, "options.reasoning_effort", self.options.reasoning_effort)
+        args: dict[str, Any] = {} if asked is None else {"reasoning_effort": asked}
+        return args if self.think is None else {"enable_thinking": bool(self.think)} | args
 
 
 class OllamaFunction(JsonObject):
@@ -232,11 +231,15 @@ class GenerateBody(OllamaBody):
 
 
 def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
-    """As templates know them. Calls without names of their own get some, which the tools' answers take in order."""
+    """As templates know them. Calls without names of their own get some, which the tools' answers take in order.
+
+    Raises ApiError where a tool has two names.
+    """
     messages: list[Message] = []
     calls_left = OpenCalls()
     num_calls = 0
-    for each in said:
+    for number, each in enumerate(said):
+        place = f"messages[{number}]"
         message: dict[str, Any] = {"role": each.role, "content": each.content}
         if each.thinking:
             message["reasoning_content"] = each.thinking
@@ -249,7 +252,7 @@ def to_messages(said: Sequence[OllamaMessage]) -> list[Message]:
                 calls.append(call_message(call.function.name, call.function.arguments, call_id))
             message["tool_calls"] = calls
         if each.role == "tool":
-            name = each.tool_name or each.name
+            name = agreed(f"{place}.tool_name", each.tool_name or None, f"{place}.name", each.name or None)
             pair = calls_left.take(each.tool_call_id, name)
             message["tool_call_id"] = each.tool_call_id or (pair[0] if pair else f"call{num_calls:05d}")
             name = name or (pair[1] if pair else None)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reader_edge import __version__
-from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.api_error import ApiError, agreed, api_error
 from reader_edge.server.contract import IGNORED, JsonObject, decode
 from reader_edge.server.ollama.answering import check_ollama_model, read_ollama_values
 from reader_edge.server.question import Json
@@ -29,22 +29,30 @@ _NO_CHANGES = (
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class ShowBody(JsonObject):
-    """What `/api/show` takes. name: an older word for the model."""
+class _ModelBody(JsonObject):
+    """name: an older word for the model."""
 
     model: str = ""
     name: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The model. Raises ApiError."""
+        return agreed("model", self.model or None, "name", self.name or None) or ""
+
+
+class ShowBody(_ModelBody):
+    """What `/api/show` takes."""
+
     verbose: Annotated[Any, IGNORED] = None
     system: Annotated[Any, IGNORED] = None
     template: Annotated[Any, IGNORED] = None
     options: Annotated[Any, IGNORED] = None
 
 
-class PullBody(JsonObject):
-    """What `/api/pull` takes. name: an older word for the model."""
+class PullBody(_ModelBody):
+    """What `/api/pull` takes."""
 
-    model: str = ""
-    name: str = ""
     stream: bool = True
     insecure: Annotated[Any, IGNORED] = None
     username: Annotated[Any, IGNORED] = None
@@ -89,7 +97,7 @@ class OllamaModels:
     async def _show(self, request: Request) -> Response:
         try:
             body = decode(await read_ollama_values(request, self._settings), ShowBody)
-            check_ollama_model(body.model or body.name, self._settings)
+            check_ollama_model(body.asked, self._settings)
         except Exception as error:
             return api_error(error).response(is_ollama=True)
         architecture = self._manifest.architecture
@@ -116,7 +124,7 @@ class OllamaModels:
         """Clients pull what they are about to ask: the model that is here is here."""
         try:
             body = decode(await read_ollama_values(request, self._settings), PullBody)
-            check_ollama_model(body.model or body.name, self._settings)
+            check_ollama_model(body.asked, self._settings)
         except ApiError as error:
             refusal = ApiError(501, _NO_CHANGES) if error.status == 404 else error
             return refusal.response(is_ollama=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.forms.structured_outputs import (
     AnswerForm,
@@ -79,7 +79,7 @@ class AnswerBody(JsonObject):
     top_p: Annotated[float, within(SamplingConfig, "top_p")] = 1.0
     top_k: Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for all tokens")] = 0
     min_p: Annotated[float, within(SamplingConfig, "min_p")] = 0.0
-    repetition_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] = 1.0
+    repetition_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] | None = None
     repeat_penalty: Annotated[float, within(SamplingConfig, "repetition_penalty")] | None = None
     frequency_penalty: Annotated[float, within(SamplingConfig, "frequency_penalty")] = 0.0
     presence_penalty: Annotated[float, within(SamplingConfig, "presence_penalty")] = 0.0
@@ -169,8 +169,10 @@ class AnswerBody(JsonObject):
     def config(self, max_tokens: int) -> GenerationConfig:
         """How each answer is to be made, without its form. Raises ApiError and ConfigError."""
         wants_logprobs, num_top_logprobs = self.asked_logprobs()
+        names = "repetition_penalty", "repeat_penalty"
+        penalty = agreed(names[0], self.repetition_penalty, names[1], self.repeat_penalty)
         sampling = SamplingConfig(
-            repetition_penalty=self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
+            repetition_penalty=1.0 if penalty is None else penalty,
             frequency_penalty=self.frequency_penalty,
             presence_penalty=self.presence_penalty,
             logit_bias=self._biases(),

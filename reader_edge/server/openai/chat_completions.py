@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
 from reader_edge.server.answers import Answers
-from reader_edge.server.api_error import ApiError
+from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.contract import UNSUPPORTED
 from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, ResponseFormat, form_of_format, only_form
@@ -55,17 +55,19 @@ class ChatBody(ChoicesBody):
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         args = template_args(self.chat_template_kwargs, self.reasoning_effort, self.enable_thinking)
         continues = self.continue_final_message or self.messages[-1].prefix
-        if self.add_generation_prompt is not None and not (continues and not self.add_generation_prompt):
-            args["add_generation_prompt"] = self.add_generation_prompt
+        asked = "add_generation_prompt"
+        is_turn = agreed(asked, self.add_generation_prompt, f"chat_template_kwargs.{asked}", args.get(asked))
+        if is_turn is not None and not (continues and not is_turn):
+            args[asked] = is_turn
         return [Conversation(to_messages(self.messages), use.tools, args, continues)]
 
     def form(self) -> AnswerForm:
         return only_form([form_of_format(self.response_format, "response_format"), *self.guided_forms()])
 
     def asked_tokens(self) -> tuple[str, int | None]:
-        if self.max_completion_tokens is not None:
-            return "max_completion_tokens", self.max_completion_tokens
-        return "max_tokens", self.max_tokens
+        names = "max_completion_tokens", "max_tokens"
+        asked = agreed(names[0], self.max_completion_tokens, names[1], self.max_tokens)
+        return names[self.max_completion_tokens is None], asked
 
     def asked_logprobs(self) -> tuple[bool, int]:
         if self.top_logprobs and not self.logprobs:

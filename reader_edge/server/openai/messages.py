@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject
 from reader_edge_runtime import Message
 
@@ -93,9 +93,14 @@ def template_args(given: Mapping[str, Any] | None, effort: str | None, is_thinki
         sentence = f"'chat_template_kwargs' holds '{taken}', which a request has itself: leave it out."
         raise ApiError(400, sentence, "chat_template_kwargs")
     args: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if effort == "none" and is_thinking:
+        sentence = "'reasoning_effort' is 'none', but 'enable_thinking' is true: leave one out."
+        raise ApiError(400, sentence, "enable_thinking")
     if is_thinking is not None or effort == "none":
-        args["enable_thinking"] = is_thinking if is_thinking is not None else False
-    return args | dict(given or {})
+        args["enable_thinking"] = bool(is_thinking)
+    for name, value in (given or {}).items():
+        args[name] = agreed(name, args.get(name), f"chat_template_kwargs.{name}", value)
+    return args
 
 
 def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
@@ -112,7 +117,8 @@ def _message(said: ChatMessage, place: str) -> Message:
     message["content"] = None if said.content is None else text_of(said.content)
     if said.name is not None:
         message["name"] = said.name  # some templates tell it
-    thought = said.reasoning_content or said.reasoning
+    names = f"{place}.reasoning_content", f"{place}.reasoning"
+    thought = agreed(names[0], said.reasoning_content or None, names[1], said.reasoning or None)
     if thought:
         message["reasoning_content"] = thought
     if said.tool_calls:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from starlette.responses import Response
 
 from reader_edge.server.answers import Answers
+from reader_edge.server.api_error import agreed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, only
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.structured_outputs import AnswerForm, AnyText, TextFormat, form_of_format, only_form
@@ -62,7 +63,7 @@ class ResponseBody(AnswerBody):
     tool_choice: FlatToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
-    reasoning_effort: str | None = None  # the word of chats, which Open WebUI keeps; reasoning.effort goes before it
+    reasoning_effort: str | None = None  # the word of chats, which Open WebUI keeps
     chat_template_kwargs: TemplateArgs | None = None
     enable_thinking: bool | None = None
     stream_options: ResponseStreamOptions = ResponseStreamOptions()
@@ -83,7 +84,7 @@ class ResponseBody(AnswerBody):
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         first: list[Message] = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        effort = self.reasoning.effort or self.reasoning_effort
+        effort = agreed("reasoning.effort", self.reasoning.effort, "reasoning_effort", self.reasoning_effort)
         args = template_args(self.chat_template_kwargs, effort, self.enable_thinking)
         return [Conversation(first + to_messages_of_input(self.input), use.tools, args)]
 

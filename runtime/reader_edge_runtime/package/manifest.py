@@ -60,6 +60,7 @@ QUANTIZED_PRECISIONS = ("int8", "int8-a16", "int4", "keep")  # weights are integ
 HALF_PRECISIONS = {"fp16": "float16", "bf16": "bfloat16"}  # and the KV cache's type
 ATTENTIONS = ("exact", "fast", "portable")
 
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME
 _MAX_BYTES = 1 << 20
 _MAX_TEXT = 4096
 MAX_VOCAB = 1 << 24
@@ -216,10 +217,16 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
+def _is_like_a_name(path: Path) -> bool:
+    """Whether a path that leads nowhere may be meant as a model's name, which only the command line knows."""
+    return _NAME.fullmatch(path.as_posix()) is not None and not (path.parent.name and path.parent.exists())
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read and check a folder's manifest. Raises PackageError (no such folder) or ManifestError."""
     if not folder.is_dir():
-        raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'.")
+        named = f" (`reader-edge export {folder} FOLDER` writes one of that name)" if _is_like_a_name(folder) else ""
+        raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'{named}.")
     path = folder / MANIFEST_NAME
     if not path.exists() and not path.is_symlink():
         raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")

@@ -9,7 +9,7 @@ from reader_edge_runtime.text.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Conversation, as_texts, check_conversation
 from reader_edge_runtime.text.final_message import cut_at_tag, tag_final_text
 from reader_edge_runtime.text.raw_template import RawTemplate
-from reader_edge_runtime.text.suited_messages import suited_messages
+from reader_edge_runtime.text.suited_messages import suited_messages, with_reasoning_names
 from reader_edge_runtime.text.template_process import TemplateProcess
 from reader_edge_runtime.text.template_traits import TemplateTraits
 from reader_edge_runtime.text.thinking import ThinkingForm
@@ -84,6 +84,14 @@ class ChatTemplate:
         if "error" in reply:
             raise ChatTemplateError(reply["error"], self._path)
         return cut_at_tag(reply["text"]) if conversation.continues_final_message else reply["text"]
+
+    def takes(self, conversation: Conversation) -> bool:
+        """Whether a conversation reaches the template as it is, and nothing of it is put differently."""
+        if conversation.tools and self._for_tools is not None:
+            return self._for_tools.takes(conversation)
+        suited = self._suited(replace(conversation, continues_final_message=False))
+        messages = [with_reasoning_names(message) for message in conversation.messages]
+        return list(suited.messages) == messages and list(suited.tools) == list(conversation.tools)
 
     def _suited(self, conversation: Conversation) -> Conversation:
         """The same conversation in forms that the template takes."""

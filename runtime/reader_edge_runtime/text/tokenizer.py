@@ -160,6 +160,10 @@ class Tokenizer:
             raise PromptError("This model has no chat template: give a plain prompt instead of messages.")
         return self._chat_template.render(conversation)
 
+    def takes_chat(self, conversation: Conversation) -> bool:
+        """Whether a conversation reaches the chat template as it is, and nothing of it is put differently."""
+        return self._chat_template is not None and self._chat_template.takes(conversation)
+
     def _check_length(self, text: str) -> None:
         """Refuse a prompt that cannot fit: the library would take minutes and gigabytes to find that out."""
         if self._max_characters is not None and len(text) > self._max_characters:

@@ -81,9 +81,10 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
         request(2, made_up=1),
         request(3, stream=True),
         request(4, model="gpt-4"),
-        request(5, max_tokens=101),
+        request(5, max_tokens=0),
+        *(request(number, max_tokens=asked) for number, asked in ((6, -1), (7, 32_000), (8, None))),
     )
-    result = files.run(str(chat_package.folder), "-n", "100")
+    result = files.run(str(chat_package.folder), "-n", "12")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"5 requests were refused: '{files.out}' tells why.\n"
     assert files.run("no/such/model").stderr == result.stderr  # told again where nothing is left
@@ -98,8 +99,11 @@ def test_a_body_means_what_it_means_to_the_server(files: Files, chat_package: Pa
         "There is no field 'made_up': leave it out.",
         "'stream' has no place here: leave it out.",
         "There is no model 'gpt-4' here: ask for 'demo'.",
-        "'max_tokens' is 101, but an answer may have 1 to 100 tokens here.",
+        "'max_tokens' is 0, but must be a whole number of 1 or more, or -1 for as many as there may be.",
     ]
+    told = [answers[f"request {number}"]["body"] for number in (6, 7, 8)]
+    assert [each["usage"]["completion_tokens"] for each in told] == [12, 12, 12]
+    assert {each["choices"][0]["finish_reason"] for each in told} == {"length"}
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])

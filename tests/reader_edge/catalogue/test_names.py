@@ -3,8 +3,28 @@
 import pytest
 
 from reader_edge.catalogue.entries import CATALOGUE, Origin
-from reader_edge.catalogue.names import canonical, find_origin, is_model_name
+from reader_edge.catalogue.names import canonical, find_origin, is_model_name, similar_name
 from reader_edge_runtime.errors import CatalogueError
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("smollm2:135m:latest", "smollm2:135m"),
+        ("library/smollm2:135m", "smollm2:135m"),
+        ("ollama.com/library/smollm2", "smollm2"),
+        ("smollm2-135m", "smollm2:135m"),
+        ("smollm2:135m ", "smollm2:135m"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/", "Qwen/Qwen3-0.6B"),
+        ("hf.co/owner/name-GGUF:Q4_K_M", "owner/name-GGUF"),
+        ("owner/name:latest", "owner/name"),
+        ("/a/b", None),
+        ("sphinx", None),
+    ],
+)
+def test_a_name_as_others_spell_it_is_recognised(name: str, meant: str | None) -> None:
+    assert not is_model_name(name)
+    assert similar_name(name) == meant
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

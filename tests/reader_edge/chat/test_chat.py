@@ -81,10 +81,11 @@ def test_without_a_chat_template_each_line_stands_alone(engine: Engine, say: Say
     assert prompts == ["# tar", "# git"]
 
 
+@pytest.mark.parametrize("command", ["/reset", "/clear"])
 def test_a_conversation_grows_and_reset_forgets_all_but_the_system_message(
-    chat_engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str]
+    chat_engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    say("one", "two", "/reset", "three")
+    say("one", "two", command, "three")
     _chat(chat_engine, system="Be brief.")
     first_answer = capsys.readouterr().out.split("\n")[0]
     system = {"role": "system", "content": "Be brief."}
@@ -97,18 +98,50 @@ def test_a_conversation_grows_and_reset_forgets_all_but_the_system_message(
     assert third == [system, three]
 
 
-def test_exit_leaves_at_once(engine: Engine, say: Say, prompts: list[object]) -> None:
-    say("/exit", "# tar")
+@pytest.mark.parametrize("command", ["/exit", "/bye", "/quit", "/bye "])
+def test_leaving_is_at_once(engine: Engine, say: Say, prompts: list[object], command: str) -> None:
+    say(command, "# tar")
     _chat(engine)
     assert prompts == []
 
 
-def test_help_is_told_beside_the_answers(engine: Engine, say: Say, capsys: pytest.CaptureFixture[str]) -> None:
-    say("/help")
+@pytest.mark.parametrize("line", ["/set temperature 1", "/forget", "/Bye", "/bye now"])
+def test_an_unknown_command_is_told_and_not_said(
+    engine: Engine, say: Say, prompts: list[object], capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    say(line)
+    _chat(engine)
+    assert prompts == []
+    told = f"There is no command {line.split()[0]}. To say this to the model, begin with a space. /reset or /clear"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (" /forget", "/forget"),
+        (" /bye", "/bye"),
+        ("/etc/hosts holds names", "/etc/hosts holds names"),
+        ("// note", "// note"),
+        ("/* note */", "/* note */"),
+        ("/", "/"),
+    ],
+)
+def test_what_is_no_command_is_said(engine: Engine, say: Say, prompts: list[object], line: str, said: str) -> None:
+    say(line)
+    _chat(engine)
+    assert prompts == [said]
+
+
+@pytest.mark.parametrize("command", ["/help", "/?"])
+def test_help_is_told_beside_the_answers(
+    engine: Engine, say: Say, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    say(command)
     _chat(engine)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("/reset forgets the conversation") == 2
+    assert captured.err.count("/reset or /clear forgets the conversation, /bye, /exit, /quit or Ctrl-D leaves") == 2
 
 
 def test_ctrl_c_while_typing_does_not_leave(engine: Engine, say: Say, prompts: list[object]) -> None:

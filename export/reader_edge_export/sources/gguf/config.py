@@ -85,7 +85,7 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     if num_layers > min(_MAX_LAYERS, len(file.tensors)):
         raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors")
     num_heads = values.size("attention.head_count")
-    num_kv_heads = values.size("attention.head_count_kv", num_heads)
+    num_kv_heads = _num_kv_heads(file, values, num_layers, num_heads)
     if num_heads % num_kv_heads:
         raise file.error(f"has {num_heads} attention heads for {num_kv_heads} of keys and values", "convert it again")
     vocab_size = values.size("vocab_size", embedding.shape[0])
@@ -104,6 +104,23 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         "eos_token_id": None,
         "pad_token_id": None,
     }
+
+
+def _num_kv_heads(file: GgufFile, values: Metadata, num_layers: int, num_heads: int) -> int:
+    """Of the layers with attention; others have none."""
+    if architecture_of(file) not in _RECURRENT:
+        return values.size("attention.head_count_kv", num_heads)
+    counts = set(values.sizes_by_layer("attention.head_count_kv", num_layers, num_heads)) - {0}
+    if len(counts) != 1:
+        raise UnsupportedArchitectureError(f"'{file.path}' has layers of {sorted(counts)} heads of keys and values.")
+    return counts.pop()
+
+
+def _layer_kinds(file: GgufFile, values: Metadata, other: str) -> list[str]:
+    """Layers with attention, and others of that kind, which have no heads of keys and values."""
+    num_heads, num_layers = values.size("attention.head_count"), values.size("block_count")
+    counts = values.sizes_by_layer("attention.head_count_kv", num_layers, num_heads)
+    return ["full_attention" if count else other for count in counts]
 
 
 def _heads(file: GgufFile, values: Metadata) -> Config:
@@ -243,6 +260,19 @@ def _seed_oss(file: GgufFile, values: Metadata) -> Config:
     return {**_llama(file, values), "attention_out_bias": "blk.0.attn_output.bias" in file.tensors}
 
 
+def _lfm2(file: GgufFile, values: Metadata) -> Config:
+    config = _heads(file, values)
+    del config["head_dim"]
+    return {
+        **config,
+        "norm_eps": config.pop("rms_norm_eps"),
+        "conv_L_cache": values.size("shortconv.l_cache", least=2),
+        "conv_bias": any(name.endswith("shortconv.conv.bias") for name in file.tensors),
+        "layer_types": _layer_kinds(file, values, "conv"),
+        "block_auto_adjust_ff_dim": False,  # the file has the size that it comes to
+    }
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -295,5 +325,7 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "olmo2": ("olmo2", _olmo2),
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
+    "lfm2": ("lfm2", _lfm2),
 }
+_RECURRENT = ("lfm2",)  # with layers that have no attention
 ARCHITECTURES = tuple(_MODELS)

@@ -66,6 +66,17 @@ class Metadata:
     def sizes(self, key: str) -> list[int]:
         return list(self._value(key, None, lambda value: _holds(value, int)))
 
+    def sizes_by_layer(self, key: str, num_layers: int, default: int) -> list[int]:
+        """A number of things, 0 or more, for each layer: given one by one, or once for all."""
+        if not isinstance(self._agreed(key, default), list):
+            return [self.size(key, default)] * num_layers
+        sizes = self._value(key, default, lambda value: isinstance(value, int) or len(value) == num_layers)
+        sizes = sizes if isinstance(sizes, list) else [sizes] * num_layers
+        if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in sizes):
+            shown = reprlib.repr(sizes)
+            raise GgufError(f"'{self._file.path}' gives {self._prefix}{key} as {shown}, which cannot be.")
+        return sizes
+
     def numbers(self, key: str) -> list[float]:
         return list(self._value(key, None, lambda value: _holds(value, float) and all(map(math.isfinite, value))))
 

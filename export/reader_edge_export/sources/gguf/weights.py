@@ -146,6 +146,8 @@ class Placement:
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """Of a parameter in the file."""
         shape = tuple(self._parameters[name].shape)
+        if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
+            return shape[0], shape[2]
         return shape[::-1] if name in self._turned else shape
 
     def undone(self, name: str, values: Float32Array) -> Float32Array:
@@ -155,7 +157,9 @@ class Placement:
         order = self.row_order(name)
         if order is not None:
             values = values[order]
-        return np.ascontiguousarray(values.T) if name in self._turned else values
+        if name in self._turned:
+            return np.ascontiguousarray(values.T)
+        return values.reshape(self._parameters[name].shape)
 
     def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""

@@ -1,0 +1,33 @@
+"""Recurrent layers as operators over draft trees, the same in every form of attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, recurrence_markers
+from reader_edge_export.recurrent_operators import (
+    Recurrence,
+    StateInputs,
+    TreeInputs,
+    tree_conv,
+    tree_delta,
+    tree_mamba2,
+)
+
+
+def lower_recurrences(editor: GraphEditor) -> None:
+    """Replace every marker of a recurrent layer."""
+    for marker in recurrence_markers(editor.graph):
+        tree = TreeInputs(marker.parents, marker.num_kept, marker.num_pending)
+        made = _BUILD[marker.node.op_type](editor, *marker.inputs, tree, StateInputs(marker.state, marker.pending))
+        editor.replace(marker.node, [made.output, made.present, made.capsules])
+
+
+def _conv(editor: GraphEditor, rows: ir.Value, weight: ir.Value, *others: Any) -> Recurrence:
+    bias, tree, state = others if len(others) == 3 else (None, *others)
+    return tree_conv(editor, rows, weight, bias, tree, state)
+
+
+_BUILD: dict[str, Callable[..., Recurrence]] = {TREE_CONV: _conv, TREE_DELTA: tree_delta, TREE_MAMBA2: tree_mamba2}
