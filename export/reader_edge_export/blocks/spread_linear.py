@@ -18,7 +18,7 @@ MAX_INPUTS = 2**24 // (8 * 8 * MAX_BLOCK_SCALE)
 # values (J, blocks, 16): two inputs a byte, the first in its low half, counted from -8 on; what is beyond K counts for
 # nothing. block_scales (J, blocks), scales (J,). Rows are rounded as by SpreadRowLinear and cut into 16 * high + low,
 # at most 8 each: their sums are exact in fp32 up to MAX_INPUTS, so that the product in fp32 has the bits of integers.
-_SPREAD_BLOCK_LINEAR = """
+SPREAD_BLOCK_LINEAR = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
 SpreadBlockLinear <K, N> (rows, stretch, hadamard, values, block_scales, scales) => (output)
 {
@@ -72,7 +72,7 @@ class BlockMatrix:
 
 def spread_block_linear(editor: GraphEditor, rows: ir.Value, matrix: BlockMatrix, bias: ir.Value | None) -> ir.Value:
     """rows (..., K), in int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, _SPREAD_BLOCK_LINEAR)
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR)
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.block_scales, matrix.scales]
     sizes = {"K": _length(matrix.stretch), "N": _length(matrix.scales)}
     if bias is None:

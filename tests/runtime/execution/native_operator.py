@@ -36,7 +36,7 @@ class Attention:
     kv_dtype: str = "float32"
 
 
-_INT64_INPUTS = ("write_pos", "parents", "num_kept", "num_pending")
+_INT64_INPUTS = ("write_pos", "parents", "num_kept", "num_pending", "experts", "indices")
 
 EXACT, INTEGER, INT8_CACHE = Attention(False), Attention(True), Attention(True, "int8")
 EXACT_HALF, INTEGER_HALF = Attention(False, "float16"), Attention(True, "float16")

@@ -1,0 +1,227 @@
+"""Mixtures of experts: each row times the matrices of the experts that it is sent to.
+
+A product takes rows (R, K) and the expert (R,) of each, and reads the matrices of those experts alone. A row's outputs
+are the same bits whatever rows stand beside it. What else a mixture does are standard operators, elementwise but for
+the sum over a row's experts, which CumSum adds by rank.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from reader_edge_export.blocks.block_type import BlockType
+from reader_edge_export.blocks.definitions import product_definitions
+from reader_edge_export.blocks.spread_linear import SPREAD_BLOCK_LINEAR
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
+
+# rows (R, K) and experts (R,) -> (R, J), expert by expert; inputs have a part for each, outputs (X, J).
+_EACH_EXPERT = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+{operator} {attributes} (rows, experts, {inputs}) => (output)
+{{
+  yes = Constant <value = bool {{1}}> ()
+  first = Constant <value_ints = [0]> ()
+  distinct = Unique <sorted = 1> (experts)
+  count = Size (distinct)
+  num_rows = Shape <start = 0, end = 1> (rows)
+  num_outputs = Shape <start = 1, end = 2> ({outputs})
+  sizes = Concat <axis = 0> (num_rows, num_outputs)
+  nothing = ConstantOfShape (sizes)
+  output = Loop <body = each (int64 i, bool goes, done) => (goes_on, more) {{
+    goes_on = And (yes, goes)
+    expert = Gather (distinct, i)
+    is_own = Equal (experts, expert)
+    places = NonZero (is_own)
+    row_places = Squeeze (places, first)
+    own_rows = Gather (rows, row_places)
+{gathered}
+    own_output = reader_edge.{product} {passed} (own_rows, {own})
+    output_places = Transpose (places)
+    more = ScatterND (done, output_places, own_output)
+  }}> (count, yes, nothing)
+}}
+"""
+
+# The same row by row, where a product's bits hang on how many rows it takes. ONNX does not know what MatMulNBits gives.
+_EACH_ROW = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+{operator} {attributes} (rows, experts, {inputs}) => (output)
+{{
+  yes = Constant <value = bool {{1}}> ()
+  one = Constant <value_float = 1.0> ()
+  first = Constant <value_ints = [0]> ()
+  count = Size (experts)
+  whole = Loop <body = each (int64 i, bool goes) => (goes_on, typed_output) {{
+    goes_on = And (yes, goes)
+    expert = Gather (experts, i)
+    row = Gather (rows, i)
+    own_rows = Unsqueeze (row, first)
+{gathered}
+    own_output = reader_edge.{product} {passed} (own_rows, {own})
+    typed_output = Mul (one, own_output)
+  }}> (count, yes)
+  axis = Constant <value_ints = [1]> ()
+  output = Squeeze (whole, axis)
+}}
+"""
+
+_PLAIN_EXPERT = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+PlainExpert (rows, weight) => (output)
+{
+  output = Gemm <transB = 1> (rows, weight)
+}
+"""
+
+# As SpreadRowLinear, with weights raised to unsigned: ONNX Runtime's products of unsigned by signed bytes saturate
+# where there are no instructions for them, and only those of constant weights can be asked not to.
+_SPREAD_ROW_EXPERT = """
+<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
+SpreadRowExpert (rows, stretch, hadamard, weight, scales) => (output)
+{
+  one = Constant <value_float = 1.0> ()
+  most = Constant <value_float = 127.0> ()
+  zero_point = Constant <value = uint8 {128}> ()
+  raise = Constant <value = int32 {128}> ()
+  scales_of_one = Div (scales, most)
+  numbers = Cast <to = 6> (weight)
+  raised = Add (numbers, raise)
+  bytes = Cast <to = 2> (raised)
+  columns = Transpose <perm = [1, 0]> (bytes)
+
+  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
+  quantized = QuantizeLinear (in_steps, one, zero_point)
+  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point, zero_point)
+  output = Mul (product, top)
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Experts:
+    """Matrices of experts, as Int8Matrix has one: values (X, J, K), scales (X, J), stretch (X, K), hadamard (b, b)."""
+
+    values: ir.Value
+    scales: ir.Value
+    stretch: ir.Value
+    hadamard: ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class BlockExperts:
+    """As BlockMatrix: values (X, J, blocks, 16), block_scales (X, J, blocks), scales (X, J), stretch (X, K)."""
+
+    values: ir.Value
+    block_scales: ir.Value
+    scales: ir.Value
+    stretch: ir.Value
+    hadamard: ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class KeptExperts:
+    """As StoredBlocks, in a block type of GGUF files: each of `values` (X, J, ...), by its part's name."""
+
+    block_type: BlockType
+    num_inputs: int
+    num_outputs: int
+    values: Mapping[str, ir.Value]
+
+
+Multiply = Callable[[ir.Value, ir.Value], ir.Value]  # rows (R, K), experts (R,) -> (R, J)
+
+
+def mixture(
+    editor: GraphEditor,
+    rows: ir.Value,
+    indices: ir.Value,
+    weights: ir.Value,
+    *,
+    up: Multiply,
+    activate: Callable[[ir.Value], ir.Value],
+    down: Multiply,
+) -> ir.Value:
+    """rows (T, E) through the experts that each is sent to: indices int64 (T, k), weights (T, k) -> (T, E).
+
+    up, activate and down are what an expert does, of rows (T k, ...), those of a row side by side.
+    """
+    last, ranks = editor.int64s(-1), editor.int64s(1)
+    places, width = editor.op("Shape", [indices], dtype=ir.DataType.INT64), editor.size_of(rows, 1)
+    sent = editor.op("Expand", [editor.op("Unsqueeze", [rows, ranks]), _joined(editor, places, width)])
+    flat = editor.op("Reshape", [sent, _joined(editor, last, width)])
+    experts = editor.op("Reshape", [indices, last], dtype=ir.DataType.INT64)
+    outputs = down(activate(up(flat, experts)), experts)
+    weighted = editor.op("Mul", [outputs, editor.op("Reshape", [weights, editor.int64s(-1, 1)])])
+    by_rank = editor.op("Reshape", [weighted, _joined(editor, places, last)])
+    sums = editor.op("CumSum", [by_rank, editor.constant(np.array(1), "axis")])
+    return editor.op("Gather", [sums, editor.constant(np.array(-1), "last")], {"axis": 1})
+
+
+def plain_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, weight: ir.Value) -> ir.Value:
+    """rows (R, K), each times its expert's matrix of weight (X, J, K), in fp32 -> (R, J)."""
+    define(editor, _PLAIN_EXPERT, _definition(_EACH_ROW, "PlainExperts", "PlainExpert", ["weight"]))
+    return editor.op("PlainExperts", [rows, experts, weight], domain=OPERATOR_DOMAIN)
+
+
+def int8_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: Int8Experts) -> ir.Value:
+    """rows (R, K), each in int8, times its expert's matrix -> (R, J)."""
+    inputs = ["stretch", "hadamard", "values", "scales"]
+    definition = _definition(_EACH_EXPERT, "SpreadRowExperts", "SpreadRowExpert", inputs)
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, _SPREAD_ROW_EXPERT, definition)
+    stored = [matrices.stretch, matrices.hadamard, matrices.values, matrices.scales]
+    return editor.op("SpreadRowExperts", [rows, experts, *stored], domain=OPERATOR_DOMAIN)
+
+
+def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: BlockExperts) -> ir.Value:
+    """rows (R, K), each in int8, times its expert's matrix of four bits -> (R, J)."""
+    inputs = ["stretch", "hadamard", "values", "block_scales", "scales"]
+    definition = _definition(_EACH_EXPERT, "SpreadBlockExperts", "SpreadBlockLinear", inputs, ["K", "N"])
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, SPREAD_BLOCK_LINEAR, definition)
+    stored = [matrices.stretch, matrices.hadamard, matrices.values, matrices.block_scales, matrices.scales]
+    sizes = {"K": _size(matrices.stretch, 1), "N": _size(matrices.scales, 1)}
+    return editor.op("SpreadBlockExperts", [rows, experts, *stored], sizes, domain=OPERATOR_DOMAIN)
+
+
+def kept_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: KeptExperts) -> ir.Value:
+    """rows (R, K), rounded in blocks, each times its expert's matrix -> (R, J)."""
+    name = matrices.block_type.name
+    definition = _definition(_EACH_ROW, f"{name}Experts", f"{name}Linear", matrices.block_type.parts, ["K", "N"])
+    define(editor, *product_definitions(matrices.block_type), definition)
+    sizes = {"K": matrices.num_inputs, "N": matrices.num_outputs}
+    inputs = [rows, experts, *matrices.values.values()]
+    return editor.op(f"{name}Experts", inputs, sizes, domain=OPERATOR_DOMAIN)
+
+
+def expert_biases(editor: GraphEditor, rows: ir.Value, experts: ir.Value, biases: ir.Value) -> ir.Value:
+    """rows (R, J), to each its expert's bias of biases (X, J) added -> (R, J)."""
+    return editor.op("Add", [rows, editor.op("Gather", [biases, experts])])
+
+
+def _definition(
+    template: str, operator: str, product: str, inputs: Sequence[str], attributes: Sequence[str] = ()
+) -> str:
+    """The text of an operator that does `product` by each expert's own inputs; the Hadamard matrix is everybody's."""
+    own = {name: name if name == "hadamard" else f"own_{name}" for name in inputs}
+    gathered = [f"    {each} = Gather ({name}, expert)" for name, each in own.items() if each != name]
+    return template.format(
+        operator=operator,
+        product=product,
+        inputs=", ".join(inputs),
+        outputs=inputs[-1],
+        gathered="\n".join(gathered),
+        own=", ".join(own.values()),
+        attributes=f"<{', '.join(attributes)}>" if attributes else "",
+        passed="<" + ", ".join(f"{name} : int = @{name}" for name in attributes) + ">" if attributes else "",
+    )
+
+
+def _joined(editor: GraphEditor, *sizes: ir.Value) -> ir.Value:
+    return editor.op("Concat", sizes, {"axis": 0}, dtype=ir.DataType.INT64)
+
+
+def _size(constant: ir.Value, axis: int) -> int:
+    assert constant.const_value is not None
+    return int(constant.const_value.shape.numpy()[axis])

@@ -1,0 +1,114 @@
+"""Random matrices of experts in each form that they are stored in, and exact products by them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.file_blocks import blocks_of
+from reader_edge_export.experts import (
+    BlockExperts,
+    Int8Experts,
+    KeptExperts,
+    block_experts,
+    int8_experts,
+    kept_experts,
+    plain_experts,
+)
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.quantize.spread import block_size, hadamard
+from tests.gguf_files import random_rows
+
+Array = npt.NDArray[np.float32]
+Product = Callable[[GraphEditor, ir.Value, ir.Value], ir.Value]
+
+FORMS = ("plain", "int8", "int4", *BLOCK_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrices:
+    """weight (X, J, K) as it is meant, in float64; product: of a graph, with the matrices in it as constants."""
+
+    weight: npt.NDArray[np.float64]
+    product: Product
+
+    def expected(self, rows: Array, experts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """rows (R, K), each times its expert's matrix: (R, J)."""
+        products = self.weight[experts] @ rows.astype(np.float64)[:, :, None]
+        return np.asarray(products[..., 0])
+
+
+def random_experts(form: str, num_experts: int, num_outputs: int, num_inputs: int) -> ExpertMatrices:
+    """Matrices in one of FORMS; of a block type of GGUF files num_inputs is a multiple of 256."""
+    rng = np.random.default_rng(num_inputs)
+    sizes = num_experts, num_outputs, num_inputs
+    if form == "plain":
+        return _plain(rng, sizes)
+    if form == "int8":
+        return _int8(rng, sizes)
+    return _int4(rng, sizes) if form == "int4" else _kept(rng, form, sizes)
+
+
+def _plain(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
+    weight = rng.standard_normal(sizes, np.float32)
+
+    def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
+        return plain_experts(editor, rows, experts, editor.constant(weight, "weight"))
+
+    return ExpertMatrices(weight.astype(np.float64), product)
+
+
+def _int8(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
+    values = rng.integers(-127, 128, sizes).astype(np.int8)
+    scales, spread = rng.random(sizes[:2], np.float32), _spread(rng, sizes)
+
+    def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
+        constants = [editor.constant(array, "experts") for array in (values, scales, *spread)]
+        return int8_experts(editor, rows, experts, Int8Experts(*constants))
+
+    return ExpertMatrices(_meant(values, scales, spread), product)
+
+
+def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
+    num_blocks = -(-sizes[2] // 32)
+    values = rng.integers(0, 256, (*sizes[:2], num_blocks, 16)).astype(np.uint8)
+    block_scales = rng.integers(-15, 16, (*sizes[:2], num_blocks)).astype(np.int8)
+    scales, spread = rng.random(sizes[:2], np.float32), _spread(rng, sizes)
+
+    def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
+        constants = [editor.constant(array, "experts") for array in (values, block_scales, scales, *spread)]
+        return block_experts(editor, rows, experts, BlockExperts(*constants))
+
+    codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:3], 32).astype(np.int64) - 8
+    steps = (codes * block_scales[..., None]).reshape(*sizes[:2], -1)[..., : sizes[2]]
+    return ExpertMatrices(_meant(steps, scales, spread), product)
+
+
+def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> ExpertMatrices:
+    kind = gguf.GGMLQuantizationType[name]
+    files = [random_rows(kind, sizes[1:], rng) for _ in range(sizes[0])]
+    blocks = [blocks_of(BLOCK_TYPES[name], rows) for rows in files]
+    arrays = {part: np.stack([each.arrays[part] for each in blocks]) for part in blocks[0].arrays}
+
+    def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
+        values = {part: editor.constant(array, part) for part, array in arrays.items()}
+        return kept_experts(editor, rows, experts, KeptExperts(BLOCK_TYPES[name], sizes[2], sizes[1], values))
+
+    weight = [gguf.dequantize(rows, kind).astype(np.float64) for rows in files]
+    return ExpertMatrices(np.stack(weight), product)
+
+
+def _spread(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Array, Array]:
+    stretch = rng.uniform(0.5, 2, (sizes[0], sizes[2])).astype(np.float32)
+    return stretch, hadamard(block_size(sizes[2])).astype(np.float32)
+
+
+def _meant(steps: npt.NDArray[np.generic], scales: Array, spread: Sequence[Array]) -> npt.NDArray[np.float64]:
+    """What rows meet that are not yet stretched and spread."""
+    stretch, matrix = (each.astype(np.float64) for each in spread)
+    blocks = (steps.astype(np.float64) * scales[..., None]).reshape(*steps.shape[:2], -1, len(matrix))
+    return np.asarray((blocks @ matrix.T).reshape(steps.shape) * stretch[:, None])
