@@ -1,4 +1,4 @@
-"""Packages by name as contenders, each run by this checkout or by another one with its own kernels."""
+"""Packages by name as contenders, each run by this checkout or another one; GGUF files, run by llama.cpp."""
 
 import os
 import sys
@@ -42,10 +42,32 @@ class PackageContender(Contender):
         return str(self.package)
 
 
-def package_contender(text: str, cache: Path) -> PackageContender:
-    """Of NAME=PACKAGE or NAME=PACKAGE@CHECKOUT; cache: where logs go. Raises ValueError."""
+@dataclass(frozen=True, slots=True)
+class GgufContender(Contender):
+    """A GGUF file. label: what tables call it. interpreter: of an environment with llama-cpp-python."""
+
+    label: str
+    file: Path
+    interpreter: Path
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    @property
+    def python(self) -> Path:
+        return self.interpreter
+
+    def model(self, shape: str) -> str:
+        return str(self.file)
+
+
+def package_contender(text: str, cache: Path) -> PackageContender | GgufContender:
+    """Of NAME=PACKAGE, NAME=PACKAGE@CHECKOUT or NAME=FILE.gguf@PYTHON; cache: where logs go. Raises ValueError."""
     label, is_named, rest = text.partition("=")
     package, _, checkout = rest.partition("@")
+    if label and package.endswith(".gguf"):
+        return _gguf_contender(label, Path(package), Path(checkout), cache)
     if not is_named or not label or not Path(package, "reader_edge.json").is_file():
         raise ValueError(f"{text!r} is not NAME=PACKAGE, with a package's folder.")
     runtime = replace(RUNTIMES[0], requirements=())
@@ -59,3 +81,10 @@ def package_contender(text: str, cache: Path) -> PackageContender:
         )
     folder = Path(checkout).resolve()
     return PackageContender(replace(runtime, worker=str(worker)), "", cache, label, Path(package).resolve(), folder)
+
+
+def _gguf_contender(label: str, file: Path, interpreter: Path, cache: Path) -> GgufContender:
+    if not file.is_file() or not interpreter.is_file():
+        raise ValueError(f"'{label}={file}@{interpreter}' is not NAME=FILE.gguf@PYTHON, of two files that are there.")
+    runtime = next(runtime for runtime in RUNTIMES if runtime.name == "llama.cpp")
+    return GgufContender(runtime, "", cache, label, file.resolve(), interpreter.absolute())

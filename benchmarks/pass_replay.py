@@ -10,7 +10,8 @@ Each recording is replayed for each contender on its own curve T(n), which decid
 second, drafting's own time counted in, and their ratio to the first contender's. It reads results.json, where
 `benchmarks.run` keeps what it measured, and writes nothing. With --packages, passes are timed first instead, in one
 interleaved run: each package by this checkout or, behind an @, by another one with its own native kernels, such as one
-of before a change (`python CHECKOUT/native/build_library.py`).
+of before a change (`python CHECKOUT/native/build_library.py`). NAME=FILE.gguf@PYTHON is a file that llama.cpp runs, by
+the Python of an environment with llama-cpp-python; what is told of it is what our trees would make of its passes.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 
 from benchmarks.measuring import VOCAB_SIZE, Record
 from benchmarks.modelling import modelled, replay_reader_edge
-from benchmarks.package_contenders import PackageContender, package_contender
+from benchmarks.package_contenders import GgufContender, PackageContender, package_contender
 from benchmarks.pass_times import WIDTHS, Effort, measure_passes
 from benchmarks.run import PASSES, RESULTS
 from benchmarks.tables import table
@@ -75,10 +76,11 @@ def _timed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
     return curves
 
 
-def timed(contenders: Sequence[PackageContender], past: int, rounds: int) -> dict[str, Record]:
-    """What `measure_passes` tells of packages, passes alone."""
-    sizes = [ModelPackage.open(contender.package).manifest.vocab_size for contender in contenders]
-    shape = "demo" if min(sizes) < VOCAB_SIZE else ""  # whose tokens all of them have
+def timed(contenders: Sequence[PackageContender | GgufContender], past: int, rounds: int) -> dict[str, Record]:
+    """What `measure_passes` tells of packages and files, passes alone. Files must have the tokens of packages."""
+    packages = [each.package for each in contenders if isinstance(each, PackageContender)]
+    sizes = [ModelPackage.open(package).manifest.vocab_size for package in packages]
+    shape = "demo" if min(sizes, default=VOCAB_SIZE) < VOCAB_SIZE else ""  # whose tokens all of them have
     return measure_passes(contenders, Effort(shape, (past,), num_answers=0, num_passes=rounds))
 
 

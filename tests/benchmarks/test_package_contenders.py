@@ -1,6 +1,7 @@
 """Packages by name: passes of each are timed by the checkout that is named with it."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,16 @@ def test_a_checkout_needs_kernels_of_its_own(tmp_path: Path, checkout: Path, dem
     next(checkout.rglob("reader_edge_native.so")).unlink()
     with pytest.raises(ValueError, match="no checkout with native kernels: build them"):
         package_contender(f"name={demo_folder}@{checkout}", tmp_path)
+
+
+def test_a_gguf_file_is_run_by_the_python_that_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    contender = package_contender(f"llama={file}@{sys.executable}", tmp_path)
+    assert contender.name == "llama"
+    assert contender.model("") == str(file)
+    assert contender.python == Path(sys.executable)
+    assert contender.runtime.worker == "llama_cpp_worker.py"
+    for text in (f"llama={file}", f"llama={file}@nowhere", f"llama={file.with_stem('other')}@{sys.executable}"):
+        with pytest.raises(ValueError, match=r"is not NAME=FILE\.gguf@PYTHON"):
+            package_contender(text, tmp_path)
