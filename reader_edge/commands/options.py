@@ -104,6 +104,8 @@ def _template_args(ctx: click.Context, parameter: click.Parameter, values: tuple
         name, equals, value = each.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{each!r} must be NAME=VALUE, such as enable_thinking=false.")
+        if name in ("messages", "tools"):
+            raise click.BadParameter(f"{each!r} would take the place of the {name} that are asked: leave it out.")
         try:
             args[name] = json.loads(value)
         except (ValueError, RecursionError):
@@ -111,6 +113,20 @@ def _template_args(ctx: click.Context, parameter: click.Parameter, values: tuple
     return args
 
 
+def _stops(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts, none of them empty."""
+    if "" in values:
+        raise click.BadParameter("'' ends every answer before it begins: give a text of one character or more.")
+    return values
+
+
+stop = click.option(
+    "--stop",
+    multiple=True,
+    metavar="TEXT",
+    callback=_stops,
+    help="End the answer before this text; may be repeated.",
+)
 template_args = click.option(
     "--template-arg",
     "template_args",

@@ -63,7 +63,7 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @options.frequency_penalty
 @options.presence_penalty
 @options.seed
-@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be repeated.")
+@options.stop
 @options.engine
 @options.guard
 @options.text_is_text

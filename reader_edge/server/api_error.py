@@ -53,9 +53,14 @@ class ApiError(ReaderEdgeError):
         return Response(body, self.status, self.headers, "application/json")
 
 
+def told(value: object) -> str:
+    """A wrong value in the sentence that refuses it."""
+    return json.dumps(value) if isinstance(value, bool) else shown(value)
+
+
 def wrong_value(name: str, value: object, words: str, param: str, code: str | None = None) -> ApiError:
     """What a value is refused with that is not what `words` say. name: its place. param: the field at fault."""
-    given = "is missing" if value is None else f"is {shown(value)}"
+    given = "is missing" if value is None else f"is {told(value)}"
     return ApiError(400, f"'{name}' {given}, but must be {words}.", param, code)
 
 
@@ -63,9 +68,7 @@ def agreed(name: str, value: Value | None, other_name: str, other: Value | None)
     """What two fields say that mean the same; None where neither says anything. Raises ApiError where they differ."""
     if value is None or other is None or value == other:
         return other if value is None else value
-    sentence = (
-        f"'{name}' is {shown(value)} and '{other_name}' {shown(other)}, though they mean the same: leave one out."
-    )
+    sentence = f"'{name}' is {told(value)} and '{other_name}' {told(other)}, though they mean the same: leave one out."
     raise ApiError(400, sentence, other_name)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, dataclass_transform, get_args
 import msgspec
 from msgspec import Meta, inspect
 
-from reader_edge.server.api_error import ApiError, wrong_value
+from reader_edge.server.api_error import ApiError, told, wrong_value
 from reader_edge.server.tidying import ARRAYS, FieldError, ObjectTidy, alternatives
 from reader_edge_runtime.config_checks import Range
 
@@ -74,7 +74,7 @@ def decode(values: object, kind: type[Kind]) -> Kind:
             tidy(values)
             return msgspec.convert(values, kind)
         except FieldError as error:
-            raise _unsupported(error.place) if not error.is_unknown else _unknown(error.place) from None
+            raise _unknown(error.place) if error.is_unknown else _unsupported(error.place, error.value) from None
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, info) from None
         except UnicodeEncodeError:
@@ -134,7 +134,7 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
             value, place = value.get(name), _joined(place, name)
             types.append(_field_type(kind, types[-1], name))
     if any(isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported") for each in types):
-        return _unsupported(place)
+        return _unsupported(place, value)
     if not place:
         return ApiError(400, "The body must be a JSON object.", code="invalid_json")
     is_missing = value is None
@@ -150,8 +150,9 @@ def _unknown(place: str) -> ApiError:
     return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter")
 
 
-def _unsupported(place: str) -> ApiError:
-    return ApiError(400, f"'{place}' is not supported here: leave it out.", place, "unsupported_parameter")
+def _unsupported(place: str, value: object) -> ApiError:
+    sentence = f"'{place}' is {told(value)}, which is not supported here: leave it out."
+    return ApiError(400, sentence, place, "unsupported_parameter")
 
 
 def _field_type(kind: inspect.Type | None, info: inspect.Type, name: str) -> inspect.Type:

@@ -13,17 +13,18 @@ Tidy = Callable[[Any], None]
 
 
 class FieldError(Exception):
-    """A field that its class does not have, or that may not say what it says. place: within the value looked at."""
+    """A field that its class does not have, or that may not say this value. place: within what was looked at."""
 
-    def __init__(self, place: str, is_unknown: bool) -> None:
+    def __init__(self, place: str, value: object, is_unknown: bool) -> None:
         super().__init__(place)
         self.place = place
+        self.value = value
         self.is_unknown = is_unknown
 
     def within(self, name: str) -> "FieldError":
         """The same, seen from outside."""
         joint = "" if self.place[:1] in ("", "[") else "."
-        return FieldError(f"{name}{joint}{self.place}", self.is_unknown)
+        return FieldError(f"{name}{joint}{self.place}", self.value, self.is_unknown)
 
 
 class ObjectTidy:
@@ -54,7 +55,7 @@ class ObjectTidy:
             del value[name]
         for name, each in value.items():
             if name not in fields:
-                raise FieldError(name, is_unknown=True)
+                raise FieldError(name, each, is_unknown=True)
             tidy = fields[name]
             if tidy is not None:
                 _tidy_within(name, tidy, each)
@@ -94,7 +95,7 @@ def _tidy_within(name: str | int, tidy: Tidy, value: Any) -> None:
 
 def _check_flag(only: bool, value: Any) -> None:
     if isinstance(value, bool) and value is not only:
-        raise FieldError("", is_unknown=False)
+        raise FieldError("", value, is_unknown=False)
 
 
 def alternatives(info: inspect.Type) -> list[inspect.Type]:

@@ -126,6 +126,20 @@ def test_the_chat_template_is_given_arguments(runner: CliRunner, chat_package: P
     assert _run(runner, str(chat_package.folder), "-p", "hello", *args) == text
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--stop", "", "'' ends every answer before it begins: give a text of one character or more."),
+        ("--template-arg", "messages=3", "'messages=3' would take the place of the messages that are asked: leave it"),
+        ("--template-arg", "tools=[]", "'tools=[]' would take the place of the tools that are asked: leave it out."),
+    ],
+)
+def test_a_value_that_no_answer_can_have_exits_2(runner: CliRunner, option: str, value: str, words: str) -> None:
+    result = runner.invoke(main, ["run", "-p", PROMPT, option, value])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"Invalid value for '{option}': {words}" in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize("arg", ["mood", "=kind", ""])
 def test_an_argument_without_a_name_or_value_exits_2(runner: CliRunner, arg: str) -> None:
     result = runner.invoke(main, ["run", "-p", PROMPT, "--template-arg", arg])
@@ -163,7 +177,6 @@ def test_text_is_text_holds_control_tokens_off(runner: CliRunner, chat_package: 
         (["-n", "0"], "Error: max_tokens is 0, but must be 1 or more.\n"),
         (["--seed", "-1"], "Error: seed is -1, but must be from 0 to 2**64 - 1.\n"),
         (["--threads", "-1"], "Error: threads is -1, but must be from 0 to 1024.\n"),
-        (["--stop", ""], "Error: stop is ('',), but must be texts that are not empty.\n"),
         (
             ["-s", "Be brief."],
             "Error: This model has no chat template, so a system message has no place: leave -s out.\n",

@@ -118,5 +118,7 @@ def test_a_session_goes_on_behind_an_answer_that_a_stop_ended(special_engine: En
 
 def test_a_stop_token_that_the_vocabulary_lacks_is_refused(engine: Engine) -> None:
     size = engine.package.manifest.vocab_size
-    with pytest.raises(ConfigError, match=rf"^stop_token_ids names token {size}, the vocabulary has {size}\.$"):
+    with pytest.raises(
+        ConfigError, match=rf"^stop_token_ids names token {size}, but the vocabulary has {size}: name ids"
+    ):
         engine.generate(PROMPT, GenerationConfig(stop_token_ids=(size,)))

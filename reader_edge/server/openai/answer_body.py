@@ -1,5 +1,6 @@
 """What the bodies of all of OpenAI's endpoints have in common: how tokens are chosen, and in what form they come."""
 
+import re
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from reader_edge.server.api_error import ApiError, agreed, wrong_value
+from reader_edge.server.api_error import ApiError, agreed
 from reader_edge.server.contract import IGNORED, UNSUPPORTED, JsonObject, bounds, only, within
 from reader_edge.server.forms.structured_outputs import (
     AnswerForm,
@@ -25,10 +26,12 @@ from reader_edge.server.question import Question, check_model, with_next_seed
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationConfig, SamplingConfig
 from reader_edge_runtime.generation_config import LOGIT_BIASES
+from reader_edge_runtime.shown import shown
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.conversation import Encodable
 
 _MAX_STOPS, _MAX_STOP_CHARACTERS, _MAX_BIASES = 16, 1000, 1024
+_TOKEN_ID = re.compile("[0-9]{1,10}")
 _MAX_CHOICES = 1024  # of any server; the settings of each allow fewer
 
 _Stop = Annotated[str, Meta(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
@@ -195,10 +198,15 @@ class AnswerBody(JsonObject):
         )
 
     def _biases(self) -> dict[int, float]:
-        try:
-            return {int(token_id): value for token_id, value in (self.logit_bias or {}).items()}
-        except ValueError:
-            raise wrong_value("logit_bias", self.logit_bias, "token ids, each with a number", "logit_bias") from None
+        biases = {}
+        for token, value in (self.logit_bias or {}).items():
+            if not _TOKEN_ID.fullmatch(token):
+                sentence = (
+                    f"'logit_bias' names {shown(token)}, but must name tokens by their ids, as {{'42': -100}} does."
+                )
+                raise ApiError(400, sentence, "logit_bias")
+            biases[int(token)] = value
+        return biases
 
 
 class ChoicesBody(AnswerBody):

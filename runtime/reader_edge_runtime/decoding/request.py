@@ -201,7 +201,8 @@ class Request:
 def _checked_stops(token_ids: Sequence[int], vocab_size: int) -> set[int]:
     for token_id in token_ids:
         if token_id >= vocab_size:
-            raise ConfigError(f"stop_token_ids names token {token_id}, the vocabulary has {vocab_size}.")
+            problem = f"stop_token_ids names token {token_id}, but the vocabulary has {vocab_size}"
+            raise ConfigError(f"{problem}: name ids from 0 to {vocab_size - 1}.")
     return set(token_ids)
 
 
@@ -216,7 +217,7 @@ def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
     for token_id in token_ids:
         is_id = isinstance(token_id, int | np.integer) and not isinstance(token_id, bool)
         if not is_id or not 0 <= token_id < manifest.vocab_size:
-            raise PromptError(
-                f"The prompt holds token id {shown(token_id)}, but the vocabulary has {manifest.vocab_size} tokens."
-            )
+            size = manifest.vocab_size
+            problem = f"The prompt holds token id {shown(token_id)}, but the vocabulary has {size} tokens"
+            raise PromptError(f"{problem}: give ids from 0 to {size - 1}.")
     return list(map(int, token_ids))

@@ -82,7 +82,9 @@ def test_what_is_refused_is_the_client_s_error_in_one_sentence(client: Any) -> N
     with pytest.raises(ollama.ResponseError, match="model 'other' not found") as unknown:
         client.chat("other", QUESTION)
     assert unknown.value.status_code == 404
-    with pytest.raises(ollama.ResponseError, match=r"'options.mirostat' is not supported here: leave it out\."):
+    with pytest.raises(
+        ollama.ResponseError, match=r"'options.mirostat' is 2, which is not supported here: leave it out\."
+    ):
         client.generate("demo", "Hi", options={"mirostat": 2})
     with pytest.raises(ollama.ResponseError, match="makes no embeddings"):
         client.embed("demo", "Hi")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reader_edge.server.api_error import told
 from reader_edge.server.http.guard import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
@@ -57,16 +58,23 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"stop": ["a"] * 17}, "but must be a text or a list of at most 16 texts, each of 1 to 1000 characters."),
         ({"stop": [""]}, "'stop[0]' is '', but must be a text of 1 to 1000 characters."),
         ({"logit_bias": [1]}, "an object"),
-        ({"logit_bias": {"a": 1}}, "token ids"),
+        ({"logit_bias": {"a": 1}}, "'logit_bias' names 'a', but must name tokens by their ids, as {'42': -100} does."),
+        ({"logit_bias": {"-1": 1}}, "'logit_bias' names '-1'"),
         ({"logit_bias": {"5": "a"}}, "a number"),
-        ({"logit_bias": {"99999999": 1}}, "the vocabulary has"),
+        (
+            {"logit_bias": {"99999999": 1}},
+            "names token 99999999, but the vocabulary has 6144: name ids from 0 to 6143.",
+        ),
         ({"logprobs": 6}, "from 0 to 5"),
         ({"stream": "yes"}, "true or false"),
         ({"stream": True, "temperature": -1}, "'temperature' is -1"),
         ({"stream": True, "prompt": ""}, "prompt is empty"),
         ({"echo": 1}, "'echo' is 1, but must be true or false."),
-        ({"suffix": "end"}, "'suffix' is not supported"),
+        ({"suffix": "end"}, "'suffix' is 'end', which is not supported here: leave it out"),
         ({"frequency_penalty": 2.5}, "'frequency_penalty' is 2.5, but must be a number from -2 to 2."),
+        ({"min_tokens": 5}, "'min_tokens' is 5, which is not supported here: leave it out."),
+        ({"early_stopping": True}, "'early_stopping' is true, which is not supported here: leave it out."),
+        ({"stop_token_ids": [99999999]}, "names token 99999999, but the vocabulary has 6144: name ids"),
         ({"made_up": 1}, "no field 'made_up'"),
         ({"half a character \ud800": 1}, "no field 'half"),
     ],
@@ -93,7 +101,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "'messages[0].content[0].type' is 'image_url', but must be 'text'.",
         ),
-        ({"messages": [USER | {"audio": {"id": "x"}}]}, "audio' is not supported"),
+        ({"messages": [USER | {"audio": {"id": "x"}}]}, "audio' is {'id': 'x'}, which is not supported"),
         ({"prediction": {}}, "'prediction.content' is missing, but must be a text"),
         ({"prediction": {"type": "text", "content": "x"}}, "'prediction.type' is 'text', but must be 'content'."),
         ({"prediction": {"type": "content", "content": 5}}, "'prediction.content' is 5, but must be a text"),
@@ -110,7 +118,7 @@ def test_a_chat_that_cannot_be_is_refused(served: Served, fields: dict[str, obje
 @pytest.mark.parametrize("tag", ["", 0, False, [], {}])
 def test_only_a_missing_type_stands_for_the_first_kind(served: Served, tag: object) -> None:
     body = {"model": "demo", "messages": [USER], "max_tokens": 1}
-    words = f"'response_format.type' is {tag!r}, but must be one of 'text'"
+    words = f"'response_format.type' is {told(tag)}, but must be one of 'text'"
     assert_refused(served.post("/v1/chat/completions", body | {"response_format": {"type": tag}}), 400, words)
     for form in ({}, {"type": None}):
         assert served.post("/v1/chat/completions", body | {"response_format": form}).status_code == 200

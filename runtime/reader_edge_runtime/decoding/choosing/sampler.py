@@ -33,7 +33,8 @@ class Sampler:
         self._bias_ids = np.array(list(config.logit_bias), np.int64)
         self._bias = np.array(list(config.logit_bias.values()), np.float32)
         if self._bias_ids.size and self._bias_ids.max() >= vocab_size:
-            raise ConfigError(f"logit_bias names token {self._bias_ids.max()}, the vocabulary has {vocab_size}.")
+            problem = f"logit_bias names token {self._bias_ids.max()}, but the vocabulary has {vocab_size}"
+            raise ConfigError(f"{problem}: name ids from 0 to {vocab_size - 1}.")
         self._seen = np.zeros(vocab_size if config.repetition_penalty != 1 else 0, np.bool_)
         if self._seen.size:
             self._seen[list(prompt_token_ids)] = True
