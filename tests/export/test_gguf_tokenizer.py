@@ -15,6 +15,7 @@ from reader_edge_export.sources.gguf.pre_tokenizer import PRE_TOKENIZERS
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import TokenKind, Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_runtime.errors import GgufError, ReaderEdgeError, TokenizerError
+from reader_edge_runtime.text.pattern_check import problem_of
 from tests.gguf_files import byte_level, sentence_piece, small_vocabulary, write_gguf
 
 TEXTS = [
@@ -311,3 +312,8 @@ def test_chat_templates_by_name_are_all_read(tmp_path: Path) -> None:
     assert templates("named", named) == {"tool_use": "with tools"}
     with pytest.raises(TokenizerError, match="17 chat templates"):
         templates("many", {"tokenizer.chat_templates": [str(number) for number in range(17)]})
+
+
+def test_the_expressions_of_all_kinds_are_taken_by_packages() -> None:
+    expressions = {each for kind in PRE_TOKENIZERS.values() for each in kind.expressions}
+    assert [each for each in sorted(expressions) if problem_of(each) is not None] == []

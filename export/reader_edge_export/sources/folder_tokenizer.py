@@ -18,6 +18,7 @@ from reader_edge_export.sources.folder_templates import chat_templates_of
 from reader_edge_export.sources.json_file import read_json
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
+from reader_edge_runtime.text.tokenizer_file import check_patterns
 
 _CONFIG_FILE, _MAP_FILE = "tokenizer_config.json", "special_tokens_map.json"
 _OPTIONAL_NAMES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -40,6 +41,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerFast:
         )
     try:
         fast = FastTokenizer.from_file(str(folder / TOKENIZER_NAME))
+        check_patterns(fast, folder / TOKENIZER_NAME, "fetch the model again")
         _check_spaces(settings, fast)
         _set_prefix_space(fast, settings)
         named = _named_tokens(settings, fast, vocab_size)

@@ -1,43 +1,24 @@
 """Text to token ids and back."""
 
-import base64
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
+from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.plain_file import check_fetched
 from reader_edge_runtime.text.call_form import CallForm
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
+from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer
 
-_MAX_FILE_BYTES = 1 << 27
 _MAX_VOCAB_SIZE = 1 << 24
-_MAX_STEPS, _MAX_GROWTH = 64, 1 << 13  # ALBERT's come to 4752: rare characters, decomposed twice
-# Characters that one character can become. Kinds not named here add a fixed number to a word, or none.
-_MOST = {
-    "BPEDecoder": 2,  # an empty suffix is found between any two characters
-    "BertNormalizer": 12,  # decomposed, with spaces around it
-    "ByteLevel": 5,  # one a byte, and a space before
-    "CTC": 2,  # as BPEDecoder
-    "Lowercase": 2,
-    "Metaspace": 2,
-    "NFC": 3,
-    "NFD": 4,
-    "NFKC": 18,
-    "NFKD": 18,
-}
 
 
 class Tokenizer:
@@ -73,7 +54,7 @@ class Tokenizer:
         """Load a package's tokenizer. Raises TokenizerError when it is broken or does not fit the model."""
         manifest = package.manifest
         path = package.path(TOKENIZER_NAME)
-        fast = _read(path, "export the model again")
+        fast = read_tokenizer(path, "export the model again")
         template = _chat_template(package, fast)
         tokenizer = cls(fast, template, manifest.max_context, is_text_literal)
         if tokenizer.vocab_size > manifest.vocab_size:
@@ -86,7 +67,7 @@ class Tokenizer:
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
         """Load a tokenizer.json of any model, without a chat template. Raises TokenizerError."""
-        tokenizer = cls(_read(path, "give a model's tokenizer.json"))
+        tokenizer = cls(read_tokenizer(path, "give a model's tokenizer.json"))
         if tokenizer.vocab_size > _MAX_VOCAB_SIZE:
             raise TokenizerError(
                 f"'{path}' has token id {tokenizer.vocab_size - 1}, but ids must be below {_MAX_VOCAB_SIZE}: "
@@ -120,18 +101,18 @@ class Tokenizer:
         """Token ids of a text, with the model's own start tokens unless told otherwise. Raises PromptError."""
         if adds_special_tokens:
             self._check_length(text)
-        with _library_errors("The tokenizer cannot encode this text"):
+        with library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where the text's characters stand that each token of `encode` was made of: begin and end, as the library
         tells them; (0, 0) of a token that was added to the text. Raises PromptError."""
-        with _library_errors("The tokenizer cannot encode this text"):
+        with library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text).offsets)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts, without special tokens, on all cores. Raises PromptError."""
-        with _library_errors("The tokenizer cannot encode these texts"):
+        with library_errors("The tokenizer cannot encode these texts"):
             return [encoding.ids for encoding in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     @property
@@ -151,7 +132,7 @@ class Tokenizer:
         self._check_length(text)
         if self._literal is None:
             return self.encode(text, adds_special_tokens=False)
-        with _library_errors("The tokenizer cannot encode this text"):
+        with library_errors("The tokenizer cannot encode this text"):
             return self._literal.encode(*self._literal.render(conversation, text))
 
     def render_chat(self, conversation: Conversation) -> str:
@@ -177,12 +158,12 @@ class Tokenizer:
         try:
             return str(self._fast.decode(token_ids, skip_special_tokens=True))
         except BaseException:  # told only then: this runs twice a token
-            with _library_errors("The tokenizer cannot decode the model's tokens"):
+            with library_errors("The tokenizer cannot decode the model's tokens"):
                 raise
 
     def spelled(self, token_ids: Sequence[int]) -> str:
         """Text of token ids, special tokens with it."""
-        with _library_errors("The tokenizer cannot decode these tokens"):
+        with library_errors("The tokenizer cannot decode these tokens"):
             return str(self._fast.decode(token_ids, skip_special_tokens=False))
 
     def special_in(self, texts: Sequence[str]) -> dict[int, str]:
@@ -201,12 +182,12 @@ class Tokenizer:
         Those of a text's tokens, one after the other, are the text in UTF-8. An id without a token has none.
         is_first: no token with a text comes before; there, some tokenizers leave a space out.
         """
-        with _library_errors("The tokenizer cannot decode the model's tokens"):
+        with library_errors("The tokenizer cannot decode the model's tokens"):
             return self._token_bytes.of(token_id, is_first)
 
     def every_token_bytes(self, num_tokens: int) -> list[bytes]:
         """`token_bytes` of all ids below num_tokens."""
-        with _library_errors("The tokenizer cannot decode its tokens"):
+        with library_errors("The tokenizer cannot decode its tokens"):
             return self._token_bytes.every(num_tokens)
 
 
@@ -221,71 +202,3 @@ def _chat_template(package: ModelPackage, fast: FastTokenizer) -> ChatTemplate |
     has_two = TOOL_TEMPLATE_NAME in manifest.files
     for_tools = ChatTemplate.open(package.path(TOOL_TEMPLATE_NAME), special) if has_two else None
     return ChatTemplate.open(package.path(CHAT_TEMPLATE_NAME), special, for_tools)
-
-
-def _read(path: Path, remedy: str) -> FastTokenizer:
-    check_fetched(path, TokenizerError)
-    num_bytes = path.stat().st_size
-    if num_bytes > _MAX_FILE_BYTES:
-        raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a tokenizer may have: {remedy}.")
-    with _library_errors(f"'{path}' is not a readable tokenizer", remedy):
-        fast = FastTokenizer.from_file(str(path))
-    for parts in ((fast.normalizer, fast.pre_tokenizer), (fast.post_processor,), (fast.decoder,)):
-        num_steps, most = _growth(*parts)
-        if num_steps > _MAX_STEPS or most > _MAX_GROWTH:
-            raise TokenizerError(
-                f"'{path}' can make a text {most:.3g} times as long in {num_steps} steps, "
-                f"more than the {_MAX_GROWTH} times in {_MAX_STEPS} steps that a tokenizer may: {remedy}."
-            )
-    return fast
-
-
-def _growth(*parts: Any) -> tuple[int, float]:
-    """How many steps parts of a tokenizer (or None) take together, and by how much they multiply a text at most."""
-    steps = [step for part in parts if part is not None for step in _steps(json.loads(part.__getstate__()))]
-    product = 1.0  # which overflows to infinity
-    for step in steps:
-        product *= _growth_of(step)
-    return len(steps), product
-
-
-def _steps(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if part["type"] != "Sequence":
-        yield part
-        return
-    for steps in part.values():
-        if isinstance(steps, list):
-            for step in steps:
-                yield from _steps(step)
-
-
-def _growth_of(step: dict[str, Any]) -> int:
-    match step["type"]:
-        case "Prepend":
-            return 1 + len(step["prepend"])
-        case "Replace":
-            replaced = len(step["pattern"].get("String", ""))  # a regular expression can match the empty text
-            return -(-len(step["content"]) // replaced) or 1 if replaced else 1 + len(step["content"])
-        case "Precompiled":  # the size of a trie, the trie, and what it points to (SentencePiece, normalizer.cc)
-            blob = base64.b64decode(step["precompiled_charsmap"])
-            return max(map(len, blob[4 + int.from_bytes(blob[:4], "little") :].split(b"\0"))) or 1
-        case "TemplateProcessing":
-            ids = [len(token["ids"]) for token in step["special_tokens"].values()]
-            return len(step["single"]) * max(ids, default=1) or 1
-        case kind:
-            return _MOST.get(kind, 1)
-
-
-@contextmanager
-def _library_errors(problem: str, remedy: str = "export the model again with its own tokenizer") -> Iterator[None]:
-    """Tell what the library raises in one sentence: plain Exception, and panics, which are not even that."""
-    try:
-        yield
-    except ReaderEdgeError:
-        raise
-    except (TypeError, UnicodeError):
-        raise PromptError("The text is not valid Unicode: it holds half of a surrogate pair.") from None
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError(f"{problem} ({error}): {remedy}.") from error

@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text import tokenizer as module
+from reader_edge_runtime.text import tokenizer_file as module
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer

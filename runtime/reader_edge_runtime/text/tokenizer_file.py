@@ -1,0 +1,114 @@
+"""A tokenizer.json from outside: read, and refused where texts could cost more than they should."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from reader_edge_runtime.errors import PromptError, ReaderEdgeError, TokenizerError
+from reader_edge_runtime.plain_file import check_fetched
+from reader_edge_runtime.text.pattern_check import problem_of
+
+_MAX_FILE_BYTES = 1 << 27
+_MAX_STEPS, _MAX_GROWTH = 64, 1 << 13  # ALBERT's come to 4752: rare characters, decomposed twice
+# Characters that one character can become. Kinds not named here add a fixed number to a word, or none.
+_MOST = {
+    "BPEDecoder": 2,  # an empty suffix is found between any two characters
+    "BertNormalizer": 12,  # decomposed, with spaces around it
+    "ByteLevel": 5,  # one a byte, and a space before
+    "CTC": 2,  # as BPEDecoder
+    "Lowercase": 2,
+    "Metaspace": 2,
+    "NFC": 3,
+    "NFD": 4,
+    "NFKC": 18,
+    "NFKD": 18,
+}
+
+
+def read_tokenizer(path: Path, remedy: str) -> FastTokenizer:
+    """Read a file. Raises TokenizerError, which ends in the remedy."""
+    check_fetched(path, TokenizerError)
+    num_bytes = path.stat().st_size
+    if num_bytes > _MAX_FILE_BYTES:
+        raise TokenizerError(f"'{path}' has {num_bytes} bytes, more than a tokenizer may have: {remedy}.")
+    with library_errors(f"'{path}' is not a readable tokenizer", remedy):
+        fast = FastTokenizer.from_file(str(path))
+    for parts in ((fast.normalizer, fast.pre_tokenizer), (fast.post_processor,), (fast.decoder,)):
+        num_steps, most = _growth(*parts)
+        if num_steps > _MAX_STEPS or most > _MAX_GROWTH:
+            raise TokenizerError(
+                f"'{path}' can make a text {most:.3g} times as long in {num_steps} steps, "
+                f"more than the {_MAX_GROWTH} times in {_MAX_STEPS} steps that a tokenizer may: {remedy}."
+            )
+    check_patterns(fast, path, remedy)
+    return fast
+
+
+def check_patterns(fast: FastTokenizer, path: Path, remedy: str) -> None:
+    """Raise TokenizerError for a regular expression that may keep the library from ever ending."""
+    for step in _steps_of(fast.normalizer, fast.pre_tokenizer, fast.decoder):
+        text = (step.get("pattern") or {}).get("Regex")
+        if text is not None and (problem := problem_of(text)):
+            raise TokenizerError(
+                f"'{path}' has the regular expression {text!r:.80}, which {problem}: do not trust it, or {remedy}."
+            )
+
+
+def _steps_of(*parts: Any) -> list[dict[str, Any]]:
+    return [step for part in parts if part is not None for step in _steps(json.loads(part.__getstate__()))]
+
+
+def _growth(*parts: Any) -> tuple[int, float]:
+    """How many steps parts of a tokenizer (or None) take together, and by how much they multiply a text at most."""
+    steps = _steps_of(*parts)
+    product = 1.0  # which overflows to infinity
+    for step in steps:
+        product *= _growth_of(step)
+    return len(steps), product
+
+
+def _steps(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for steps in part.values():
+        if isinstance(steps, list):
+            for step in steps:
+                yield from _steps(step)
+
+
+def _growth_of(step: dict[str, Any]) -> int:
+    match step["type"]:
+        case "Prepend":
+            return 1 + len(step["prepend"])
+        case "Replace":
+            replaced = len(step["pattern"].get("String", ""))  # a regular expression can match the empty text
+            return -(-len(step["content"]) // replaced) or 1 if replaced else 1 + len(step["content"])
+        case "Precompiled":  # the size of a trie, the trie, and what it points to (SentencePiece, normalizer.cc)
+            blob = base64.b64decode(step["precompiled_charsmap"])
+            return max(map(len, blob[4 + int.from_bytes(blob[:4], "little") :].split(b"\0"))) or 1
+        case "TemplateProcessing":
+            ids = [len(token["ids"]) for token in step["special_tokens"].values()]
+            return len(step["single"]) * max(ids, default=1) or 1
+        case kind:
+            return _MOST.get(kind, 1)
+
+
+@contextmanager
+def library_errors(problem: str, remedy: str = "export the model again with its own tokenizer") -> Iterator[None]:
+    """Tell what the library raises in one sentence: plain Exception, and panics, which are not even that."""
+    try:
+        yield
+    except ReaderEdgeError:
+        raise
+    except (TypeError, UnicodeError):
+        raise PromptError("The text is not valid Unicode: it holds half of a surrogate pair.") from None
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{problem} ({error}): {remedy}.") from error
