@@ -78,10 +78,11 @@ def decode(decoder: Decoder, prompts: Sequence[Sequence[int]], configs: Sequence
     return [sequence.output_token_ids for sequence in sequences]
 
 
-def reference(manifest: Manifest, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
+def reference(
+    manifest: Manifest, prompt: Sequence[int], config: GenerationConfig, target: FakeTarget | None = None
+) -> list[int]:
     """Greedy or sampled decoding written down directly, without trees or cache."""
-
-    target = FakeTarget(manifest)
+    target = target or FakeTarget(manifest)
     sampler = Sampler(config.sampling, manifest.vocab_size, prompt)
     token_ids = list(prompt)
     while len(token_ids) - len(prompt) < config.max_tokens and len(token_ids) < manifest.max_context:

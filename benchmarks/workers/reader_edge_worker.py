@@ -56,11 +56,10 @@ class ReaderEdgeWorker:
 
     def _reach(self, prompt: list[int]) -> None:
         """Bring the cache to a prompt: cut what differs, score what is missing."""
-        target, past = self.engine.decoder.target, shared_length(self.past, prompt)
-        self.cache.lengths[0] = past
+        target, past = self.engine.decoder.target, self.cache.cut(0, shared_length(self.past, prompt))
         while past < len(prompt):
             chunk = prompt[past : past + target.prefill_chunk(past)]
-            target.forward(self.cache, Pass(0, [DraftTree.chain(chunk)], [[len(chunk) - 1]]))
+            target.forward(self.cache, Pass(0, [DraftTree.chain(chunk)], [[len(chunk) - 1]], num_kept=len(chunk)))
             self.cache.commit(0, range(len(chunk)))
             past += len(chunk)
         self.past = prompt

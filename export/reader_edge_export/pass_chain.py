@@ -58,13 +58,15 @@ class PassChain:
         num_rows = max(map(len, self.prompts)) + (sum(widths) if self.keeps_rows else max(widths))
         cache = new_cache(len(self.prompts), num_rows)
         if self.has_garbage:
-            cast(HostCache, cache).slab[...] = _GARBAGE
+            for slab in cast(HostCache, cache).slabs:
+                slab.memory[...] = _GARBAGE
         for slot, prompt in enumerate(self.prompts):
             if prompt:
-                yield forward(cache, Pass(slot, [DraftTree.chain(list(prompt))], [[len(prompt) - 1]]))
+                tree = DraftTree.chain(list(prompt))
+                yield forward(cache, Pass(slot, [tree], [[len(prompt) - 1]], num_kept=len(prompt)))
                 cache.commit(slot, range(len(prompt)))
         for width, wanted in zip(widths, self.passes, strict=True):
-            yield forward(cache, wanted)
+            yield forward(cache, wanted._replace(num_kept=width) if self.keeps_rows else wanted)
             if self.keeps_rows:
                 cache.commit(wanted.first_slot, range(width))
 

@@ -89,6 +89,11 @@ def open_draft_model_source(
         raise DraftModelError(
             f"'{path}' has another tokenizer than '{package.folder}': give a model of the same family to draft."
         )
+    if drafting.manifest.has_states:
+        raise DraftModelError(
+            f"'{path}' has recurrent layers, whose states cannot be taken back from guesses: draft with a model of "
+            "attention alone."
+        )
     return DraftModelSource(
         DraftModel(open_target(drafting, config, is_aside=True), config.max_batch), package.manifest.vocab_size
     )

@@ -16,6 +16,8 @@ from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
+from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.manifest import read_manifest, write_manifest
 
 UNMEASURED = EngineConfig(is_calibrated=False)
 
@@ -62,6 +64,17 @@ def test_a_model_of_another_tokenizer_the_model_itself_and_no_package_are_refuse
         Engine.load(package, UNMEASURED, draft_model=package)
     with pytest.raises(PackageError, match=r"No model package at"):
         Engine.load(package, UNMEASURED, draft_model=tmp_path / "none")
+
+
+def test_a_model_whose_states_cannot_be_taken_back_is_refused(package: Path, drafting: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(drafting, tmp_path / "copy"))
+    manifest = read_manifest(copy)
+    recurrent = Layer.recurrent({"conv": (3, 8)}, {"conv": 8})
+    write_manifest(copy, replace(manifest, layers=(recurrent,) * manifest.num_layers))
+    with pytest.raises(
+        DraftModelError, match=r"'.*copy' has recurrent layers, .* draft with a model of attention alone"
+    ):
+        Engine.load(package, UNMEASURED, draft_model=copy)
 
 
 def test_a_damaged_draft_model_is_refused(package: Path, drafting: Path, tmp_path: Path) -> None:

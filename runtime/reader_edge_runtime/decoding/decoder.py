@@ -54,6 +54,8 @@ class Decoder:
         self.config = config
         self.planner = planner or Planner()
         self.acceptance = acceptance or accept_exactly
+        # Other rules may leave even the choice after the pending token, which ends its tree then, to another pass.
+        self._num_kept = 1 if self.acceptance is accept_exactly else 0
         self.cache = target.new_cache(1, FIRST_CAPACITY)
         self.slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
@@ -190,19 +192,19 @@ class Decoder:
         for each in self.running:
             with each as request:
                 request.prepare()
-        return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running)
+        return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running, self._num_kept)
 
     def _pass(
-        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request]
+        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request], num_kept: int
     ) -> ForwardResult:
-        """Score trees, and ask for what these requests need to choose from them."""
+        """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`."""
         wants_logits = wants_scores = False
         for request in choosers:
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored
-        return self.target.forward(
-            self.cache, Pass(first_slot, trees, rows, wants_logits, wants_scores, self.drafter.wants_hidden_states)
-        )
+        wants_hidden_states = self.drafter.wants_hidden_states
+        wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
+        return self.target.forward(self.cache, wanted)
 
     @recorded
     def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
@@ -219,13 +221,14 @@ class Decoder:
     @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:
         """Keep the walked rows; take choices that were left undecided from passes of their own."""
+        undecided = []
         for slot, verification in enumerate(verifications):
             if verification is None:
                 continue
-            if not verification.is_undecided:
-                self.cache.commit(slot, verification.path)
-                continue
-            self.cache.commit(slot, verification.path[:-1])
+            if verification.is_undecided:
+                undecided.append((slot, verification))
+            self.cache.commit(slot, verification.path[:-1] if verification.is_undecided else verification.path)
+        for slot, verification in undecided:
             with self.running[slot] as request:
                 token_id = self._redecide(slot, request)
                 verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
@@ -233,7 +236,7 @@ class Decoder:
     def _redecide(self, slot: int, request: Request) -> int:
         """The token after the pending one, from a pass of that alone."""
         request.stats.num_redecided_tokens += 1
-        result = self._pass(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request])
+        result = self._pass(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
         self.cache.commit(slot, [0])
         token_id = self._choose(request, result, 0, 0)
         request.emit(token_id)
@@ -292,12 +295,15 @@ class Decoder:
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)
         is_read = request.is_reading_prompt
         size = min(size, _MOST_PROMPT_LOGITS) if is_read else size
-        tree = DraftTree.chain(request.token_ids[length : length + size])
+        tree = DraftTree.chain(request.token_ids[length : self.slots.chunk_end(length, size)])
         rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
         is_last = length + len(tree) == request.num_prompt_tokens
         scored = range(len(tree)) if is_read else rows
-        result = self._pass(slot, [tree], [scored], [request] if is_last or is_read else [])
-        self.cache.commit(slot, list(range(len(tree))))
+        # The same prompt may come again, and will score its last token anew.
+        num_kept = len(tree) - is_last
+        result = self._pass(slot, [tree], [scored], [request] if is_last or is_read else [], num_kept)
+        self.cache.commit(slot, range(len(tree)))
+        self.slots.note_chunk(length, is_last)
         if is_read:
             request.read_prompt(result, length, len(tree))
             result = result.from_row(rows.start)

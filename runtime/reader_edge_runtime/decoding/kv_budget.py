@@ -56,11 +56,12 @@ class KvBudget:
             return
         needed = list(map(self._num_rows, requests))
         capacity = max(cache.capacity, *needed)
-        if not self._has_room(needed, max(cache.num_slots, len(needed)), capacity):
+        if self._num_taken(needed, max(cache.num_slots, len(needed)), capacity) > self._max_bytes:
             capacity = max(needed)
-        while num_slots > len(needed) and not self._has_room(needed, num_slots, capacity):
+        while num_slots > len(needed) and self._num_taken(needed, num_slots, capacity) > self._max_bytes:
             num_slots -= 1
         cache.resize(num_slots, capacity)
+        cache.keep_places(max(0, self._max_bytes - self._num_taken(needed, num_slots, capacity)))
 
     def make_room_for(self, lengths: Sequence[int]) -> None:
         """Have slots for texts of these lengths. Raises CapacityError, and ConfigError where memory is short."""
@@ -70,6 +71,7 @@ class KvBudget:
             self._reserve(num_slots, capacity)
         elif needed <= self._max_bytes:
             self._cache.resize(num_slots, capacity)
+            self._cache.keep_places(self._max_bytes - needed)
         else:
             raise CapacityError(f"it needs {_readable(needed)} of KV cache: raise max_kv_bytes (--kv-bytes).")
 
@@ -78,11 +80,11 @@ class KvBudget:
             self._cache.foresee(self._max_slots)
         self._cache.reserve(num_slots, capacity)
 
-    def _has_room(self, needed: Sequence[int], num_slots: int, capacity: int) -> bool:
-        """Whether slots for requests that need so many rows fit, and idle ones behind them."""
+    def _num_taken(self, needed: Sequence[int], num_slots: int, capacity: int) -> int:
+        """Bytes of slots for requests that need so many rows, and of idle ones behind them."""
         idle = [min(length, capacity) for length in self._cache.lengths[len(needed) : num_slots]]
         num_new = num_slots - len(needed) - len(idle)
-        return self._cache.num_bytes_of([*needed, *idle, *[0] * num_new], capacity) <= self._max_bytes
+        return self._cache.num_bytes_of([*needed, *idle, *[0] * num_new], capacity)
 
     def _num_bytes(self, lengths: Sequence[int]) -> int:
         return self._cache.num_bytes_of(lengths, max(lengths))

@@ -1,7 +1,8 @@
 """A session: what a decoder holds between requests, in a file: texts with their KV rows, and what drafting learned.
 
-Going on from a loaded session is what staying would have been: the rows are the same bits in the same slots. The file
-belongs to a package, whose fingerprint it bears. Its checksum tells damage; it is no signature, so load only your own.
+Going on from a loaded session is what staying would have been: rows and states are the same bits in the same slots. The
+file belongs to a package, whose fingerprint it bears. Its checksum tells damage; it is no signature, so load only your
+own.
 """
 
 import json
@@ -15,7 +16,7 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
 from reader_edge_runtime.shown import shown
-from reader_edge_runtime.target import SlotContents
+from reader_edge_runtime.target import SlotContents, TextState
 from reader_edge_runtime.text.conversation import Message, is_message
 
 FORMAT = ArrayFormat(
@@ -27,6 +28,7 @@ FORMAT = ArrayFormat(
 )
 _DRAFTER = "drafter/"
 _MAX_MESSAGE_BYTES = 1 << 26
+_MAX_PLACES = 16  # of a text of recurrent layers
 
 
 def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Sequence[Message]) -> None:
@@ -34,7 +36,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
 
     Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it.
     """
-    texts = decoder.roster.texts()
+    texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.roster.texts())]
     said = _said(messages)
     arrays: dict[str, Array] = {
         "messages": np.frombuffer(said, np.uint8),
@@ -43,8 +45,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
     }
     for slot, text in enumerate(texts):
         if text:
-            for group, rows in enumerate(decoder.cache.read_slot(slot, len(text)).rows):
-                arrays[_rows_name(slot, group)] = rows
+            arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
     if isinstance(decoder.drafter, LastingDrafter):
         arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
     FORMAT.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
@@ -58,8 +59,9 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     """
     if decoder.running or decoder.waiting or decoder.roster.prefilling is not None:
         raise SessionError("Requests run: load a session when they have ended.")
-    num_rows = decoder.config.max_batch * decoder.target.manifest.max_context
-    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(num_rows * decoder.target.manifest.kv_row_bytes))
+    manifest = decoder.target.manifest
+    num_text_bytes = manifest.max_context * manifest.kv_row_bytes + _MAX_PLACES * manifest.state_bytes
+    arrays = FORMAT.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)
@@ -118,18 +120,56 @@ def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
     return [part.tolist() for part in np.split(token_ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
 
 
+def _arrays(contents: SlotContents, slot: int) -> dict[str, Array]:
+    """What a slot holds, as `_contents` finds it."""
+    arrays: dict[str, Array] = {_rows_name(slot, group): rows for group, rows in enumerate(contents.rows)}
+    if contents.states:
+        arrays[f"places/{slot}"] = np.array([place.num_tokens for place in contents.states], np.int32)
+    for number, place in enumerate(contents.states):
+        for group, (states, pending) in enumerate(zip(place.states, place.pending, strict=True)):
+            arrays[f"states/{slot}/{number}/{group}"] = states
+            arrays[f"pending/{slot}/{number}/{group}"] = pending
+    return arrays
+
+
 def _contents(arrays: Mapping[str, Array], slot: int, text: list[int], decoder: Decoder) -> SlotContents:
-    """What a slot held of a text. Raises KeyError or ValueError for rows that no pass could have written."""
-    contents = decoder.cache.read_slot(0, 0)
-    if text:
-        rows = tuple(arrays[_rows_name(slot, group)] for group in range(len(contents.rows)))
-        for each, like in zip(rows, contents.rows, strict=True):
-            if each.dtype != like.dtype or each.shape != (*like.shape[:2], len(text), like.shape[3]):
-                raise ValueError("its rows have another shape")
-            if not all(map(_is_finite, each)):
-                raise ValueError("its rows are not numbers")
-        contents = SlotContents(len(text), rows)
-    return contents
+    """What a slot held of a text. Raises KeyError or ValueError for what no pass could have written."""
+    like = decoder.cache.read_slot(0, 0)
+    if not text:
+        return like
+    rows = tuple(arrays[_rows_name(slot, group)] for group in range(len(like.rows)))
+    for each, empty in zip(rows, like.rows, strict=True):
+        _check(each, empty, (*empty.shape[:2], len(text), empty.shape[3]))
+    return SlotContents(len(text), rows, _places(arrays, slot, len(text), like.states[0]) if like.states else ())
+
+
+def _places(arrays: Mapping[str, Array], slot: int, length: int, like: TextState) -> tuple[TextState, ...]:
+    """Where a text can be gone on from, at last at its end."""
+    starts = arrays[f"places/{slot}"]
+    if starts.dtype != np.int32 or starts.ndim != 1 or not 0 < len(starts) <= _MAX_PLACES:
+        raise ValueError("its states are none")
+    places = []
+    for number, num_tokens in enumerate(starts.tolist()):
+        groups = range(len(like.states))
+        states, pending = (
+            tuple(arrays[f"{kind}/{slot}/{number}/{group}"] for group in groups) for kind in ("states", "pending")
+        )
+        num_pending = len(pending[0][0]) if pending[0].ndim == 3 and len(pending[0]) else 0
+        for each, empty in zip(states, like.states, strict=True):
+            _check(each, empty, empty.shape)
+        for each, empty in zip(pending, like.pending, strict=True):
+            _check(each, empty, (empty.shape[0], num_pending, empty.shape[2]))
+        places.append(TextState(num_tokens, states, pending))
+    if any(not 0 <= place.num_tokens <= place.end <= length for place in places) or places[-1].end != length:
+        raise ValueError("its states are of another text")
+    return tuple(places)
+
+
+def _check(array: Array, like: Array, shape: tuple[int, ...]) -> None:
+    if array.dtype != like.dtype or array.shape != shape:
+        raise ValueError("its rows have another shape")
+    if not all(map(_is_finite, array)):
+        raise ValueError("its rows are not numbers")
 
 
 def _rows_name(slot: int, group: int) -> str:

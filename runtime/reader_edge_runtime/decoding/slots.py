@@ -7,6 +7,10 @@ from reader_edge_runtime.target import Cache
 
 Texts = Sequence[Sequence[int]]
 
+# A text of recurrent layers can only be cut back to places that were noted, each of which takes memory.
+_PLACE_EVERY = 512  # tokens of a prompt
+_FAR = 64  # tokens from the last place within what texts share, from where on the end of that is one, too
+
 
 class Slots:
     """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse.
@@ -20,6 +24,8 @@ class Slots:
         self._idle_token_ids: list[list[int]] = [[] for _ in range(cache.num_slots)]
         self.num_running = 0
         self.is_torn = False
+        self._longest_shared = 0  # tokens that the newest sequence's prompt shares with some text
+        self._parting = 0  # the same, if there was no place near
 
     @property
     def is_full(self) -> bool:
@@ -48,10 +54,11 @@ class Slots:
         """
         self._fit()
         idle, slot = self._idle_token_ids, self.num_running
+        self._longest_shared = 0
         if slot == self._cache.num_slots:
             return
         _, num_copied = self._most_shared(running, token_ids)
-        shared = [self._num_shared(other, idle[other], token_ids) for other in range(slot, self._cache.num_slots)]
+        shared = [self._num_usable(other, idle[other], token_ids) for other in range(slot, self._cache.num_slots)]
         useful = [num if num > num_copied else 0 for num in shared]
         best = slot + max(range(len(useful)), key=lambda i: (useful[i], -len(idle[slot + i])))
         self.is_torn = True
@@ -68,16 +75,28 @@ class Slots:
         self.is_torn = True
         self._fit()
         slot = self.num_running
-        num_reused = self._num_shared(slot, self._idle_token_ids[slot], token_ids)
+        num_shared = self._num_shared(slot, self._idle_token_ids[slot], token_ids)
         source, num_copied = self._most_shared(running, token_ids)
         self._idle_token_ids[slot] = []
-        self._cut(slot, num_reused)
+        num_reused = self._cut(slot, num_shared)
         if num_copied > num_reused:
-            self._cache.copy(source, slot, num_copied)
-            num_reused = num_copied
+            num_reused = self._cache.copy(source, slot, num_copied)
+        self._cache.note_place(slot)
+        self._parting = self._longest_shared if self._longest_shared >= num_reused + _FAR else 0
         self.num_running += 1
         self.is_torn = False
         return num_reused
+
+    def chunk_end(self, start: int, size: int) -> int:
+        """Where a chunk of so many tokens of the newest sequence's prompt ends: at a place, if there is to be one."""
+        return self._parting if start < self._parting < start + size else start + size
+
+    def note_chunk(self, start: int, is_last: bool) -> None:
+        """Note a place behind a chunk of the newest sequence's prompt, if it is one to come back to."""
+        slot = self.num_running - 1
+        end = self._cache.lengths[slot]
+        if is_last or end == self._parting or end // _PLACE_EVERY > start // _PLACE_EVERY:
+            self._cache.note_place(slot)
 
     def release(self, slot: int, token_ids: list[int], is_last_apart: bool = False) -> None:
         """Make a running slot idle; the last running slot takes its place.
@@ -122,10 +141,11 @@ class Slots:
             self._cut(slot, 0)
             self._idle_token_ids[slot] = []
 
-    def _cut(self, slot: int, length: int) -> None:
-        """Keep the first rows of a slot alone."""
-        self._cache.cut(slot, length)
+    def _cut(self, slot: int, length: int) -> int:
+        """Keep the first rows of a slot alone, as many as can be gone on from; returns how many."""
+        length = self._cache.cut(slot, length)
         self._cache.trim(slot)
+        return length
 
     def _fit(self) -> None:
         """Follow a cache that has changed its size."""
@@ -135,8 +155,14 @@ class Slots:
 
     def _most_shared(self, texts: Texts, token_ids: list[int]) -> tuple[int, int]:
         """The slot of the sequence, of those in the first slots, that holds most of a text, and how much of it."""
-        shared = [self._num_shared(slot, text, token_ids) for slot, text in enumerate(texts)]
+        shared = [self._num_usable(slot, text, token_ids) for slot, text in enumerate(texts)]
         return max(enumerate(shared), key=lambda found: found[1], default=(0, 0))
+
+    def _num_usable(self, slot: int, kept: Sequence[int], token_ids: list[int]) -> int:
+        """How many of a text's first tokens, without its last, a slot that holds other ones can be gone on from."""
+        num_shared = self._num_shared(slot, kept, token_ids)
+        self._longest_shared = max(self._longest_shared, num_shared)
+        return self._cache.usable(slot, num_shared)
 
     def _num_shared(self, slot: int, kept: Sequence[int], token_ids: list[int]) -> int:
         """How many of a text's first tokens, without its last, a slot holds that has the rows of other ones."""

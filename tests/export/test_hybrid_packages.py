@@ -1,0 +1,51 @@
+"""Packages with recurrent layers, as users run them: proofs, sessions, prompts again, whatever kernels there are."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reader_edge.proof import ways
+from reader_edge.proof.proof import prove
+from reader_edge.question import Question
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+
+HYBRIDS = ["lfm2"]
+UNMEASURED = EngineConfig(is_calibrated=False)
+CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
+
+
+@pytest.fixture(params=HYBRIDS)
+def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> Path:
+    return exported(request.param, "int8", "exact")
+
+
+def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "DRAFTERS", ("stress", "none"))
+    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress",))
+    report = prove(Engine.load(package, UNMEASURED), [Question("the cat"), Question("tides, and the sea")], 16)
+    assert report.counts.tokens_compared > 0
+    assert report.counts.divergences == 0
+    assert report.logit_rows_bit_equal
+    stress = [run for run in report.runs if run.setting.drafter == "stress"]
+    assert max(run.acceptance_length for run in stress) > 2
+
+
+@pytest.mark.parametrize("uses_native", [True, False])
+def test_prompts_again_and_sessions_go_on_from_where_they_stood(
+    package: Path, uses_native: bool, tmp_path: Path
+) -> None:
+    engine = Engine.load(package, EngineConfig(is_calibrated=False, uses_native=uses_native))
+    fresh = engine.generate("the cat sat on the mat", CONFIG)
+    again = engine.generate("the cat sat on the mat", CONFIG)
+    assert again.token_ids == fresh.token_ids
+    assert again.stats.num_reused_tokens == again.stats.num_prompt_tokens - 1
+    engine.save_session(tmp_path / "kept")
+    other = Engine.load(package, UNMEASURED)
+    other.load_session(tmp_path / "kept")
+    text = [*engine.encode_prompt("the cat sat on the mat"), *fresh.token_ids, 5]
+    went_on = other.generate(text, CONFIG)
+    assert went_on.stats.num_reused_tokens >= len(text) - 3
+    other.forget()
+    assert other.generate(text, CONFIG).token_ids == went_on.token_ids
+    assert went_on.stats.num_accepted_tokens + went_on.stats.num_steps > 0
