@@ -101,6 +101,7 @@ def serve(
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
+        click.echo(f"Loading '{name}'.", err=True)
         loaded = load_engine(model, engine_config, history, datastores, head, draft_model)
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]

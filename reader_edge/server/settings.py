@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from reader_edge.server.api_error import wrong_value
 
 MAX_CHOICES = 16
+_LATEST = ":latest"
 LIMIT_HEADER = "X-Max-Tokens-Limit"
 
 
@@ -28,8 +29,12 @@ class ServerSettings:
     max_answer_s: float = 600.0
 
     def is_served(self, name: str) -> bool:
-        """Whether a client means the model by this name. Ollama's clients add a tag, on OpenAI's paths too."""
-        return tagged(name) == tagged(self.model_name)
+        """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.
+
+        Ollama's clients add that, on OpenAI's paths too.
+        """
+        own = self.model_name.removesuffix(_LATEST)
+        return name.removesuffix(_LATEST) in (own, untagged(own))
 
     def allowed_tokens(self, name: str, asked: int | None) -> tuple[int, dict[str, str]]:
         """How many tokens an answer may have, and the header that names the limit where more are asked for.
@@ -45,4 +50,10 @@ class ServerSettings:
 
 def tagged(name: str) -> str:
     """A model's name with its tag, which is `latest` where it has none, as Ollama has it."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    return name if ":" in name.rpartition("/")[2] else f"{name}{_LATEST}"
+
+
+def untagged(name: str) -> str:
+    """A model's name without its tag."""
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition(':')[0]}"

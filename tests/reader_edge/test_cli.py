@@ -34,6 +34,24 @@ def _output(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no process sends itself Ctrl-C there")
+@pytest.mark.parametrize("is_disguised", [False, True])
+def test_an_interruption_while_modules_are_imported_is_silent(tmp_path: Path, is_disguised: bool) -> None:
+    interrupting = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    if is_disguised:  # as modules of C do
+        body = interrupting.replace("\n", "\n    ").rstrip()
+        interrupting = f"try:\n    {body}\nexcept KeyboardInterrupt as error:\n    raise ImportError from error\n"
+    (tmp_path / "click.py").write_text(interrupting, encoding="utf-8")
+    paths = os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])
+    told = subprocess.run(
+        [sys.executable, "-m", "reader_edge", "--version"],
+        capture_output=True,
+        env=ENVIRONMENT | {"PYTHONPATH": paths},
+        timeout=MAX_SECONDS,
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (130, b"", b"")
+
+
 @pytest.mark.parametrize("arguments", [[], ["run"], ["verify"], ["info"], ["export"]])
 def test_help_is_one_option_away_everywhere(runner: CliRunner, arguments: list[str]) -> None:
     short, long = runner.invoke(main, [*arguments, "-h"]), runner.invoke(main, [*arguments, "--help"])

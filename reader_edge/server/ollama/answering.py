@@ -79,12 +79,11 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return await read_ollama_values(request, self._settings)
 
     def _told_at_once(self, body: AnyBody) -> Json | None:
-        """Ollama takes a request without a prompt as one to load the model. Here it is loaded already, and stays."""
+        """Ollama takes a request without a prompt as one to load or unload the model. Here it is loaded, and stays."""
         check_ollama_model(body.model, self._settings)
         if not body.is_empty:
             return None
-        reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
-        return self._head(body) | self._said(Piece(), []) | {"done": True, "done_reason": reason}
+        return self._head(body) | self._said(Piece(), []) | {"done": True, "done_reason": "load"}
 
     def _question(self, body: AnyBody) -> Question:
         check_ollama_model(body.model, self._settings)

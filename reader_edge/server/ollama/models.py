@@ -105,7 +105,7 @@ class OllamaModels:
             {
                 "modelfile": "",
                 "parameters": "",
-                "template": "",
+                "template": self._engine.tokenizer.chat_source,
                 "license": "",
                 "details": self._details,
                 "model_info": {

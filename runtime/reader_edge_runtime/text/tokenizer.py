@@ -97,6 +97,11 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._chat_template is not None
 
+    @property
+    def chat_source(self) -> str:
+        """The chat template; "" where the model has none."""
+        return "" if self._chat_template is None else self._chat_template.source
+
     def encode(self, text: str, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the model's own start tokens unless told otherwise. Raises PromptError."""
         if adds_special_tokens:

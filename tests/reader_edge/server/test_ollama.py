@@ -11,9 +11,10 @@ from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.ollama.answering import OllamaReader, Piece
 from reader_edge.server.ollama.open_calls import OpenCalls
-from reader_edge.server.settings import LIMIT_HEADER
-from reader_edge_runtime import GenerationChunk
+from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
+from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
 from reader_edge_runtime.text.call_form import CallForm
+from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.ollama_requests import (
     CHAT,
@@ -119,6 +120,18 @@ def test_an_answer_has_the_form_that_is_asked_for(served: Served, stream: bool) 
     assert free["response"].lstrip().startswith("{")
 
 
+def test_a_model_without_a_chat_template_shows_none_and_completes(engine: Engine) -> None:
+    served = Served(AsyncEngine(engine), ServerSettings("demo"))
+    shown = served.post("/api/show", {"model": "demo"}).json()
+    assert (shown["template"], shown["capabilities"]) == ("", ["completion"])
+    body = {"model": "demo", "prompt": "# tar", "options": GREEDY}
+    assert (
+        whole(served, "/api/generate", body)["response"]
+        == whole(served, "/api/generate", body | {"raw": True})["response"]
+    )
+    assert_refused(served.post("/api/chat", CHAT), 400, "send a plain prompt to /api/generate")
+
+
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_calls_are_objects_and_come_whole(size: int) -> None:
     use = ToolUse((WEATHER,), ("weather",))
@@ -212,7 +225,8 @@ def test_log_probabilities_come_beside_each_piece(served: Served) -> None:
 def test_who_asks_nothing_is_told_that_the_model_is_here(served: Served) -> None:
     assert whole(served, "/api/generate", {"model": "demo"})["done_reason"] == "load"
     assert whole(served, "/api/chat", {"model": "demo", "messages": []})["message"]["content"] == ""
-    assert served.post("/api/generate", {"model": "demo", "keep_alive": 0}).json()["done_reason"] == "unload"
+    unloading = served.post("/api/generate", {"model": "demo", "keep_alive": 0}).json()
+    assert (unloading["done"], unloading["done_reason"]) == (True, "load")  # for it stays
 
 
 def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
@@ -225,6 +239,7 @@ def test_what_the_model_is_and_can_do_is_told(served: Served) -> None:
     assert shown["details"]["family"] == architecture
     assert shown["model_info"][f"{architecture}.context_length"] > 0
     assert shown["capabilities"] == ["completion", "tools"]
+    assert shown["template"] == CHAT_TEMPLATE
     assert served.get("/api/ps").json()["models"][0]["name"] == "demo:latest"
     assert served.get("/api/version").json()["version"].count(".") == 2
     assert_refused(served.post("/api/show", {"model": "other"}), 404, "not found")

@@ -37,6 +37,24 @@ def test_names_have_a_tag_or_none(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
+    ("served_as", "others"),
+    [
+        ("smollm2:135m", ["smollm2", "smollm2:latest", "smollm2:135m:latest"]),
+        ("smollm2", ["smollm2:latest"]),
+        ("smollm2:latest", ["smollm2"]),
+        ("OWNER/NAME:8b", ["OWNER/NAME", "OWNER/NAME:latest"]),
+    ],
+)
+def test_a_name_without_its_tag_or_with_the_latest_is_the_model_that_is_served(
+    served_as: str, others: list[str]
+) -> None:
+    settings = ServerSettings(served_as)
+    assert all(map(settings.is_served, [served_as, *others]))
+    wrong = ("", ":latest", "smollm", "smollm2:360m", "smollm2:135", "NAME", "OTHER/NAME:8b", "smollm2:135m:8b")
+    assert not any(map(settings.is_served, wrong))
+
+
+@pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
         ("POST", "/api/create", 501, "changes nothing"),

@@ -56,5 +56,9 @@ def test_no_more_choices_are_promised_than_can_be_taken_in(
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
     monkeypatch.setattr("reader_edge.server.http.listening.listen", lambda app, socket, engine: None)
     options = ["--port", "0", "--max-batch", "2", "--max-waiting", "1", "--no-calibrate"]
-    assert runner.invoke(main, ["serve", str(demo_folder), *options]).exit_code == 0
+    result = runner.invoke(main, ["serve", str(demo_folder), *options])
+    assert (result.exit_code, result.stdout) == (0, "")
+    first, *_, last = result.stderr.splitlines()
+    assert first == f"Loading '{demo_folder.name}'."
+    assert last.startswith(f"Serving '{demo_folder.name}' at http://127.0.0.1:")
     assert promised[0].max_choices == 3

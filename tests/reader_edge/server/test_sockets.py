@@ -40,6 +40,7 @@ class ServerProcess:
             env=ENVIRONMENT,
         )
         assert self.process.stderr is not None
+        assert self.process.stderr.readline() == "Loading 'demo'.\n"
         line = self.process.stderr.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
         assert found is not None, line + self.process.stderr.read()
