@@ -72,6 +72,16 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "block_multiple_of": 16,
         "block_ffn_dim_multiplier": 1.2,
     },
+    "qwen3_5_text": {
+        **_SIZES,
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]},
+    },
 }
 
 

@@ -29,9 +29,10 @@ SUPPORTED = (  # values of model_type
     "exaone4",
     "seed_oss",
     "lfm2",
+    "qwen3_5_text",
 )
 
-RECURRENT = ("lfm2",)  # those with layers that keep states
+RECURRENT = ("lfm2", "qwen3_5_text")  # those with layers that keep states
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")

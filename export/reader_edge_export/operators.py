@@ -161,6 +161,39 @@ RotaryHeads <q_num_heads, kv_num_heads> (qkv, cosines, sines) => (query, key, va
 """
 
 
+# log(1 + exp(x)) of each number, where ONNX Runtime's Softplus and Log round it differently by its place among others.
+# With t = exp(-|x|) and s = t / (2 + t), log(1 + t) is 2 (s + s^3 / 3 + s^5 / 5 + ...), and s at most 1/3.
+_SOFTPLUS = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+Softplus (x) => (output)
+{
+  zero = Constant <value_float = 0.0> ()
+  two = Constant <value_float = 2.0> ()
+CONSTANTS
+  magnitude = Abs (x)
+  opposite = Neg (magnitude)
+  exponential = Exp (opposite)
+  divisor = Add (exponential, two)
+  share = Div (exponential, divisor)
+  square = Mul (share, share)
+STEPS
+  doubled = Mul (share, two)
+  logarithm = Mul (doubled, sum_1)
+  above = Max (x, zero)
+  output = Add (above, logarithm)
+}
+""".replace(
+    "CONSTANTS", "\n".join(f"  part_{odd} = Constant <value_float = {1 / odd:.9e}> ()" for odd in range(1, 17, 2))
+).replace(
+    "STEPS",
+    "\n".join(
+        f"  product_{odd} = Mul (square, {'part_15' if odd == 13 else f'sum_{odd + 2}'})\n"
+        f"  sum_{odd} = Add (product_{odd}, part_{odd})"
+        for odd in range(13, 0, -2)
+    ),
+)
+
+
 class Definition:
     """An operator's definition in the making: fill it with `editor`, over `inputs`."""
 
@@ -222,6 +255,12 @@ def swiglu(editor: GraphEditor, gate_up: ir.Value) -> ir.Value:
     """gate and up (..., 2 J) side by side -> silu(gate) * up (..., J)."""
     define(editor, _SWIGLU)
     return editor.op("SwiGLU", [gate_up], domain=OPERATOR_DOMAIN)
+
+
+def softplus(editor: GraphEditor, x: ir.Value) -> ir.Value:
+    """log(1 + exp(x)) of each number, whose bits hang on nothing else."""
+    define(editor, _SOFTPLUS)
+    return editor.op("Softplus", [x], domain=OPERATOR_DOMAIN)
 
 
 def rotary_heads(

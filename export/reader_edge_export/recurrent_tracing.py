@@ -19,6 +19,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _HARMLESS = (*HARMLESS, "chunk_size", "output_final_state", "return_final_states")  # there are no states to return
 _KINDS = {TREE_CONV: "conv", TREE_DELTA: "delta", TREE_MAMBA2: "mamba"}
+_UNIT_EPSILON = 1e-6  # of transformers
 _TREE = ("parents", "num_kept", "num_pending")
 
 
@@ -98,8 +99,33 @@ def _conv(
     return mixed if activation is None else ACT2FN[activation](mixed)
 
 
+def _delta(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    **other: object,
+) -> tuple[torch.Tensor, None]:
+    """The gated delta rule: query, key (B, N, Hk, Dk), value (B, N, Hv, Dv), log decay g and beta (B, N, Hv)."""
+    _refuse(other)
+    if use_qk_l2norm_in_kernel:
+        query, key = _unit(query), _unit(key)
+    num_key_heads, key_dim = (int(size) for size in key.shape[2:])
+    num_heads, value_dim = (int(size) for size in value.shape[2:])
+    capsule = num_key_heads * key_dim + num_heads * (value_dim + 2)
+    inputs = [query * key_dim**-0.5, key, value, g, beta]
+    return _marked(TREE_DELTA, (num_heads, key_dim, value_dim), capsule, 2, inputs), None
+
+
+def _unit(rows: torch.Tensor) -> torch.Tensor:
+    return rows * torch.rsqrt((rows * rows).sum(dim=-1, keepdim=True) + _UNIT_EPSILON)
+
+
 _STAND_INS: dict[str, Callable[..., Any]] = {  # by the names that files of transformers have for what they replace
     "causal_conv1d_fn": _conv,
+    "torch_chunk_gated_delta_rule": _delta,
 }
 
 

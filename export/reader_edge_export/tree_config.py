@@ -19,6 +19,7 @@ from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.query_scale import tabled_query_scales
 from reader_edge_export.recurrent_tracing import marked_recurrences
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.text_positions import plain_positions
 from reader_edge_export.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
@@ -154,6 +155,7 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
             named_matrices(source),
             tabled_query_scales(source.skeleton, max_context),
             marked_recurrences(source.skeleton),
+            plain_positions(source.skeleton),
         ):
             yield
     finally:

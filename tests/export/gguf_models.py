@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -35,6 +36,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "exaone4": ("exaone4", {}),
     "seed_oss": ("seed_oss", {}),
     "lfm2": ("lfm2", {}),
+    "qwen3_5_text": ("qwen35", {}),
 }
 
 
@@ -168,6 +170,18 @@ def _lfm2(config: PretrainedConfig) -> Values:
     }
 
 
+def _qwen35(config: PretrainedConfig) -> Values:
+    return {
+        "rope.dimension_sections": [11, 11, 10, 0],
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+        "full_attention_interval": config.layer_types.index("full_attention") + 1,
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -177,6 +191,7 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "exaone4": _exaone4,
     "ministral3": _ministral3,
     "lfm2": _lfm2,
+    "qwen3_5_text": _qwen35,
 }
 
 
@@ -192,8 +207,11 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         if architecture in ("llama", "mistral3", "granite", "smollm3") and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
-        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        is_shifted = architecture == "qwen35" and "linear_attn" not in name
+        if (architecture.startswith("gemma") or is_shifted) and name.endswith("norm.weight"):
             weight = weight + 1
+        if architecture == "qwen35":
+            name, weight = _as_qwen35(config, name, weight)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
             weight = weight.T
         weight = weight.squeeze(1) if weight.ndim == 3 else weight
@@ -201,3 +219,24 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         assert stored is not None, name
         weights[stored] = weight.copy()
     return weights
+
+
+def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
+    """Of a gated delta layer: value heads with one of each key head in turn, decays as they are used."""
+    own = name.split(".linear_attn.")[-1]
+    if own == "A_log":
+        weight = -np.exp(weight)
+    rows = {"in_proj_z.weight": (0, config.linear_value_head_dim), "out_proj.weight": (1, config.linear_value_head_dim)}
+    rows |= dict.fromkeys(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"), (0, 1))
+    if own in rows:
+        weight = _tiled(config, weight, *rows[own])
+    if own in ("in_proj_qkv.weight", "conv1d.weight"):
+        parts = np.split(weight, [2 * config.linear_num_key_heads * config.linear_key_head_dim])
+        weight = np.concatenate((parts[0], _tiled(config, parts[1], 0, config.linear_value_head_dim)))
+    return name.replace("dt_bias", "dt_proj.bias"), weight
+
+
+def _tiled(config: PretrainedConfig, weight: Array, axis: int, size: int) -> Array:
+    moved = np.moveaxis(weight, axis, 0)
+    heads = moved.reshape(config.linear_num_key_heads, -1, size, *moved.shape[1:]).swapaxes(0, 1)
+    return np.moveaxis(heads.reshape(moved.shape), 0, axis)

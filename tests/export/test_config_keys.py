@@ -133,6 +133,10 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("qwen2", {"mlp_bias": True}),
         ("lfm2", {"layer_types": ["conv", "sliding_attention"]}),
         ("lfm2", {"num_heads": 8}),
+        ("qwen3_5_text", {"attn_output_gate": False}),
+        ("qwen3_5_text", {"mamba_ssm_dtype": "bfloat16"}),
+        ("qwen3_5_text", {"mlp_only_layers": [0]}),
+        ("qwen3_5_text", {"layer_types": ["linear_attention", "sliding_attention"]}),
         ("lfm2", {"use_pos_enc": False}),
         ("gemma", {"final_logit_softcapping": 30.0}),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}),
@@ -188,6 +192,7 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("exaone4", {"sliding_window_pattern": "LXG"}, "0 or more, or letters L and G"),
         ("exaone4", {"sliding_window_pattern": 0, "layer_types": None}, "sliding_window_pattern as 0 beside a window"),
         ("gpt2", {"hidden_size": 32}, "n_embd twice"),
+        ("qwen3_5_text", {"full_attention_interval": 3}, "full_attention_interval as 3, and other layer_types"),
         ("lfm2", {"conv_L_cache": 1}, "a whole number above 1"),
         ("lfm2", {"block_ff_dim": 90}, "block_ff_dim as 90 and intermediate_size as 96"),
         ("lfm2", {"tie_embedding": False}, "tie_embedding as False and tie_word_embeddings as True"),
@@ -249,6 +254,16 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
         ),
         ("gemma2", {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
+        (
+            "qwen3_5_text",
+            {
+                "attn_output_gate": True,
+                "full_attention_interval": 2,
+                "mamba_ssm_dtype": "float32",
+                "mlp_only_layers": [],
+            }
+            | {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False},
+        ),
         (
             "lfm2",
             {"block_dim": 64, "conv_dim": 64, "conv_dim_out": 64, "num_heads": 4, "block_use_swiglu": True}
@@ -320,6 +335,11 @@ def test_layers_of_lfm2_are_told_by_type_or_by_the_indices_of_those_that_attend(
     older = config("lfm2", layer_types=None, full_attn_idxs=[1])
     assert class_form(older)["layer_types"] == ["conv", "full_attention"]
     assert class_form(older) == class_form(config("lfm2"))
+
+
+def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:
+    older = config("qwen3_5_text", layer_types=None, full_attention_interval=2)
+    assert class_form(older) == class_form(config("qwen3_5_text"))
 
 
 @pytest.mark.parametrize("pattern", ["LG", 2])

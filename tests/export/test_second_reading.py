@@ -81,6 +81,8 @@ def test_the_second_reading_computes_what_transformers_5_computes(
         ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "logits"),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, "logits"),
         ("seed_oss", {"rms_norm_eps": 1e-5}, "epsilon"),
+        ("qwen3_5_text", {"rms_norm_eps": 1e-5}, "epsilon"),
+        ("qwen3_5_text", _rope(rope_theta=1e4, partial_rotary_factor=0.25), "number of frequencies"),
         ("lfm2", {"norm_eps": 1e-4}, "epsilon of model.layers.0.operator_norm"),
         ("lfm2", _rope(rope_theta=1e5), "frequencies"),
         ("olmo2", {"num_attention_heads": 4, **_rope(rope_theta=1e6)}, "frequencies"),

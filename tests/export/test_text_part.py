@@ -1,6 +1,7 @@
 """A model of images and texts is exported as its text model: its vision tower is left unread, and told."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 
-WHOLE = {"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3"}  # by the text model's type
+WHOLE = {  # by the text model's type
+    **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
+}
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
 TOKEN_IDS = list(range(3, 40))
 TinyModel = Callable[[str], Path]
 
@@ -28,10 +32,11 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     model = AutoModelForCausalLM.from_pretrained(text)
+    is_qwen = model.config.model_type.startswith("qwen")
     config = AutoConfig.for_model(
         WHOLE[model.config.model_type],
         text_config=model.config.to_dict(),
-        vision_config={**VISION, "image_size": 28, "patch_size": 14},
+        vision_config=QWEN_VISION if is_qwen else {**VISION, "image_size": 28, "patch_size": 14},
         tie_word_embeddings=model.config.tie_word_embeddings,
     )
     whole = AutoModelForImageTextToText.from_config(config)
@@ -58,7 +63,8 @@ def logits(folder: Path) -> torch.Tensor:
 def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = whole_of(tiny_model(text_type), tmp_path / "whole")
     source = find_source(folder, None)
-    assert (source.architecture, source.left_out) == (text_type, ("multi_modal_projector", "vision_tower"))
+    others = ("visual",) if text_type == "qwen3_5_text" else ("multi_modal_projector", "vision_tower")
+    assert (source.architecture, source.left_out) == (text_type, others)
     assert torch.equal(logits(folder), logits(tiny_model(text_type)))
 
 
@@ -66,6 +72,18 @@ def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: 
     text = tiny_model("gemma3_text")
     folder = whole_of(text, tmp_path / "whole")
     renamed(folder, lambda name: "model." + name.replace("language_model.model.", "language_model."))
+    assert torch.equal(logits(folder), logits(text))
+
+
+@pytest.mark.parametrize("has_images", [True, False])
+def test_layers_that_guess_later_tokens_are_left_out_and_told(
+    has_images: bool, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    text = tiny_model("qwen3_5_text")
+    folder = whole_of(text, tmp_path / "whole") if has_images else shutil.copytree(text, tmp_path / "text")
+    weights = load_file(folder / "model.safetensors") | {"mtp.fc.weight": torch.ones(64, 128)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert find_source(folder, None).left_out == (("mtp", "visual") if has_images else ("mtp",))
     assert torch.equal(logits(folder), logits(text))
 
 
@@ -122,7 +140,7 @@ def test_a_tensor_under_two_names_is_refused(tiny_model: TinyModel, tmp_path: Pa
         ({"whitening": 1, "use_cache": True, "mixing": 2}, "'whitening' to 1, 'mixing' to 2 beside text_config"),
         ({"quantization_config": {"quant_method": "fp8"}}, "FP8"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "models of texts alone"),
-        ({"model_type": "qwen3_5"}, "'qwen3_5' has more than a text decoder"),
+        ({"model_type": "qwen3_vl"}, "'qwen3_vl' has more than a text decoder"),
     ],
 )
 def test_what_is_not_known_is_refused(

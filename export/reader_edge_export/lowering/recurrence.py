@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, recurrence_markers
+from reader_edge_export.operators import softplus
 from reader_edge_export.recurrent_operators import (
     Recurrence,
     StateInputs,
@@ -18,11 +19,14 @@ from reader_edge_export.recurrent_operators import (
 
 
 def lower_recurrences(editor: GraphEditor) -> None:
-    """Replace every marker of a recurrent layer."""
+    """Replace every marker of a recurrent layer, and what decays are computed with."""
     for marker in recurrence_markers(editor.graph):
         tree = TreeInputs(marker.parents, marker.num_kept, marker.num_pending)
         made = _BUILD[marker.node.op_type](editor, *marker.inputs, tree, StateInputs(marker.state, marker.pending))
         editor.replace(marker.node, [made.output, made.present, made.capsules])
+    for node in list(editor.graph):
+        if node.op_type == "Softplus" and node.domain == "" and node.inputs[0] is not None:
+            editor.replace(node, [softplus(editor, node.inputs[0])])
 
 
 def _conv(editor: GraphEditor, rows: ir.Value, weight: ir.Value, *others: Any) -> Recurrence:

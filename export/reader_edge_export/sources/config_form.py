@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config_keys import READ, check_keys
+from reader_edge_export.sources.layer_types import set_layer_types
 from reader_edge_export.sources.rope_form import rope_form
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError
 
 _ROPE_KEYS = (
     *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "partial_rotary_factor"),
@@ -23,10 +24,6 @@ _FLOATS = (
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps"),
 )
 _WHOLE = ("query_pre_attn_scalar",)
-_KNOWN_LAYERS = ("full_attention", "sliding_attention")
-_OWN_LAYERS = {"lfm2": ("full_attention", "conv")}  # by model type, where they are others
-_EXAONE_PATTERN = 4
-_DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
 
 
 def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,14 +40,8 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         form |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(form, model_type)
-    if model_type == "gemma3_text":
-        _set_pattern(form)
-    if model_type == "exaone4":
-        _set_letters(form)
-    if model_type == "lfm2":
-        _set_lfm2(form)
     if "layer_types" in READ[model_type]:
-        _check_layer_types(form, model_type)
+        set_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
         del form["head_dim"]  # as if absent: hidden size over heads
     if form.get("num_key_value_heads", 0) is None and "num_attention_heads" in form:
@@ -111,69 +102,4 @@ def _set_gemma_activation(form: dict[str, Any], model_type: str) -> None:
         raise ExportError(
             f"config.json gives hidden_act as {older!r}, which a {model_type} model does not read: give "
             "hidden_activation."
-        )
-
-
-def _set_pattern(form: dict[str, Any]) -> None:
-    """Gemma 3's older way to say which layers have a window."""
-    patterns = [form.pop(key, None) for key in ("sliding_window_pattern", "_sliding_window_pattern")]
-    pattern = next((pattern for pattern in patterns if pattern is not None), _DEFAULT_PATTERN)
-    num_layers = form.get("num_hidden_layers")
-    if form.get("layer_types") is None and num_layers is not None:
-        form["layer_types"] = [_KNOWN_LAYERS[(layer + 1) % pattern != 0] for layer in range(num_layers)]
-
-
-def _set_letters(form: dict[str, Any]) -> None:
-    """EXAONE's pattern of layers, L with a window and G without, or a number: each so many-th is without."""
-    pattern, num_layers = form.pop("sliding_window_pattern", None), form.get("num_hidden_layers")
-    if form.get("layer_types") is not None or num_layers is None:
-        return
-    has_window = form.get("sliding_window", 1) is not None
-    if pattern == 0 and has_window:
-        raise ExportError("config.json gives sliding_window_pattern as 0 beside a window: remove one of them.")
-    pattern = pattern or _EXAONE_PATTERN
-    letters = pattern if isinstance(pattern, str) else "L" * (pattern - 1) + "G"
-    windowed = [has_window and letters[layer % len(letters)] == "L" for layer in range(num_layers)]
-    form["layer_types"] = [_KNOWN_LAYERS[is_windowed] for is_windowed in windowed]
-
-
-def _set_lfm2(form: dict[str, Any]) -> None:
-    """Older names of LFM2's keys: which layers attend, whose others are convolutions, the MLP's size, tied weights."""
-    for older, newer in (("block_ff_dim", "intermediate_size"), ("tie_embedding", "tie_word_embeddings")):
-        value = form.pop(older, None)
-        if value is not None and form.setdefault(newer, value) != value:
-            raise ExportError(f"config.json gives {older} as {value} and {newer} as {form[newer]}: remove one of them.")
-    indices, num_layers = form.pop("full_attn_idxs", None), form.get("num_hidden_layers")
-    if indices is None or num_layers is None:
-        return
-    layer_types = ["full_attention" if layer in indices else "conv" for layer in range(num_layers)]
-    if (form.get("layer_types") or layer_types) != layer_types or not all(0 <= each < num_layers for each in indices):
-        raise ExportError(
-            f"config.json gives full_attn_idxs as {indices!r:.80}, which are not the layers of full_attention among "
-            f"its {num_layers}: correct it."
-        )
-    form["layer_types"] = layer_types
-
-
-def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
-    layer_types = form.get("layer_types")
-    if layer_types is None:
-        return
-    known = _OWN_LAYERS.get(model_type, _KNOWN_LAYERS)
-    unknown = [name for name in layer_types if name not in known]
-    if unknown:
-        raise UnsupportedArchitectureError(
-            f"config.json has a layer of {unknown[0]!r:.80} in layer_types, which cannot be exported; known are: "
-            f"{', '.join(known)}."
-        )
-    num_layers = form.get("num_hidden_layers", len(layer_types))
-    if len(layer_types) != num_layers:
-        raise ExportError(f"config.json has {len(layer_types)} layer_types for {num_layers} layers: correct it.")
-    own_window = None if model_type == "smollm3" else 1  # what its class has where the key is absent
-    has_window = form.get("use_sliding_window", not model_type.startswith(("qwen", "smollm3")))
-    is_windowed = "sliding_attention" in layer_types
-    if is_windowed and not (has_window and form.get("sliding_window", own_window) is not None):
-        raise ExportError(
-            "config.json has layers of sliding_attention, but use_sliding_window or sliding_window says that there is "
-            "no window: correct it."
         )

@@ -63,7 +63,9 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("norm_eps", "block_ffn_dim_multiplier"), _POSITIVE),
     **dict.fromkeys(("block_ff_dim", "block_multiple_of"), _COUNT),
     **dict.fromkeys(("conv_bias", "tie_embedding", "block_auto_adjust_ff_dim"), _FLAG),
-    "conv_L_cache": _TAPS,
+    **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim"), _TAPS),
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "full_attention_interval"), _COUNT),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), _COUNT),
     "full_attn_idxs": _INDICES,
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
@@ -120,6 +122,9 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "lfm2": (_COMMON - {"head_dim", "hidden_act"})
     | {"norm_eps", "conv_bias", "conv_L_cache", "layer_types", "full_attn_idxs", "tie_embedding"}
     | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
+    "qwen3_5_text": _RMS
+    | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval", "linear_conv_kernel_dim"}
+    | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -195,6 +200,13 @@ _INERT: dict[str, tuple[object, ...]] = {
     "pruned_heads": ({},),
     "position_embedding_type": ("rope",),
 }
+# By model type: what its architecture has at these values and no other. Its layers for later tokens (MTP) are left out.
+_OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
+    "qwen3_5_text": {
+        **{"attn_output_gate": (True,), "mamba_ssm_dtype": ("float32",), "mlp_only_layers": ([],)},
+        **{"mtp_num_hidden_layers": tuple(range(16)), "mtp_use_dedicated_embeddings": (False, True)},
+    },
+}
 # By model type: keys that makers write beside others, which must say the same.
 _REPEATED: dict[str, dict[str, str]] = {
     "lfm2": {
@@ -257,4 +269,5 @@ def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
         return config.get("use_sliding_window") is False
     if key in _REPEATED.get(str(config["model_type"]), {}):
         return config.get(_REPEATED[str(config["model_type"])][key]) == value
-    return any(type(value) in (type(inert), float) and value == inert for inert in _INERT.get(key, ()))
+    values = _OWN_INERT.get(str(config["model_type"]), {}).get(key) or _INERT.get(key, ())
+    return any(type(value) in (type(inert), float) and value == inert for inert in values)

@@ -31,7 +31,7 @@ class FolderWeights(Weights):
 def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
     """The model in a folder of Hugging Face format. config: what its config.json holds.
 
-    is_part: whether the model is the text model of one of images and texts, and config that of the text model.
+    is_part: whether the folder holds more than the text model, as that of images, and config is that of the text model.
 
     Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
     """

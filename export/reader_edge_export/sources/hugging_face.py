@@ -14,7 +14,7 @@ from reader_edge_export.sources.quantized.formats import Quantization, plain_con
 from reader_edge_export.sources.quantized.unsaid import with_settings
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
-from reader_edge_export.sources.text_part import image_modules, text_config_of
+from reader_edge_export.sources.text_part import has_other_modules, other_modules, text_config_of
 from reader_edge_export.sources.weight_files import check_names, weight_files
 from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
@@ -32,18 +32,18 @@ _WEIGHT_TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 class HuggingFaceSource(Source):
     """A folder that holds a supported model.
 
-    quantization: what another tool did to its weights, None if nothing. is_part: whether the folder's model is of
-    images too, of which this is the text model. image_modules: those of the folder that are not.
+    quantization: what another tool did to its weights, None if nothing. is_part: whether the folder's model is more,
+    for images or later tokens, of which this is the text model. other_modules: those of the folder that are not.
     """
 
     folder: Path
     quantization: Quantization | None = None
     is_part: bool = False
-    image_modules: tuple[str, ...] = ()
+    other_modules: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        return self.image_modules
+        return self.other_modules
 
     @property
     def files(self) -> list[Path]:
@@ -121,8 +121,9 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
         )
     else:
         types = (*quantization.weight_types, *types)
-    context, modules = max_context_of(config, max_context), image_modules(tensors) if text is not None else ()
-    return HuggingFaceSource(name, config, context, types, folder, quantization, text is not None, modules)
+    is_part = text is not None or has_other_modules(config, tensors)
+    context, modules = max_context_of(config, max_context), other_modules(tensors) if is_part else ()
+    return HuggingFaceSource(name, config, context, types, folder, quantization, is_part, modules)
 
 
 def _generation_config(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LOCAL_MODELS = ("gemma3_text", "olmo3")  # whose windowed layers have an embedding of their own
 _LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
-_PARTIAL_MODELS = ("phi", "phi3")
+_PARTIAL_MODELS = ("phi", "phi3", "qwen3_5_text")
 _OUTER = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # also given beside the scaling
 _FACTORS = ("short_factor", "long_factor")
 _PARAMETERS: dict[str, tuple[str, ...]] = {  # by type: what it needs, then what it takes
@@ -32,6 +32,9 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 }
 _QUERY_SCALE = {  # by model type: what a scale of queries by their position needs, whatever the type of the embedding
     "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings"),
+}
+_OF_IMAGES = {  # by model type: which angles are of time, height and width, which are the same in a text
+    "qwen3_5_text": ("mrope_section", "mrope_interleaved"),
 }
 _INERT = {"finetuned": (True, False), "attn_factor": (1,), "extrapolation_factor": (1,)}
 
@@ -139,7 +142,7 @@ def _checked(
     known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale)
     checked: dict[str, Any] = {"rope_type": rope_type}
     for key, value in _without_context(config, parameters).items():
-        if key in ("rope_type", "type") or value is None:
+        if key in ("rope_type", "type", *_OF_IMAGES.get(str(config.get("model_type")), ())) or value is None:
             continue
         if key in known or key in ("rope_theta", "partial_rotary_factor"):
             _check_value(name, key, value)

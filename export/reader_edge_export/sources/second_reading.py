@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second_recurrence import convolved
+from reader_edge_export.sources.second_recurrence import convolved, gated_delta, unit
 from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
@@ -140,7 +140,11 @@ class SecondReading:
         if self._type in _NORMED_AFTER:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
-        attended = self._attention(layer, attention, self._norm(f"{name}.input_layernorm", x))
+        normed = self._norm(f"{name}.input_layernorm", x)
+        if self.states(layer) is not None:
+            attended = self._gated_delta(f"{name}.linear_attn", normed)
+        else:
+            attended = self._attention(layer, attention, normed)
         if self._type in ("gemma2", "gemma3_text"):
             x = x + self._norm(f"{name}.post_attention_layernorm", attended)
             bent = self._mlp(mlp, self._norm(f"{name}.pre_feedforward_layernorm", x))
@@ -168,13 +172,31 @@ class SecondReading:
         is_hidden = (distances < 0) | (distances >= (self.window(layer) or math.inf))
         mixed = torch.softmax(scores.masked_fill(is_hidden, -math.inf), -1) @ values
         out = {"gpt2": "c_proj", "phi": "dense", "lfm2": "out_proj"}.get(self._type, "o_proj")
-        return self._linear(f"{name}.{out}", mixed.transpose(0, 1).flatten(1))
+        gathered = mixed.transpose(0, 1).flatten(1)
+        if self._type == "qwen3_5_text":
+            gates = self._linear(f"{name}.q_proj", x).view(len(x), -1, 2, self.head_dim)[:, :, 1]
+            gathered = gathered * torch.sigmoid(gates.flatten(1))
+        return self._linear(f"{name}.{out}", gathered)
 
     def _short_conv(self, name: str, x: Tensor) -> Tensor:
         """LFM2's: a convolution between two gates."""
         before, behind, values = self._linear(f"{name}.in_proj", x).chunk(3, -1)
         weight, bias = self._weights[f"{name}.conv.weight"], self._weights.get(f"{name}.conv.bias")
         return self._linear(f"{name}.out_proj", behind * convolved(before * values, weight, bias))
+
+    def _gated_delta(self, name: str, x: Tensor) -> Tensor:
+        """Qwen 3.5's: a convolution, the gated delta rule by head, a norm of each head, a gate."""
+        num_keys, num_values, key_dim, value_dim = self._delta_sizes
+        mixed = convolved(self._linear(f"{name}.in_proj_qkv", x), self._weights[f"{name}.conv1d.weight"], None)
+        queries, keys, values = self.activation(mixed).split([num_keys * key_dim] * 2 + [num_values * value_dim], -1)
+        queries, keys = (unit(part.view(len(x), num_keys, key_dim)) for part in (queries, keys))
+        steps = self._linear(f"{name}.in_proj_a", x) + self._weights[f"{name}.dt_bias"]
+        log_decays = -torch.exp(self._weights[f"{name}.A_log"]) * torch.log1p(torch.exp(steps))
+        betas = torch.sigmoid(self._linear(f"{name}.in_proj_b", x))
+        values = values.view(len(x), num_values, value_dim)
+        read = self._norm(f"{name}.norm", gated_delta(queries / key_dim**0.5, keys, values, log_decays, betas))
+        gates = self._linear(f"{name}.in_proj_z", x).view(len(x), num_values, value_dim)
+        return self._linear(f"{name}.out_proj", (read * gates * torch.sigmoid(gates)).flatten(1))
 
     def _projected(self, name: str, x: Tensor) -> Any:
         """Queries, keys and values (N, H * D)."""
@@ -183,6 +205,8 @@ class SecondReading:
             fused = self._linear(f"{name}.{'qkv_proj' if self._type == 'phi3' else 'c_attn'}", x)
             return fused.split([size * self.head_dim for size in sizes], -1)
         queries, keys, values = (self._linear(f"{name}.{part}_proj", x) for part in "qkv")
+        if self._type == "qwen3_5_text":  # each head's query, then its gate
+            queries = queries.view(len(x), -1, 2, self.head_dim)[:, :, 0].flatten(1)
         if self._type in _OLMO:  # whose norms are over all heads
             queries, keys = self._norm(f"{name}.q_norm", queries), self._norm(f"{name}.k_norm", keys)
         return queries, keys, values
@@ -191,7 +215,7 @@ class SecondReading:
         return x.view(len(x), -1, self.head_dim).transpose(0, 1)
 
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
-        if self._type in ("qwen3", "gemma3_text", "exaone4"):
+        if self._type in ("qwen3", "qwen3_5_text", "gemma3_text", "exaone4"):
             return self._norm(f"{name}_norm", x)
         is_normed = self._type == "lfm2" or self._value("qk_layernorm")
         return self._norm(f"{name}_layernorm", x) if is_normed else x
@@ -220,7 +244,8 @@ class SecondReading:
         if self._type in ("gpt2", "phi"):
             x = x - x.mean(-1, keepdim=True)
         normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
-        normed = normed * (1 + weight if self._type in _GEMMA else weight)
+        is_centred = self._type in _GEMMA or (self._type == "qwen3_5_text" and not name.endswith("linear_attn.norm"))
+        normed = normed * (1 + weight if is_centred else weight)
         return normed if bias is None else normed + bias
 
     def has_positions(self, layer: int) -> bool:
@@ -252,15 +277,29 @@ class SecondReading:
 
     def states(self, layer: int) -> dict[str, tuple[int, ...]] | None:
         """Sizes of what a recurrent layer keeps of a text, by kind; None of a layer with attention."""
-        if self._type != "lfm2" or self._attends(layer):
+        if self._type not in ("lfm2", "qwen3_5_text") or self._attends(layer):
             return None
-        return {"conv": (self._value("conv_L_cache") - 1, self._width)}
+        if self._type == "lfm2":
+            return {"conv": (self._value("conv_L_cache") - 1, self._width)}
+        num_keys, num_values, key_dim, value_dim = self._delta_sizes
+        num_channels = 2 * num_keys * key_dim + num_values * value_dim
+        num_before = self._value("linear_conv_kernel_dim") - 1
+        return {"conv": (num_before, num_channels), "delta": (num_values, key_dim, value_dim)}
+
+    @property
+    def _delta_sizes(self) -> tuple[int, int, int, int]:
+        """Heads of keys and of values, and the size of each."""
+        names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+        num_keys, num_values, key_dim, value_dim = (int(self._value(f"linear_{name}")) for name in names)
+        return num_keys, num_values, key_dim, value_dim
 
     def _attends(self, layer: int) -> bool:
         attending = self._config.get("full_attn_idxs")  # LFM2's older way to say it
         if attending is not None:
             return layer in attending
         layer_types = self._config.get("layer_types")
+        if layer_types is None and self._type == "qwen3_5_text":
+            return bool((layer + 1) % self._config.get("full_attention_interval", 4) == 0)
         return layer_types is None or layer_types[layer] in (_WHOLE, _WINDOWED)
 
     def _activation_name(self) -> str:

@@ -1,4 +1,7 @@
-"""Recurrent layers worked out one token at a time from the papers' formulas, for the second reading."""
+"""Recurrent layers worked out one token at a time from the papers' formulas, for the second reading.
+
+The gated delta rule is that of arXiv:2412.06464.
+"""
 
 import torch
 from torch import Tensor
@@ -12,3 +15,25 @@ def convolved(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     for tap in range(num_taps):
         summed = summed + padded[tap : tap + num_tokens] * weight[:, 0, tap]
     return summed
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Rows of length one, but for what keeps rows of zeros finite."""
+    return rows / torch.sqrt((rows * rows).sum(-1, keepdim=True) + 1e-6)
+
+
+def gated_delta(queries: Tensor, keys: Tensor, values: Tensor, log_decays: Tensor, betas: Tensor) -> Tensor:
+    """What N tokens read: queries and keys (N, Hk, Dk), values (N, Hv, Dv), log_decays and betas (N, Hv).
+
+    Each head's state fades, and then what it answers to the key moves towards the value, by the share beta.
+    """
+    group = values.shape[1] // keys.shape[1]
+    queries, keys = queries.repeat_interleave(group, 1), keys.repeat_interleave(group, 1)
+    state = torch.zeros(values.shape[1], keys.shape[2], values.shape[2])
+    read = []
+    for query, key, value, log_decay, beta in zip(queries, keys, values, log_decays, betas, strict=True):
+        state = state * torch.exp(log_decay)[:, None, None]
+        answer = torch.einsum("hkv,hk->hv", state, key)
+        state = state + torch.einsum("hk,hv->hkv", key, beta[:, None] * (value - answer))
+        read.append(torch.einsum("hkv,hk->hv", state, query))
+    return torch.stack(read)

@@ -11,12 +11,13 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can be exported
     "mistral3": ("ministral3", "mistral"),
     "gemma3": ("gemma3_text",),
+    "qwen3_5": ("qwen3_5_text",),
 }
-_CLASSES = ("Mistral3ForConditionalGeneration", "Gemma3ForConditionalGeneration")
+_CLASSES = tuple(f"{name}ForConditionalGeneration" for name in ("Mistral3", "Gemma3", "Qwen3_5"))
 _IMAGE_KEYS = (  # of config.json
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
-    *("spatial_merge_size", "vision_feature_layer"),
+    *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
 )
 # Makers of Gemma 3 leave these out of text_config where they are what its class supposes.
 _SUPPOSED = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072}}
@@ -29,7 +30,9 @@ _TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of tran
     "model.language_model.": "model.",
     "language_model.lm_head.": "lm_head.",
 }
-_IMAGE_MODULES = ("vision_tower", "multi_modal_projector")
+_IMAGE_MODULES = ("vision_tower", "multi_modal_projector", "visual")
+_LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
+_WITH_LATER_TOKENS = ("qwen3_5_text",)  # model types whose folders may have them
 
 
 def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -58,13 +61,13 @@ def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """The tensors of a folder by the names that the text model has for them, without those of images.
+    """The tensors of a folder by the names that the text model has for them, without those that it does not need.
 
     Others keep their names, and have no place in the text model. Raises ExportError for two of one name.
     """
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        if _image_module(name) is None:
+        if _other_module(name) is None:
             own = _own_name(name)
             if own in found:
                 raise ExportError(
@@ -74,15 +77,20 @@ def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
     return found
 
 
-def image_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """The modules for images that tensors belong to, by name."""
-    modules = {_image_module(name) for name in names}
+def other_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """The modules that tensors belong to and the text model does not need, by name: for images, for later tokens."""
+    modules = {_other_module(name) for name in names}
     return tuple(sorted(module for module in modules if module is not None))
 
 
-def _image_module(name: str) -> str | None:
+def has_other_modules(config: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether tensors of a model of texts, whose config this is, are for later tokens too."""
+    return config.get("model_type") in _WITH_LATER_TOKENS and _LATER_MODULE in other_modules(names)
+
+
+def _other_module(name: str) -> str | None:
     module = name.removeprefix("model.").partition(".")[0]
-    return module if module in _IMAGE_MODULES else None
+    return module if module in (*_IMAGE_MODULES, _LATER_MODULE) else None
 
 
 def _own_name(name: str) -> str:

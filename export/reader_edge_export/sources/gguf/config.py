@@ -273,6 +273,32 @@ def _lfm2(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def _qwen35(file: GgufFile, values: Metadata) -> Config:
+    head_dim = _head_dim(file, values)
+    if values.has("rope.dimension_sections"):  # of angles in images, which are all the same in texts
+        values.sizes("rope.dimension_sections")
+    if values.size("nextn_predict_layers", 0, least=0):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' holds layers that guess later tokens too: give a file without them, or the folder."
+        )
+    num_values, inner = values.size("ssm.time_step_rank"), values.size("ssm.inner_size")
+    interval, num_layers = values.size("full_attention_interval", 4), values.size("block_count")
+    kinds = ("full_attention", "linear_attention")
+    return {
+        "head_dim": head_dim,
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_theta": values.positive("rope.freq_base", 10000.0),
+        "rope_scaling": scaling_of(file, values),
+        "partial_rotary_factor": rotary_share(file, values, head_dim),
+        "linear_conv_kernel_dim": values.size("ssm.conv_kernel", least=2),
+        "linear_num_key_heads": values.size("ssm.group_count"),
+        "linear_num_value_heads": num_values,
+        "linear_key_head_dim": values.size("ssm.state_size"),
+        "linear_value_head_dim": max(inner // num_values, 1),
+        "layer_types": [kinds[(layer + 1) % interval != 0] for layer in range(num_layers)],
+    }
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -326,6 +352,7 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
     "lfm2": ("lfm2", _lfm2),
+    "qwen35": ("qwen3_5_text", _qwen35),
 }
 _RECURRENT = ("lfm2",)  # with layers that have no attention
 ARCHITECTURES = tuple(_MODELS)

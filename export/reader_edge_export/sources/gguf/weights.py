@@ -24,6 +24,7 @@ from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.gguf.config import architecture_of
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
+from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
@@ -35,7 +36,7 @@ _PAIRED = (
     "granite",
     "smollm3",
 )  # rotate neighbouring values of a head, transformers its two halves
-_SHIFTED = ("gemma", "gemma2", "gemma3")  # store what a norm multiplies by, transformers what it adds to one
+_SHIFTED = ("gemma", "gemma2", "gemma3", "qwen35")  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
 
 
@@ -69,7 +70,7 @@ class GgufWeights(Weights):
         return self._placement.undone(name, values)
 
     def block_type(self, name: str) -> BlockType | None:
-        return BLOCK_TYPES.get(self.stored_type(name))
+        return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
 
     def stored_type(self, name: str) -> str:
         """GGUF's name of the type that a parameter has in the file."""
@@ -99,7 +100,11 @@ class Placement:
         self._num_heads["k_proj"] = getattr(model.config, "num_key_value_heads", self._num_heads["q_proj"])
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
-        self._by_tensor = {names.get_name(name, (".weight", ".bias")): name for name in self._parameters}
+        self._by_tensor = {
+            names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")): name
+            for name in self._parameters
+        }
+        self._config = model.config
 
     def check(self) -> None:
         """Raise GgufError unless every parameter gets values of its shape once, and no tensor is left over."""
@@ -152,22 +157,35 @@ class Placement:
 
     def undone(self, name: str, values: Float32Array) -> Float32Array:
         """A parameter's values as transformers has them: what llama.cpp's converter did to them is undone."""
-        if self._architecture in _SHIFTED and name.endswith("norm.weight"):
+        if self._architecture in _SHIFTED and name.endswith("norm.weight") and "linear_attn" not in name:
             values -= 1
+        if name.endswith(".A_log"):  # decays are stored as they are used
+            if not (values < 0).all():
+                raise self._file.error(f"has decays that are not below nought in {name}")
+            values = np.log(-values)
         order = self.row_order(name)
         if order is not None:
             values = values[order]
+        columns = self.column_order(name)
+        if columns is not None:
+            values = values[:, columns]
         if name in self._turned:
             return np.ascontiguousarray(values.T)
-        return values.reshape(self._parameters[name].shape)
+        return np.ascontiguousarray(values).reshape(self._parameters[name].shape)
 
     def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
+        if self._architecture == "qwen35":
+            return value_rows(self._config, name)
         module = name.split(".")[-2]
         if self._architecture not in _PAIRED or module not in self._num_heads:
             return None
         rows = np.arange(self.stored_shape(name)[0])
         return rows.reshape(self._num_heads[module], -1, 2).swapaxes(1, 2).reshape(-1)
+
+    def column_order(self, name: str) -> npt.NDArray[np.int64] | None:
+        """The same of its columns."""
+        return value_columns(self._config, name) if self._architecture == "qwen35" else None
 
 
 def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:

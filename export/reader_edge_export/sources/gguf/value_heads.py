@@ -1,0 +1,46 @@
+"""The value heads of a gated delta layer in the order of llama.cpp's converter: one of each key head in turn.
+
+transformers has those of a key head side by side.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Order = npt.NDArray[np.int64]
+
+_BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
+_OF_VALUES = ("in_proj_z.weight",)
+_OF_HEADS = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
+_READING = "out_proj.weight"
+
+
+def value_rows(config: Any, name: str) -> Order | None:
+    """Which of its rows in the file each row of a parameter is; None where they are in order."""
+    if not _is_reordered(config, name):
+        return None
+    own = name.split(".linear_attn.")[1]
+    if own in _OF_HEADS:
+        return _order(config, 1)
+    values = _order(config, config.linear_value_head_dim)
+    if own in _OF_VALUES:
+        return values
+    num_before = 2 * config.linear_num_key_heads * config.linear_key_head_dim
+    return np.concatenate((np.arange(num_before), num_before + values)) if own in _BEHIND_KEYS else None
+
+
+def value_columns(config: Any, name: str) -> Order | None:
+    """The same of a parameter's columns."""
+    is_reading = _is_reordered(config, name) and name.endswith(f".linear_attn.{_READING}")
+    return _order(config, config.linear_value_head_dim) if is_reading else None
+
+
+def _is_reordered(config: Any, name: str) -> bool:
+    return ".linear_attn." in name and config.linear_num_value_heads != config.linear_num_key_heads
+
+
+def _order(config: Any, size: int) -> Order:
+    """By heads of so many values each."""
+    heads = np.arange(config.linear_num_value_heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1, 1)
+    return (heads * size + np.arange(size)).reshape(-1)
