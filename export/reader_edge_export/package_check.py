@@ -42,10 +42,10 @@ class PackageCheck:
         with self._stages.enter("checking against the source"):
             return self._quality(source, model, is_quick)
 
-    def successors(self, num_parameters: int) -> SuccessorTable:
-        """The package's likely successors of as many tokens as take a minute of a model of this size."""
+    def successors(self, num_parameters: int, patience: int = 1) -> SuccessorTable:
+        """The package's likely successors. num_parameters, patience: see `num_table_tokens`."""
         with self._stages.enter("asking for likely successors"):
-            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters)
+            num_tokens = num_table_tokens(self._package.manifest.vocab_size, num_parameters, patience)
             return measure_successors(self._runner, self._text, num_tokens, self._stages)
 
     def _quality(self, source: Source, source_model: SourceModel, is_quick: bool) -> dict[str, float]:

@@ -20,14 +20,19 @@ _TOKENS_A_PASS = 128
 # 20 to 60 s on two cores. Token ids are in order of frequency where merges made the vocabulary, as nearly everywhere
 # today, so rare tokens are left out: a third of SmolLM2's vocabulary brings nine tenths of what all of it does.
 _MAX_TOKEN_PARAMETERS = 2_200_000_000_000
+_ENOUGH = 16_384
 
 # Scales included; a file's own types are near four bits, or near eight.
 _PARAMETER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1, "int8-a16": 1, "int4": 0.7, "keep": 0.7}
 
 
-def num_table_tokens(vocab_size: int, num_parameters: int) -> int:
-    """How many tokens a model of this size is asked for."""
-    return min(vocab_size, _MAX_TOKEN_PARAMETERS // num_parameters)
+def num_table_tokens(vocab_size: int, num_parameters: int, patience: int = 1) -> int:
+    """How many tokens a model of this size is asked for.
+
+    patience: how many times as long as in an export this may take, where the tokens are fewer than enough.
+    """
+    num_quick = _MAX_TOKEN_PARAMETERS // num_parameters
+    return min(vocab_size, max(num_quick, min(patience * num_quick, _ENOUGH)))
 
 
 def about_num_parameters(manifest: Manifest) -> int:

@@ -59,6 +59,16 @@ def test_large_vocabularies_are_asked_for_their_first_tokens() -> None:
     assert successors.num_table_tokens(VOCAB_SIZE, 1000) == VOCAB_SIZE
 
 
+def test_a_tuning_asks_large_models_for_more_tokens_up_to_where_more_bring_little() -> None:
+    small, middling, large = (
+        [successors.num_table_tokens(150_000, size, patience) for patience in (1, 10)]
+        for size in (100_000_000, 500_000_000, 7_000_000_000)
+    )
+    assert small == [22_000, 22_000]
+    assert middling == [4_400, 16_384]
+    assert large == [314, 3_140]
+
+
 def test_a_table_fits_a_short_context(source: Path, tmp_path: Path) -> None:
     export_model(source, tmp_path / "out", ExportOptions(precision="fp32", max_context=24))
     assert len(table_of(ModelPackage.open(tmp_path / "out"))) == VOCAB_SIZE
