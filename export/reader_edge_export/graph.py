@@ -58,7 +58,7 @@ def write_graph(
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
-        _lower(editor, options, calibration, advance)
+        _lower(editor, options, calibration, journal, advance)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     ir.save(model, folder / GRAPH_NAME)
@@ -79,7 +79,9 @@ def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.Tenso
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
 
 
-def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration, advance: Advance) -> None:
+def _lower(
+    editor: GraphEditor, options: ExportOptions, calibration: Calibration, journal: Journal | None, advance: Advance
+) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
@@ -96,7 +98,7 @@ def _lower(editor: GraphEditor, options: ExportOptions, calibration: Calibration
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable", calibration, advance)
+    store_weights(editor, options.precision, options.attention == "portable", calibration, journal, advance)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

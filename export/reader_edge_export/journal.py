@@ -1,8 +1,9 @@
 """What an export has done, noted as it goes: the next one goes on where a killed one stopped.
 
-Lines of JSON in the export's folder: a key of all that the result depends on, what calibration found, and each rounded
-matrix. A line is written after the bytes that it speaks of. It is believed in nothing: from the first line on that is
-not whole, or that the file of weights does not bear out, the work is done again.
+Lines of JSON in the export's folder: a key of all that the result depends on, what calibration found, each rounded
+matrix, and notes of other stages' results. A line is written after the bytes that it speaks of. It is believed in
+nothing: from the first line on that is not whole, or that the file of weights does not bear out, the work is done
+again.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 WORK_NAME = "work"  # the folder of what no package holds
 JOURNAL_NAME = "journal"
 MOMENTS_NAME = "moments"
+TABLE_NAME = "successors"
 
 _MAX_BYTES = 1 << 26
 _CHUNK = 1 << 24
@@ -63,7 +65,8 @@ class _Left:
 class Journal:
     """Of the export into a folder that no other process writes into.
 
-    calibration: what was noted of it, None if nothing. num_matrices: how many of the source's were found rounded.
+    calibration: what was noted of it, None if nothing. notes: by name, what follows from the calibration, or has a name
+    that says what it is of. num_matrices: how many of the source's were found rounded.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
@@ -71,14 +74,15 @@ class Journal:
         path = folder / WORK_NAME / JOURNAL_NAME
         path.parent.mkdir(exist_ok=True)
         self.calibration: object = None
+        self.notes: dict[str, object] = {}
         self._left: deque[_Left] = deque()
         self._end = 0  # of the lines that count, but for those of matrices that are left
-        lines = _lines(path)
+        lines, end = _lines(path), 0
         if lines and lines[0].value == {"key": key}:
-            self._read(lines, folder / WEIGHTS_NAME)
+            end = self._read(lines, folder / WEIGHTS_NAME)
         self.num_matrices = sum(len(left.matrix.names) for left in self._left)
         self._file = path.open("ab")
-        self._file.truncate(self._left[-1].line_end if self._left else self._end)
+        self._file.truncate(end)
         if not self._end:
             self._write({"key": key})
 
@@ -113,9 +117,15 @@ class Journal:
         self._write({"matrix": asdict(matrix)})
 
     def add_calibration(self, found: Mapping[str, object]) -> None:
-        """Note what a calibration found, as JSON has it; matrices that follow from another are forgotten."""
+        """Note what a calibration found, as JSON has it; what follows from another is forgotten."""
         self._forget()
+        self.notes.clear()
         self._write({"calibration": found})
+
+    def note(self, name: str, found: object) -> None:
+        """Note what else was found, as JSON has it."""
+        self.notes[name] = found
+        self._write({"note": [name, found]})
 
     def _forget(self) -> None:
         if self._left:
@@ -127,21 +137,31 @@ class Journal:
         self._file.flush()
         self._end = self._file.tell()
 
-    def _read(self, lines: Sequence["_Line"], weights: Path) -> None:
-        self._end = lines[0].end
+    def _read(self, lines: Sequence["_Line"], weights: Path) -> int:
+        """Take over what lines say. Returns where the last of them ends that counts."""
+        end = self._end = lines[0].end
         matrices: list[tuple[StoredMatrix, int]] = []
         for line in lines[1:]:
             match line.value:
                 case {"calibration": dict(found)} if not matrices:
-                    self.calibration, self._end = found, line.end
+                    self.calibration = found
+                    self.notes.clear()
+                case {"note": [str(name), found]}:
+                    self.notes[name] = found
                 case {"matrix": value} if (matrix := StoredMatrix.parsed(value)) is not None:
                     matrices.append((matrix, line.end))
                 case _:
                     break
+            end = line.end
+            if not matrices:
+                self._end = end
         if matrices and weights.is_file():
             with weights.open("r+b") as file:
                 self._left.extend(_borne_out(file, matrices))
                 file.truncate(self._left[-1].matrix.end if self._left else 0)
+        if len(self._left) == len(matrices):
+            return end
+        return self._left[-1].line_end if self._left else self._end
 
 
 @dataclass(frozen=True, slots=True)

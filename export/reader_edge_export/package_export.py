@@ -1,8 +1,8 @@
 """One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
@@ -15,6 +15,7 @@ from reader_edge_export.graph import TOP_K, write_graph
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.layered_model import LayeredModel
+from reader_edge_export.noted_check import NotedCheck, has_checks
 from reader_edge_export.options import CALIBRATED, ExportOptions
 from reader_edge_export.package_check import PackageCheck
 from reader_edge_export.package_size import PackageSize, check_room
@@ -102,19 +103,18 @@ class PackageExport:
                 files = write_graph(
                     work / "traced.onnx", self._folder, self._options, calibration, model, journal, self._stages
                 )
-        with self._stages.enter("writing the package"):
-            if self._options.is_for_devices:
-                layer = attention_layers(layers)[0]
-                write_commit_graph(
-                    self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
-                )
-            manifest = self._manifest(model, tokenizer, layers, kept, files)
-        if self._options.check != "none":
-            with self._stages.enter("comparing conversations"):
-                self.chats = check_chats(tokenizer, text)
-            manifest = self._checked(manifest, model, text)
-        shutil.rmtree(work)
-        write_manifest(self._folder, manifest)
+            with self._stages.enter("writing the package"):
+                if self._options.is_for_devices:
+                    layer = attention_layers(layers)[0]
+                    write_commit_graph(
+                        self._folder / COMMIT_NAME, self._options.kv_dtype, layer.num_kv_heads, layer.head_dim
+                    )
+                manifest = self._manifest(model, tokenizer, layers, kept, files)
+            if self._options.check != "none":
+                with self._stages.enter("comparing conversations"):
+                    self.chats = check_chats(tokenizer, text)
+                manifest = self._checked(manifest, model, text, journal)
+            write_manifest(self._folder, manifest)
         return manifest
 
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
@@ -122,23 +122,21 @@ class PackageExport:
         gradients = gradient_sizes(model) if self._options.precision == "int4" else {}
         inputs = {name: num_inputs for name, (num_inputs, _) in matrix_sizes(model).items()}
         is_calibrated = calibration.recall(journal.calibration, inputs, gradients)
-        if is_calibrated:
-            self._tell(
-                "Going on with what an export that was stopped left: "
-                f"{journal.num_matrices} of {len(model.names)} matrices."
-            )
+        left = [f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
+        left += ["checks"] if has_checks(journal) else []
+        if left:
+            self._tell(f"Going on with what an export that was stopped left: {', '.join(left)}.")
         return is_calibrated
 
-    def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer) -> Manifest:
-        package = ModelPackage(self._folder, manifest)
-        check = PackageCheck(package, text, self._folder, self._stages)
-        figures = check.quality(self._source, model, is_quick=self._options.check == "quick")
+    def _checked(self, manifest: Manifest, model: SourceModel, text: Tokenizer, journal: Journal) -> Manifest:
+        package, kind = ModelPackage(self._folder, manifest), self._options.check
+        check, noted = PackageCheck(package, text, self._folder, self._stages), NotedCheck(journal, package)
+        figures = noted.quality(kind, partial(check.quality, self._source, model, is_quick=kind == "quick"))
         manifest = replace(manifest, checks=figures | self.chats.figures())
-        if self._options.check == "quick":
+        if kind == "quick":
             return manifest
-        path = self._folder / SUCCESSORS_NAME
-        check.successors(model.num_parameters).write(path, text.fingerprint())
-        return replace(manifest, files={**manifest.files, path.name: file_entry(path)})
+        table = noted.successors(text.fingerprint(), partial(check.successors, model.num_parameters))
+        return replace(manifest, files={**manifest.files, SUCCESSORS_NAME: table})
 
     def _calibrate(self, model: SourceModel, text: Tokenizer, calibration: Calibration) -> None:
         max_tokens = max_calibration_tokens(model.num_parameters)

@@ -6,11 +6,11 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reader_edge_export.folder_lock import FolderLock
-from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, has_work
+from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME, WORK_NAME, has_work
 from reader_edge_runtime.atomic_file import FULL_DISK, is_living, leftovers, temporary_name, temporary_names
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
@@ -32,13 +32,14 @@ def check_target(out: Path, force: bool) -> None:
 def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path]:
     """A folder beside `out` that takes its place when the block ends well, and vanishes when it does not.
 
-    It is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
+    Its folder WORK_NAME goes when it is in its place, and not before: what a kill leaves can be gone on with. At first
+    it is empty, or has the work that an export of the same key left there when it was killed (see `Journal`).
     Raises ExportError for a target in the way, a full disk and other failures of the file system.
     """
     partial = out.with_name(f".{out.name}.partial-{os.getpid()}-{secrets.randbits(32)}")
     lock = None
     try:
-        _put_back(out)
+        _put_back(out, partial)
         check_target(out, force)
         lock = _taken_over(out, key, partial) or _new_folder(partial)
         yield partial
@@ -58,11 +59,11 @@ def new_package(out: Path, force: bool, key: str | None = None) -> Iterator[Path
             lock.release()
 
 
-def _put_back(out: Path) -> None:
+def _put_back(out: Path, partial: Path) -> None:
     """An old package that a killed export to `out` had moved away comes back."""
     for old in leftovers(out, "old"):
         if out.exists():
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old, partial)
         else:
             old.rename(out)
 
@@ -120,21 +121,31 @@ def _keep_work(folder: Path) -> None:
 
 def _worked_on(folder: Path) -> list[Path]:
     """The files that an export goes on with."""
-    return [folder / WEIGHTS_NAME, folder / WORK_NAME / JOURNAL_NAME, folder / WORK_NAME / MOMENTS_NAME]
+    return [folder / WEIGHTS_NAME, *(folder / WORK_NAME / name for name in (JOURNAL_NAME, MOMENTS_NAME, TABLE_NAME))]
 
 
 def _put_in_place(partial: Path, out: Path) -> None:
     if not out.exists():
         partial.rename(out)
+        _remove(out / WORK_NAME, partial)
         return
     old = temporary_name(out, "old")
     out.rename(old)
     try:
         partial.rename(out)
     except BaseException:
-        old.rename(out)
+        if not out.exists():
+            old.rename(out)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(out / WORK_NAME, partial)
+    _remove(old, partial)
+
+
+def _remove(folder: Path, partial: Path) -> None:
+    """Remove a folder by the name `partial`: what a kill leaves of it is no package and no work."""
+    with suppress(FileNotFoundError):
+        folder.rename(partial)
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from reader_edge_export.folder_lock import FolderLock
 from reader_edge_export.journal import JOURNAL_NAME, MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.package_folder import check_target, new_package
+from reader_edge_runtime.atomic_file import leftovers
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, WEIGHTS_NAME
 
@@ -114,6 +115,33 @@ def test_a_living_process_keeps_its_folder_and_a_killed_one_loses_it(tmp_path: P
         process.kill()
     with new_package(tmp_path / "out", force=True) as partial:
         assert set(tmp_path.iterdir()) == {tmp_path / "out", partial}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_work_goes_once_the_package_is_in_its_place(force: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if force:
+        write_package(out, "old")
+    leave_work(tmp_path / f".out.partial-{os.getppid()}-1")
+    with new_package(out, force, key="key") as partial:
+        write_package(partial, "new")
+    assert os.listdir(tmp_path) == ["out"]
+    assert sorted(os.listdir(out)) == [WEIGHTS_NAME, MANIFEST_NAME]
+
+
+def test_no_kill_leaves_half_of_an_old_package_to_come_back(
+    tmp_path: Path, dead_process_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+    monkeypatch.setattr("shutil.rmtree", lambda path, **_: removed.append(path))
+    write_package(tmp_path / "out", "old")
+    write_package(tmp_path / f".out.old-{dead_process_id}-1", "older")
+    with new_package(tmp_path / "out", force=True) as partial:
+        partial.rename(tmp_path / "older")  # which was not removed
+        write_package(partial, "new")
+    assert removed
+    assert not leftovers(tmp_path / "out", "old")
+    assert all(".out.partial-" in path.name for path in removed)
 
 
 @pytest.mark.parametrize("place", ["", WORK_NAME, WEIGHTS_NAME, f"{WORK_NAME}/{MOMENTS_NAME}"])

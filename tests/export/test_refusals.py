@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -289,18 +290,14 @@ def test_a_failure_leaves_nothing_and_keeps_the_old_package(
 def test_a_graph_that_computes_something_else_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reader_edge_export.calibration import Calibration
     from reader_edge_export.graph_editor import GraphEditor
     from reader_edge_export.quantize import store_weights
-    from reader_edge_export.stages import Advance
 
-    def store_wrong(
-        editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, advance: Advance
-    ) -> None:
+    def store_wrong(editor: GraphEditor, *arguments: Any) -> None:
         norm = editor.graph.initializers["model.norm.weight"]
         assert norm.const_value is not None
         norm.const_value = ir.tensor(norm.const_value.numpy() * np.float32(1.001), name=norm.name)
-        store_weights(editor, precision, is_portable, calibration, advance)
+        store_weights(editor, *arguments)
 
     monkeypatch.setattr("reader_edge_export.graph.store_weights", store_wrong)
     with pytest.raises(ParityError, match="differ by"):

@@ -1,10 +1,13 @@
 """How weights are stored: fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent: a
 node never changes its neighbours."""
 
+from functools import partial
+
 import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.journal import Journal
 from reader_edge_export.matrix import matrix_of
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
@@ -24,10 +27,16 @@ def num_stored(graph: ir.Graph, precision: str) -> int:
 
 
 def store_weights(
-    editor: GraphEditor, precision: str, is_portable: bool, calibration: Calibration, advance: Advance = unseen
+    editor: GraphEditor,
+    precision: str,
+    is_portable: bool,
+    calibration: Calibration,
+    journal: Journal | None = None,
+    advance: Advance = unseen,
 ) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
-    calibration: of the source, where weights are quantised. advance: told of weights that are.
+    calibration: of the source, where weights are quantised. journal: of the export, where losses are noted. advance:
+    told of weights that are.
 
     The matrices of an int4 model that lose most for the bytes they take are int8.
     Raises ExportError where the source cannot be read.
@@ -37,7 +46,7 @@ def store_weights(
         keep = KeptProducts(editor, precision == "keep", int8)
         products: Int4Products | KeptProducts = keep
         if precision == "int4":
-            candidates = _candidates(editor.graph, calibration, advance)
+            candidates = _candidates(editor.graph, calibration, journal, advance)
             products = Int4Products(editor, int8, sensitive_matrices(candidates))
 
         def multiply(product: MergedProduct) -> ir.Value:
@@ -53,12 +62,23 @@ def store_weights(
         convert_to_half(editor, precision)
 
 
-def _candidates(graph: ir.Graph, calibration: Calibration, advance: Advance) -> list[Candidate]:
-    """What an int4 model may have in eight bits."""
+def _candidates(
+    graph: ir.Graph, calibration: Calibration, journal: Journal | None, advance: Advance
+) -> list[Candidate]:
+    """What an int4 model may have in eight bits, looked at now or by an export that was killed."""
+    head, is_tied = vocabulary_head(graph)
+    groups = [(group, partial(Candidate.products, group, calibration)) for group in matrix_groups(graph)]
+    groups.append(([head], partial(Candidate.vocabulary, head, is_tied, calibration)))
+    notes = {} if journal is None else journal.notes
     candidates = []
-    for group in matrix_groups(graph):
-        candidates.append(Candidate.products(group, calibration))
+    for matrices, look_at in groups:
+        name = f"loss of {matrices[0].name}"
+        match notes.get(name):
+            case float(loss):
+                candidates.append(Candidate(matrices, loss))
+            case _:
+                candidates.append(look_at())
+                if journal is not None:
+                    journal.note(name, candidates[-1].loss)
         advance(candidates[-1].size)
-    candidates.append(Candidate.vocabulary(*vocabulary_head(graph), calibration))
-    advance(candidates[-1].size)
     return candidates
