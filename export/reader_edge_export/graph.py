@@ -18,7 +18,7 @@ from reader_edge_export.insert_matrices import insert_matrices
 from reader_edge_export.journal import Journal
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize import num_stored, store_weights
+from reader_edge_export.quantize import OnChoice, num_stored, store_weights, unseen_choice
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.sizes import fold_sizes
 from reader_edge_export.sources.source_model import SourceModel
@@ -44,12 +44,13 @@ def write_graph(
     source: SourceModel,
     journal: Journal | None = None,
     stages: Stages | None = None,
+    on_choice: OnChoice = unseen_choice,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
-    is one. stages: of the export, told how many weights are stored. Returns what was written, by file name.
-    Raises ExportError.
+    is one. stages: of the export, told how many weights are stored. on_choice: of `store_weights`. Returns what was
+    written, by file name. Raises ExportError, and what `on_choice` does.
     """
     model = ir.load(traced)
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
@@ -58,7 +59,7 @@ def write_graph(
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         advance = (stages or Stages()).share(num_stored(model.graph, options.precision))
-        _lower(editor, options, calibration, journal, advance)
+        _lower(editor, options, calibration, journal, advance, on_choice)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     ir.save(model, folder / GRAPH_NAME)
@@ -80,7 +81,12 @@ def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.Tenso
 
 
 def _lower(
-    editor: GraphEditor, options: ExportOptions, calibration: Calibration, journal: Journal | None, advance: Advance
+    editor: GraphEditor,
+    options: ExportOptions,
+    calibration: Calibration,
+    journal: Journal | None,
+    advance: Advance,
+    on_choice: OnChoice,
 ) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
@@ -98,7 +104,8 @@ def _lower(
         NORMS.apply_to_model(model)
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
-    store_weights(editor, options.precision, options.attention == "portable", calibration, journal, advance)
+    is_portable = options.attention == "portable"
+    store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
     if options.attention == "exact":  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

@@ -101,7 +101,14 @@ class PackageExport:
                     journal.add_calibration(calibration.noted())
             with self._stages.enter("rounding" if self._options.precision in CALIBRATED else "storing"):
                 files = write_graph(
-                    work / "traced.onnx", self._folder, self._options, calibration, model, journal, self._stages
+                    work / "traced.onnx",
+                    self._folder,
+                    self._options,
+                    calibration,
+                    model,
+                    journal,
+                    self._stages,
+                    on_choice=lambda finer: check_room(self._folder, PackageSize.of(model, self._options, finer)),
                 )
             with self._stages.enter("writing the package"):
                 if self._options.is_for_devices:

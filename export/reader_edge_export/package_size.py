@@ -1,7 +1,7 @@
 """How much of a disk an export takes, foretold from the sizes of the source's matrices before the work begins."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from reader_edge_export.graph import TOP_K
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.layered_package import MAX_PART_BYTES
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize.sensitive import MAX_GROWTH
 from reader_edge_export.quantize.vocabulary import lookup_block
 from reader_edge_export.sensitivity import gradient_sizes
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK
@@ -32,16 +31,20 @@ _SUCCESSOR_BYTES = 8 * TOP_K
 class PackageSize:
     """Bytes, at most. weights: of the package's file of them. moments: what calibration keeps. others: all else.
 
-    The tokenizer is not among them: it is written by then.
+    is_least: whether weights may be more. The tokenizer is not among them: it is written by then.
     """
 
     weights: int
     moments: int
     others: int
+    is_least: bool = False
 
     @classmethod
-    def of(cls, model: SourceModel, options: ExportOptions) -> "PackageSize":
-        """Of an export with these options, whose precision is not AUTO."""
+    def of(cls, model: SourceModel, options: ExportOptions, finer: Set[str] | None = None) -> "PackageSize":
+        """Of an export with these options, whose precision is not AUTO.
+
+        finer: the parameters that int4 leaves in eight bits; None before they are known.
+        """
         numbers = {name: parameter.numel() for name, parameter in model.skeleton.named_parameters()}
         others = _LAYER_BYTES * model.skeleton.config.num_hidden_layers
         if options.check == "full":
@@ -51,8 +54,8 @@ class PackageSize:
             others += min(4 * model.num_parameters, _part_of_twin(model))
         padding = _PADDING * len(numbers)
         if options.precision in QUANTIZED_PRECISIONS:
-            weights, moments = _quantized(model, options.precision, numbers)
-            return cls(weights + padding, moments, others)
+            weights, moments = _quantized(model, options.precision, numbers, finer or frozenset())
+            return cls(weights + padding, moments, others, options.precision == "int4" and finer is None)
         width = 2 if options.precision in HALF_PRECISIONS else 4
         return cls(width * model.num_parameters + padding, 0, others)
 
@@ -70,18 +73,19 @@ def check_room(folder: Path, size: PackageSize) -> None:
     written = sum(path.stat().st_size for path in paths if path.exists())
     needed, free = size.weights + size.moments + size.others - written, shutil.disk_usage(folder).free
     if needed > free:
+        told = f"at least {needed / 1e9:.2f}" if size.is_least else f"{needed / 1e9:.2f}"
         raise ExportError(
-            f"The export takes {needed / 1e9:.2f} GB on the disk of '{folder.parent}', which has {free / 1e9:.2f} GB "
-            "left: free some space, or choose a folder on another disk."
+            f"The export takes {told} GB on the disk of '{folder.parent}', which has {free / 1e9:.2f} GB left: free "
+            "some space, or choose a folder on another disk."
         )
 
 
-def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int]) -> tuple[int, int]:
+def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], finer: Set[str]) -> tuple[int, int]:
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
     types = {name: model.weights.block_type(name) if precision == "keep" else None for name in numbers}
     embedding: Any = model.skeleton.get_input_embeddings().weight
-    weights = 4 * MAX_BLOCK**2
+    weights = 4 * MAX_BLOCK**2 * (2 if precision == "int4" else 1)  # what spreads, for int8 and for int4
     for name, num_numbers in numbers.items():
         block_type = types[name]
         if name not in products and name != model.names[id(embedding)]:
@@ -89,7 +93,7 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int]) -
         elif block_type is not None:
             weights += block_type.num_bytes(num_numbers)
         elif name in products:
-            weights += _rounded(*products[name], precision)
+            weights += _rounded(*products[name], is_int4=precision == "int4" and name not in finer)
         else:
             weights += num_numbers + 4 * num_numbers // lookup_block(embedding.shape[1])
     if all(types[name] is not None for name in products):
@@ -99,10 +103,10 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int]) -
     return weights, sum(map(moment_bytes, counted)) + gradients
 
 
-def _rounded(num_inputs: int, num_outputs: int, precision: str) -> int:
-    """Bytes of a matrix; in int4 with its share of what some of them take more, in eight bits."""
+def _rounded(num_inputs: int, num_outputs: int, is_int4: bool) -> int:
+    """Bytes of a matrix."""
     own = 4 * (num_inputs + num_outputs)  # stretch and scales
-    if precision != "int4" or num_inputs > MAX_INPUTS:
+    if not is_int4 or num_inputs > MAX_INPUTS:
         return own + num_inputs * num_outputs
     num_blocks = num_outputs * -(-num_inputs // BLOCK_INPUTS)
-    return own + int(num_blocks * (BLOCK_INPUTS // 2 + 1) * (1 + MAX_GROWTH))
+    return own + num_blocks * (BLOCK_INPUTS // 2 + 1)

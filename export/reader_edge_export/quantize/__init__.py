@@ -1,6 +1,7 @@
 """How weights are stored: fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent: a
 node never changes its neighbours."""
 
+from collections.abc import Callable, Set
 from functools import partial
 
 import onnx_ir as ir
@@ -19,6 +20,12 @@ from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocab
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
 
+OnChoice = Callable[[Set[str]], None]  # told which matrices int4 leaves in eight bits
+
+
+def unseen_choice(_: Set[str]) -> None:
+    """An `OnChoice` that nobody looks at."""
+
 
 def num_stored(graph: ir.Graph, precision: str) -> int:
     """How many weights there are to store; those of int4 count twice, since all are looked at first."""
@@ -33,13 +40,14 @@ def store_weights(
     calibration: Calibration,
     journal: Journal | None = None,
     advance: Advance = unseen,
+    on_choice: OnChoice = unseen_choice,
 ) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised. journal: of the export, where losses are noted. advance:
     told of weights that are.
 
-    The matrices of an int4 model that lose most for the bytes they take are int8.
-    Raises ExportError where the source cannot be read.
+    The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: told their names before
+    any is stored. Raises ExportError where the source cannot be read, and what `on_choice` does.
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
@@ -47,7 +55,9 @@ def store_weights(
         products: Int4Products | KeptProducts = keep
         if precision == "int4":
             candidates = _candidates(editor.graph, calibration, journal, advance)
-            products = Int4Products(editor, int8, sensitive_matrices(candidates))
+            finer = sensitive_matrices(candidates)
+            on_choice(finer)
+            products = Int4Products(editor, int8, finer)
 
         def multiply(product: MergedProduct) -> ir.Value:
             output = products.multiply(product)

@@ -15,7 +15,7 @@ from reader_edge_export.sensitivity import embedding_of
 Float32Array = npt.NDArray[np.float32]
 
 _TAKEN = 0.72  # of the foretold loss: what is left is as close as files of mixed types and the same size
-MAX_GROWTH = 0.375  # of the bytes of all matrices: a pass of one node takes the time of reading them
+_MAX_GROWTH = 0.375  # of the bytes of all matrices: a pass of one node takes the time of reading them
 _GROWTH = (8 - 4.25) / 4.25  # of a matrix that gets eight bits
 
 
@@ -46,12 +46,12 @@ class Candidate:
 def sensitive_matrices(candidates: Sequence[Candidate]) -> frozenset[str]:
     """The names of the matrices to store in eight bits.
 
-    They are the fewest bytes that take away _TAKEN of the foretold loss, and at most MAX_GROWTH. Matrices that are
+    They are the fewest bytes that take away _TAKEN of the foretold loss, and at most _MAX_GROWTH. Matrices that are
     never stored in four bits do not count.
     """
     candidates = [each for each in candidates if each.matrices[0].shape[0] <= MAX_INPUTS]
     wanted = _TAKEN * sum(each.loss for each in candidates)
-    room = MAX_GROWTH / _GROWTH * sum(each.size for each in candidates)
+    room = _MAX_GROWTH / _GROWTH * sum(each.size for each in candidates)
     chosen: list[str] = []
     for each in sorted(candidates, key=lambda each: -each.loss / each.size):
         if wanted > 0 and each.size <= room:
