@@ -231,7 +231,7 @@ def test_what_another_export_left_is_cleared(exports: dict[str, Undisturbed], ou
 def test_an_error_leaves_nothing_of_what_it_went_on_with(
     int8: Undisturbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **named: object) -> None:
         raise ExportError("fails")
 
     int8.leave_rounded(5, tmp_path / "out")
