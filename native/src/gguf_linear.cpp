@@ -8,61 +8,9 @@
 #include "scratch.h"
 
 namespace reader_edge {
-namespace {
 
-constexpr std::size_t kMaxInputs = 1 << 24;  // of a row; sizes in bytes stay far from overflow
-
-// Constants of a node, one after another, each of the sizes that the values' give it.
-class Constants {
- public:
-  Constants(const KernelAttributes& attributes, const GgufType& type) : attributes_(attributes), type_(type) {
-    const auto values = attributes.constant<std::uint8_t>(1);
-    if (values.sizes.size() != 3 || values.size(0) == 0 || values.size(1) == 0 || values.size(2) != type.value_bytes()) {
-      refuse("its values need outputs, blocks, and bytes of a block");
-    }
-    num_outputs = values.size(0), num_blocks = values.size(1);
-    if (num_blocks % type.nested != 0 || num_blocks > kMaxInputs / type.block_inputs) {
-      refuse("its number of blocks is out of range");
-    }
-  }
-
-  template <class Element>
-  const Element* next(std::size_t columns, std::size_t bytes = 0) {
-    const auto constant = attributes_.constant<Element>(index_++);
-    const bool fits = constant.sizes.size() == (bytes == 0 ? 2 : 3) && constant.size(0) == num_outputs &&
-                      constant.size(1) == columns && (bytes == 0 || constant.size(2) == bytes);
-    if (!fits) refuse("sizes of its constants do not fit");
-    return constant.data;
-  }
-
-  std::size_t num_outputs = 0, num_blocks = 0;
-
- private:
-  [[noreturn]] void refuse(const char* reason) const {
-    throw std::invalid_argument(std::string(type_.name) + ": " + reason);
-  }
-
-  const KernelAttributes& attributes_;
-  const GgufType& type_;
-  std::size_t index_ = 1;
-};
-
-GgufWeight packed(const KernelAttributes& attributes, const GgufType& type) {
-  Constants constants(attributes, type);
-  const std::size_t num_blocks = constants.num_blocks, numbers = num_blocks / type.nested;
-  GgufArrays arrays;
-  arrays.values = constants.next<std::uint8_t>(num_blocks, type.value_bytes());
-  if (type.high_bits() > 0) arrays.highs = constants.next<std::uint8_t>(num_blocks, type.high_bytes());
-  arrays.scales = constants.next<std::uint16_t>(numbers);
-  if (type.is_nested()) arrays.scale_codes = constants.next<std::uint8_t>(num_blocks);
-  if (type.has_minima) arrays.minima = constants.next<std::uint16_t>(numbers);
-  if (type.has_minima && type.is_nested()) arrays.minimum_codes = constants.next<std::uint8_t>(num_blocks);
-  return {type, arrays, constants.num_outputs, num_blocks};
-}
-
-}  // namespace
-
-GgufProduct::GgufProduct(const KernelAttributes& attributes, const GgufType& type) : weight_(packed(attributes, type)) {}
+GgufProduct::GgufProduct(const KernelAttributes& attributes, const GgufType& type)
+    : weight_(std::move(gguf_weights(attributes, type, {type.name, 1, false}).front())) {}
 
 // Rows as bytes, in memory that a thread keeps from call to call.
 GgufRows GgufProduct::rounded(KernelCall& call, const float* rows, const DistinctRows& distinct,

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "distinct_rows.h"
+#include "gguf_constants.h"
 #include "gguf_product.h"
 #include "gguf_weight.h"
 #include "kernel.h"
@@ -27,20 +28,9 @@ class GgufProduct {
 // [minima, likewise, [minimum_codes]] -> (..., J)
 template <const GgufType& kType>
 class GgufLinear : public GgufProduct {
-  static constexpr auto input_types() {
-    std::array<ort::ElementType, kType.num_inputs()> types{ort::kFloat, ort::kUInt8};
-    std::size_t i = 2;
-    if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
-    while (i < types.size()) {
-      types[i++] = ort::kFloat16;
-      if (kType.is_nested()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
-    }
-    return types;
-  }
-
  public:
   static constexpr const char* kName = kType.name;
-  static constexpr std::array kInputs = input_types();
+  static constexpr std::array kInputs = gguf_input_types<kType, 1>();
   static constexpr std::array kOutputs{ort::kFloat};
 
   explicit GgufLinear(const KernelAttributes& attributes) : GgufProduct(attributes, kType) {}

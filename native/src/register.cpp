@@ -3,13 +3,16 @@
 #include <array>
 #include <tuple>
 
+#include "block_experts.h"
 #include "block_linear.h"
 #include "cache_rows.h"
+#include "gguf_experts.h"
 #include "gguf_linear.h"
 #include "gguf_types.h"
 #include "half_rows.h"
 #include "instruction_sets.h"
 #include "int8_attention.h"
+#include "int8_experts.h"
 #include "kernel.h"
 #include "recurrence.h"
 #include "rotary_heads.h"
@@ -27,11 +30,12 @@
 
 using namespace reader_edge;
 
-// Products by matrices of each type.
+// Products by matrices of each type, and by those of experts.
 template <const GgufType&... kTypes>
-std::array<const ort::CustomOp*, sizeof...(kTypes)> gguf_products(GgufTypes<kTypes...>) {
+std::array<const ort::CustomOp*, 2 * sizeof...(kTypes)> gguf_products(GgufTypes<kTypes...>) {
   static const std::tuple<KernelOp<GgufLinear<kTypes>>...> products;
-  return {&std::get<KernelOp<GgufLinear<kTypes>>>(products)...};
+  static const std::tuple<KernelOp<GgufExperts<kTypes>>...> experts;
+  return {&std::get<KernelOp<GgufLinear<kTypes>>>(products)..., &std::get<KernelOp<GgufExperts<kTypes>>>(experts)...};
 }
 
 // The name of the instruction set in use, none where there are no kernels for this processor or the one that
@@ -62,13 +66,15 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<TreeConv> tree_conv;
   static const KernelOp<Recurrence<true>> tree_delta;
   static const KernelOp<Recurrence<false>> tree_scan;
+  static const KernelOp<SpreadRowExperts> spread_row_experts;
+  static const KernelOp<SpreadBlockExperts> spread_block_experts;
   static const ort::CustomOp* const operators[] = {
       &row_linear,           &row_linear_bias,           &spread_row_linear,   &spread_row_linear_bias,
       &spread_row_linear_16, &spread_row_linear_16_bias, &spread_block_linear, &spread_block_linear_bias,
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
-      &tree_scan};
+      &tree_scan,            &spread_row_experts,        &spread_block_experts};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

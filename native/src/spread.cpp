@@ -21,16 +21,32 @@ bool is_hadamard(const float* matrix, std::size_t size) {
   return true;
 }
 
+Tensor<const float> stretch_of(const KernelAttributes& attributes, std::size_t input, std::size_t rank) {
+  auto stretch = attributes.constant<float>(input);
+  if (stretch.sizes.size() != rank || stretch.count(0, rank) == 0) {
+    throw std::invalid_argument(rank == 1 ? "Spread: its stretch needs one axis"
+                                          : "Spread: its stretch needs two axes, experts and inputs");
+  }
+  return stretch;
+}
+
 }  // namespace
 
-Spread::Spread(const KernelAttributes& attributes) {
-  const auto stretch = attributes.constant<float>(1);
-  const auto hadamard = attributes.constant<float>(2);
-  if (stretch.sizes.size() != 1 || stretch.size(0) == 0 || hadamard.sizes.size() != 2) {
-    throw std::invalid_argument("Spread: its stretch needs one axis and its matrix two");
+std::vector<Spread> spreads_of_experts(const KernelAttributes& attributes) {
+  const Tensor<const float> stretch = stretch_of(attributes, 2, 2);
+  std::vector<Spread> spreads{{stretch, attributes.constant<float>(3)}};
+  for (std::size_t expert = 1; expert < stretch.size(0); ++expert) {
+    spreads.push_back(spreads[0].with(stretch.data + expert * stretch.size(1)));
   }
-  stretch_ = stretch.data;
-  num_inputs_ = stretch.size(0);
+  return spreads;
+}
+
+Spread::Spread(const KernelAttributes& attributes)
+    : Spread(stretch_of(attributes, 1, 1), attributes.constant<float>(2)) {}
+
+Spread::Spread(const Tensor<const float>& stretch, const Tensor<const float>& hadamard)
+    : stretch_(stretch.data), num_inputs_(stretch.size(stretch.sizes.size() - 1)) {
+  if (hadamard.sizes.size() != 2) throw std::invalid_argument("Spread: its matrix needs two axes");
   block_ = hadamard.size(0);
   const bool is_power = block_ != 0 && (block_ & (block_ - 1)) == 0;
   if (!is_power || block_ > kMaxBlock || num_inputs_ % block_ != 0 || hadamard.size(1) != block_ ||

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include "kernel.h"
 #include "shared_constants.h"
@@ -20,6 +21,15 @@ class Spread {
  public:
   // stretch: inputs' own factors, input 1 of the node; hadamard: ones and minus ones (b, b), input 2.
   explicit Spread(const KernelAttributes& attributes);
+  // stretch (..., K), of which the first is taken, and the matrix. Throws where it is none, or does not fit.
+  Spread(const Tensor<const float>& stretch, const Tensor<const float>& hadamard);
+
+  // The same with another stretch (K,).
+  Spread with(const float* stretch) const {
+    Spread other = *this;
+    other.stretch_ = stretch;
+    return other;
+  }
 
   std::size_t num_inputs() const { return num_inputs_; }
   std::size_t block() const { return block_; }
@@ -31,6 +41,9 @@ class Spread {
   const float* stretch_;
   std::size_t num_inputs_, block_;
 };
+
+// Of experts: stretch (X, K), input 2 of the node, and the matrix, input 3, which they share.
+std::vector<Spread> spreads_of_experts(const KernelAttributes& attributes);
 
 // rows (..., K) -> (..., K), where another operator multiplies.
 class SpreadRows {

@@ -24,6 +24,7 @@ from reader_edge_export.blocks.spread_linear import BlockMatrix, spread_block_li
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, rotary_heads, spread_row_linear, swiglu
 from reader_edge_export.quantize.spread import block_size, hadamard
+from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows
 from tests.recurrent_trees import (
     Conv,
@@ -92,6 +93,7 @@ def cases() -> Iterator[Case]:
     yield _product("swiglu", 2 * 100, lambda editor, values: [swiglu(editor, values[0])])
     yield _rotary(rng)
     yield from _recurrent(rng)
+    yield from (_experts(form, rng) for form in ("int8", "int4", *BLOCK_TYPES))
     for form in FORMS:
         for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
             yield _attention(form, past, head_size, group_size, rng)
@@ -172,6 +174,20 @@ def _recurrent(rng: np.random.Generator) -> Iterator[Case]:
     for name, inputs, build, feed, outputs in feeds:
         growth = {each: _NODES for each, kinds in inputs.items() if tuple(kinds)[1:2] == ("N",)}
         yield Case(f"tree-{name}", inputs, build, feed, growth, outputs)
+
+
+def _experts(form: str, rng: np.random.Generator) -> Case:
+    matrices = random_experts(form, 5, 40, 768)
+    rows = rng.standard_normal((WIDEST, 768), np.float32)
+    feed: dict[str, Array] = {"rows": rows, "experts": rng.integers(0, 5, WIDEST)}
+    nodes: Growth = {0: 0}
+    sizes: dict[str, Sequence[int | str]] = {"rows": ("R", 768), "experts": ("R",)}
+
+    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> Sequence[ir.Value]:
+        return [matrices.product(editor, *inputs)]
+
+    growth = dict.fromkeys(feed, nodes)
+    return Case(f"experts-{form}", sizes, build, feed, growth, [nodes], has_own_bits=form in BLOCK_TYPES)
 
 
 def _attention(form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator) -> Case:

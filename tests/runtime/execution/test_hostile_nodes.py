@@ -39,6 +39,8 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "ExactAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "IntegerAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "Int8CacheAttention": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT], [FLOAT], {"scale": 1.0}),
+    "SpreadRowExperts": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
+    "SpreadBlockExperts": ([FLOAT, INT64, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
     "TreeConv": ([FLOAT, FLOAT, *_STATES], [FLOAT] * 2, {}),
     "TreeDelta": ([*[FLOAT] * 5, *_STATES], [FLOAT] * 3, {}),
     "TreeScan": ([*[FLOAT] * 4, *_STATES], [FLOAT] * 3, {}),
@@ -70,9 +72,18 @@ def _block_inputs(block_type: BlockType) -> list[Input]:
     return [_fed(np.float32, 1, 3, num_inputs), *(Input(array, True) for array in matrix.arrays.values())]
 
 
+def _expert_inputs(block_type: BlockType) -> list[Input]:
+    """The same of two experts, for three rows."""
+    rows, *matrix = _block_inputs(block_type)
+    return [Input(rows.array[0], False), _SENT, *(Input(np.stack([array, array]), True) for array, _ in matrix)]
+
+
+_SENT = Input(np.array([1, 0, 1]), False)
 _ROWS = _fed(np.float32, 1, 3, 64)
 _SPREAD = (_kept(np.float32, 64), Input(hadamard(32).astype(np.float32), True))
 _SCALES = _kept(np.float32, 5)
+_SENT_ROWS = (_fed(np.float32, 3, 64), _SENT, _kept(np.float32, 2, 64), _SPREAD[1])
+_EXPERT_SCALES = _kept(np.float32, 2, 5)
 _WEIGHT = (_kept(np.int8, 5, 64), _SCALES)
 _BLOCKS = (_kept(np.uint8, 5, 2, 16), _kept(np.int8, 5, 2), _SCALES)
 _QUERY, _MASK = _fed(np.float32, 1, 4, 3, 64), _fed(np.float32, 1, 1, 3, 6)
@@ -121,6 +132,24 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
         {},
         [_KEYS, _KEYS, _VALUES, _HEADS, *_TREE, _STATE, _fed(np.float32, 1, 2, 84), _REPLAYED],
     ),
+    "SpreadRowExperts": (
+        [FLOAT],
+        {},
+        [
+            _fed(np.float32, 3, 64),
+            _SENT,
+            _kept(np.float32, 2, 64),
+            _SPREAD[1],
+            _kept(np.int8, 2, 5, 64),
+            _EXPERT_SCALES,
+        ],
+    ),
+    "SpreadBlockExperts": (
+        [FLOAT],
+        {},
+        [*_SENT_ROWS, _kept(np.uint8, 2, 5, 2, 16), _kept(np.int8, 2, 5, 2), _EXPERT_SCALES],
+    ),
+    **{f"{name}Experts": ([FLOAT], {}, _expert_inputs(block_type)) for name, block_type in BLOCK_TYPES.items()},
     **{f"{name}Linear": ([FLOAT], {}, _block_inputs(block_type)) for name, block_type in BLOCK_TYPES.items()},
 }
 

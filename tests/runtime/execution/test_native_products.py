@@ -163,7 +163,7 @@ def test_a_product_without_inputs_or_outputs_is_refused(
         (2, np.ones(32, np.float32), "sizes of weight and stretch do not fit"),
         (2, np.ones((2, 8), np.float32), "its stretch needs one axis"),
         (2, np.ones(0, np.float32), "its stretch needs one axis"),
-        (3, np.ones(16, np.float32), "its matrix two"),
+        (3, np.ones(16, np.float32), "its matrix needs two axes"),
         (3, np.ones((16, 16), np.float32), "no Hadamard matrix"),
         (3, hadamard(16)[:, :8], "no Hadamard matrix"),
         (3, hadamard(32), "no Hadamard matrix"),
