@@ -9,6 +9,10 @@ from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.measuring.width_probe import settle_width
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.hybrid_states import check_random_trees
 
 HYBRIDS = ["lfm2"]
 UNMEASURED = EngineConfig(is_calibrated=False)
@@ -29,6 +33,17 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
     assert report.logit_rows_bit_equal
     stress = [run for run in report.runs if run.setting.drafter == "stress"]
     assert max(run.acceptance_length for run in stress) > 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("model_type", HYBRIDS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
+    exported: Callable[..., Path], model_type: str, precision: str, threads: int
+) -> None:
+    package = ModelPackage.open(exported(model_type, precision, "exact"))
+    target, _ = settle_width(HostTarget.open(package, threads))
+    check_random_trees(target, num_kept=1, num_steps=20)
 
 
 @pytest.mark.parametrize("uses_native", [True, False])

@@ -121,6 +121,7 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a name with no array": arrays_file(b'{"lengths": null}', magic=SESSIONS.magic),
         "a list for a table": arrays_file(b"[]", magic=SESSIONS.magic),
     },
+    "session of states": {"nothing": b"", "no arrays": arrays_file(b"{}", magic=SESSIONS.magic)},
     "head": {"nothing": b"", "another file": b"PRECIOUS" * 99},
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},

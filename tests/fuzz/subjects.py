@@ -19,7 +19,8 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
-from reader_edge_runtime import DraftConfig, GenerationConfig
+from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig
+from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
@@ -37,12 +38,20 @@ from reader_edge_runtime.execution.onnxruntime.head_session import HeadSession
 from reader_edge_runtime.measuring import cost_cache
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, SUCCESSORS_NAME, Manifest, file_entry
+from reader_edge_runtime.package.manifest import (
+    GRAPH_NAME,
+    MANIFEST_NAME,
+    SUCCESSORS_NAME,
+    Manifest,
+    file_entry,
+    write_manifest,
+)
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
+from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import mutated, mutated_json
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
@@ -77,6 +86,13 @@ class Subject:
 def _read_manifest(path: Path) -> None:
     manifest = ModelPackage.open(path.rename(path.with_name(MANIFEST_NAME)).parent).manifest
     manifest.past_names()
+    manifest.capsule_sizes()
+
+
+def _manifest_samples(folder: Path) -> list[bytes]:
+    """Of a package, and of one that tells of each layer what it keeps."""
+    write_manifest(folder, hybrid_manifest())
+    return [(each / MANIFEST_NAME).read_bytes() for each in (DEMO, folder)]
 
 
 def _read_tokenizer(path: Path) -> None:
@@ -217,6 +233,24 @@ def _load_session(path: Path) -> None:
     load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
 
 
+def _hybrid_session_samples(folder: Path) -> list[bytes]:
+    decoder = _hybrid_decoder()
+    decode(decoder, [[1, 2, 3], [3, 3]], [GenerationConfig(max_tokens=9)] * 2)
+    save_session(decoder, folder / "sample", bytes.fromhex(TABLE_FINGERPRINT), [])
+    return [(folder / "sample").read_bytes()]
+
+
+def _load_hybrid_session(path: Path) -> None:
+    decoder = _hybrid_decoder()
+    load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
+    save_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT), [])
+    load_session(decoder, path, bytes.fromhex(TABLE_FINGERPRINT))
+
+
+def _hybrid_decoder() -> Decoder:
+    return Decoder(FakeHybridTarget(hybrid_manifest(4)), RandomDrafter(4, 6, seed=0), EngineConfig(max_batch=4))
+
+
 def _head_samples(folder: Path) -> list[bytes]:
     random = np.random.default_rng(0)
     wanted = HEAD_SIZES.matrices().items()
@@ -264,7 +298,7 @@ def _read_gguf(path: Path) -> None:
 
 
 SUBJECTS = {
-    "manifest": Subject(lambda _: [(DEMO / MANIFEST_NAME).read_bytes()], mutated_json, _read_manifest),
+    "manifest": Subject(_manifest_samples, mutated_json, _read_manifest),
     "graph": Subject(lambda _: [(DEMO / GRAPH_NAME).read_bytes()], mutated, GraphFile.read),
     "tokenizer": Subject(
         lambda _: [make().to_str().encode() for make in (byte_level_tokenizer, byte_fallback_tokenizer)],
@@ -284,6 +318,7 @@ SUBJECTS = {
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
     "head": Subject(_head_samples, _spoil_head, _read_head),
     "session": Subject(_session_samples, _spoil_session, _load_session),
+    "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
     "history": Subject(_history_samples, mutated, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore

@@ -1,6 +1,5 @@
 """Recurrent layers on the CPU: bits of logits and states depend neither on the pass nor on how a text was reached."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +14,10 @@ from reader_edge_runtime.measuring.verify_cost import measure_verify_cost
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, Pass
+from reader_edge_runtime.target import Pass
+from tests.hybrid_states import check_random_trees, fresh, kept, score, single_logits
 from tests.tiny_hybrid import build_tiny_hybrid
 
-Bits = bytes
 VOCAB_SIZE = 8
 
 
@@ -35,54 +34,6 @@ def target(request: pytest.FixtureRequest, package: ModelPackage) -> HostTarget:
     return HostTarget.open(package, threads=1, uses_native=is_native)
 
 
-def score(target: HostTarget, cache: Cache, slot: int, token_ids: Sequence[int], num_a_pass: int) -> None:
-    """Commit a text to a slot, so many tokens a pass."""
-    for start in range(0, len(token_ids), num_a_pass):
-        tree = DraftTree.chain(list(token_ids[start : start + num_a_pass]))
-        target.forward(cache, Pass(slot, [tree], [[0]], num_kept=len(tree)))
-        cache.commit(slot, range(len(tree)))
-
-
-def kept(target: HostTarget, cache: Cache, slot: int) -> Bits:
-    """All that a slot holds of its text, after its pending capsules are in its states."""
-    target.forward(cache, Pass(slot, [DraftTree.root(0)], [[0]]))
-    contents = cache.read_slot(slot, cache.lengths[slot])
-    state = contents.states[-1]
-    assert state.num_tokens == state.end == contents.length
-    return b"".join(array.tobytes() for array in (*contents.rows, *state.states))
-
-
-def fresh(target: HostTarget, token_ids: Sequence[int], num_a_pass: int = 64) -> Bits:
-    cache = target.new_cache(1, 16)
-    score(target, cache, 0, token_ids, num_a_pass)
-    return kept(target, cache, 0)
-
-
-def single_logits(target: HostTarget, cache: Cache, slot: int, token_ids: Sequence[int]) -> Bits:
-    """Logits of the last of these tokens, each in a pass of its own."""
-    logits = b""
-    for token_id in token_ids:
-        wanted = Pass(slot, [DraftTree.root(token_id)], [[0]], wants_logits=True, num_kept=1)
-        logits = target.forward(cache, wanted).wanted_logits.tobytes()
-        cache.commit(slot, [0])
-    return logits
-
-
-def random_tree(rng: np.random.Generator, num_nodes: int) -> DraftTree:
-    tree = DraftTree.root(int(rng.integers(VOCAB_SIZE)))
-    for node in range(1, num_nodes):
-        tree.add(int(rng.integers(VOCAB_SIZE)), int(rng.integers(node)), "test")
-    return tree
-
-
-def path_to(tree: DraftTree, node: int) -> list[int]:
-    path: list[int] = []
-    while node >= 0:
-        path.insert(0, node)
-        node = tree.parents[node]
-    return path
-
-
 def test_prefill_in_pieces_of_any_size_gives_equal_states(target: HostTarget) -> None:
     token_ids = np.random.default_rng(1).integers(VOCAB_SIZE, size=512).tolist()
     expected = fresh(target, token_ids, 512)
@@ -94,28 +45,7 @@ def test_prefill_in_pieces_of_any_size_gives_equal_states(target: HostTarget) ->
 def test_random_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
     target: HostTarget, num_kept: int
 ) -> None:
-    """Steps of two ragged slots: whatever was accepted, however often nothing was."""
-    rng = np.random.default_rng(2 + num_kept)
-    texts = [rng.integers(VOCAB_SIZE, size=size).tolist() for size in (5, 21)]
-    cache, single = target.new_cache(2, 16), target.new_cache(1, 16)
-    for slot, text in enumerate(texts):
-        score(target, cache, slot, text, 8)
-    for _ in range(25):
-        trees = [random_tree(rng, int(rng.integers(1, 17))) for _ in texts]
-        wanted = Pass(0, trees, [range(len(tree)) for tree in trees], wants_logits=True, num_kept=num_kept)
-        logits = target.forward(cache, wanted).wanted_logits.copy()
-        for slot, tree in enumerate(trees):
-            node = int(rng.integers(len(tree)))
-            path = path_to(tree, node)
-            single.cut(0, 0)
-            score(target, single, 0, texts[slot], 16)
-            tokens = [tree.token_ids[each] for each in path]
-            assert single_logits(target, single, 0, tokens) == logits[slot, node].tobytes()
-            walked = path[: int(rng.integers(1, len(path) + 1))]
-            cache.commit(slot, walked)
-            texts[slot] += [tree.token_ids[each] for each in walked]
-    for slot, text in enumerate(texts):
-        assert kept(target, cache, slot) == fresh(target, text)
+    check_random_trees(target, num_kept, num_steps=25)
 
 
 def test_a_step_that_accepted_drafts_then_one_without_drafts(target: HostTarget) -> None:

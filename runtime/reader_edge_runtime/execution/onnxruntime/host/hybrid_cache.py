@@ -102,7 +102,10 @@ class HybridCache(HostCache):
         if slot not in self._passed or num_moved < 0:
             raise RuntimeError(f"There was no pass over slot {slot} whose nodes could be committed.")
         if len(path) > num_moved:
-            self._hold(slot, self._passed[slot], path[num_moved:])
+            nodes, b = list(path[num_moved:]), self._passed[slot]
+            self._make_room(len(nodes))
+            for slab, capsules in zip(self._state_slabs, self._capsules.by_slab, strict=True):
+                slab.hold(slot, capsules[:, b], nodes)
         super().commit(slot, path)
         del self._passed[slot]
 
@@ -165,13 +168,6 @@ class HybridCache(HostCache):
             if place is not None:
                 slab.pending[:, slot, : place.end - place.num_tokens] = place.pending[index]
         self.num_stated[slot] = 0 if place is None else place.num_tokens
-
-    def _hold(self, slot: int, b: int, nodes: Sequence[int]) -> None:
-        """Have capsules of tree b of the last pass wait for the next one."""
-        self._make_room(len(nodes))
-        rows = list(nodes)
-        for slab, capsules in zip(self._state_slabs, self._capsules.by_slab, strict=True):
-            slab.pending[:, slot, : len(rows)] = capsules[:, b, rows]
 
     def _new_capsules(self, sizes: tuple[int, int]) -> "_PassCapsules":
         """Passes of few nodes have theirs in the same memory."""

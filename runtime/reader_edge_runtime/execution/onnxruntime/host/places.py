@@ -88,4 +88,4 @@ def _num_bytes(place: TextState) -> int:
 
 
 def _copies(arrays: Sequence[Float32Array]) -> tuple[Float32Array, ...]:
-    return tuple(np.ascontiguousarray(array).copy() for array in arrays)
+    return tuple(np.array(array, order="C") for array in arrays)

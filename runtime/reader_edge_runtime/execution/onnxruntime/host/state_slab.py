@@ -1,5 +1,6 @@
 """States of recurrent layers that are alike, in one array, and capsules of nodes that they are not moved over yet."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,11 +55,20 @@ class StateSlab:
         other.pending[:, :, : self.pending.shape[2]] = self.pending
         return other
 
+    def hold(self, slot: int, capsules: Float32Array, nodes: Sequence[int]) -> None:
+        """Have capsules (n, N, C) of some nodes, ascending, wait for the next pass."""
+        start, num_pending = nodes[0], len(nodes)
+        is_run = nodes[-1] - start == num_pending - 1
+        chosen = capsules[:, start : start + num_pending] if is_run else capsules[:, nodes]
+        self.pending[:, slot, :num_pending] = chosen
+
     def swap(self, slot: int, other: int, num_pending: int) -> None:
         """Exchange two slots' states, and so many of their capsules, one layer after the other."""
-        for states, pending in zip(self.states, self.pending, strict=True):
-            states[[slot, other]] = states[[other, slot]]
-            pending[[slot, other], :num_pending] = pending[[other, slot], :num_pending]
+        for states, pending in zip(self.states, self.pending[:, :, :num_pending], strict=True):
+            for slots in (states, pending):
+                kept = slots[slot].copy()
+                slots[slot] = slots[other]
+                slots[other] = kept
 
     def _no_capsules(self, num_slots: int, num_pending: int) -> Float32Array:
         return np.zeros((len(self.form.names), num_slots, num_pending, self.form.capsule_size), np.float32)
