@@ -91,6 +91,22 @@ def is_utf8(spelled: bytes) -> bool:
         return False
 
 
+def test_the_token_that_ends_an_answer_has_no_log_probability_and_those_of_a_stop_text_have(served: Served) -> None:
+    ended = {"temperature": 0, "logit_bias": {"0": 10_000}, "max_tokens": 4}  # the end of the demo's texts
+    body = {"model": "demo", "prompt": "# tar", "logprobs": 1}
+    answer = served.post("/v1/completions", body | ended).json()
+    assert answer["usage"]["completion_tokens"] == 1
+    assert answer["choices"][0]["logprobs"]["tokens"] == answer["choices"][0]["logprobs"]["text_offset"] == []
+    chat = CHAT | {"logprobs": True}
+    assert served.post("/v1/chat/completions", chat | ended).json()["choices"][0]["logprobs"]["content"] == []
+    text = served.post("/v1/chat/completions", chat).json()["choices"][0]["message"]["content"]
+    stop = text[5:9]
+    choice = served.post("/v1/chat/completions", chat | {"stop": stop}).json()["choices"][0]
+    assert choice["message"]["content"] == text[: text.index(stop)]
+    spelled = "".join(each["token"] for each in choice["logprobs"]["content"])
+    assert spelled.startswith(choice["message"]["content"] + stop)
+
+
 def test_tokens_stop_an_answer_by_their_ids(served: Served, chat_engine: Engine) -> None:
     whole = chat_engine.generate("# tar", replace(CONFIG, max_tokens=16))
     stop = whole.token_ids[5]

@@ -14,7 +14,12 @@ from tests.reader_edge.server.test_refusals import assert_refused
 
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
-CHAT = {"model": "demo", "messages": [{"role": "user", "content": "What is tar?"}], "max_tokens": 200, "seed": 4}
+CHAT: dict[str, Any] = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "What is tar?"}],
+    "max_tokens": 200,
+    "seed": 4,
+}
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 9}, "kind": {"enum": ["archive", "shell"]}},
@@ -47,6 +52,12 @@ def test_a_streamed_answer_has_it_too_and_a_seed_repeats_it(served: Served) -> N
     text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
     assert is_tool(text)
     assert text == content(served, response_format=FORMAT)
+
+
+def test_a_form_holds_what_the_answer_adds_to_a_message_that_it_continues(served: Served) -> None:
+    begun = [*CHAT["messages"], {"role": "assistant", "content": '{"name": "x'}]
+    said = content(served, messages=begun, continue_final_message=True, response_format=FORMAT)
+    assert is_tool(said)
 
 
 def test_a_json_object_is_one(served: Served) -> None:
