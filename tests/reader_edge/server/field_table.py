@@ -9,7 +9,7 @@ from msgspec import inspect
 from reader_edge.server.contract import words_of
 from reader_edge.server.endpoints import ENDPOINTS
 
-_NAMES = {"/v1/chat/completions": "chats", "/v1/completions": "completions", "/v1/responses": "responses"}
+_NAMES = {path: "chats" if "/chat/" in path else path.rpartition("/")[2] for path in ENDPOINTS}
 
 
 def field_table() -> str:

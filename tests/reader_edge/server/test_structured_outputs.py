@@ -98,7 +98,7 @@ def test_the_answer_is_that_of_the_engine_drafted_or_plain(served: Served, chat_
     form = content(served, response_format=FORMAT, temperature=0)
     for is_drafted in (True, False):
         config = GenerationConfig(200, grammar=Grammar("json_schema", json.dumps(SCHEMA)), is_drafted=is_drafted)
-        assert chat_engine.generate(CHAT["messages"], config).text == form  # type: ignore[arg-type]
+        assert chat_engine.generate(CHAT["messages"], config).text == form
 
 
 @pytest.mark.parametrize(
