@@ -13,7 +13,7 @@ Bits = bytes
 def check_random_trees(target: Target, num_kept: int, num_steps: int) -> None:
     """Steps of two ragged slots, with trees of 1 to 16 nodes: whatever is accepted, however often nothing is.
 
-    A node of each tree has the logits of single tokens, and in the end each slot holds what a fresh prefill leaves.
+    A path of each tree has the logits of single tokens, and in the end each slot holds what a fresh prefill leaves.
     """
     rng, vocab_size = np.random.default_rng(2 + num_kept), target.manifest.vocab_size
     texts = [list(map(int, rng.integers(vocab_size, size=size))) for size in (5, 21)]
@@ -29,7 +29,7 @@ def check_random_trees(target: Target, num_kept: int, num_steps: int) -> None:
             single.cut(0, 0)
             score(target, single, 0, texts[slot], 16)
             tokens = [tree.token_ids[node] for node in path]
-            assert single_logits(target, single, 0, tokens) == logits[slot, path[-1]].tobytes()
+            assert single_logits(target, single, 0, tokens) == [logits[slot, node].tobytes() for node in path]
         for slot, (tree, path) in enumerate(zip(trees, paths, strict=True)):
             walked = path[: int(rng.integers(1, len(path) + 1))]
             cache.commit(slot, walked)
@@ -61,12 +61,12 @@ def fresh(target: Target, token_ids: Sequence[int], num_a_pass: int = 64) -> Bit
     return kept(target, cache, 0)
 
 
-def single_logits(target: Target, cache: Cache, slot: int, token_ids: Sequence[int]) -> Bits:
-    """Logits of the last of these tokens, each in a pass of its own."""
-    logits = b""
+def single_logits(target: Target, cache: Cache, slot: int, token_ids: Sequence[int]) -> list[Bits]:
+    """Logits of these tokens, each in a pass of its own."""
+    logits = []
     for token_id in token_ids:
         wanted = Pass(slot, [DraftTree.root(token_id)], [[0]], wants_logits=True, num_kept=1)
-        logits = target.forward(cache, wanted).wanted_logits.tobytes()
+        logits.append(target.forward(cache, wanted).wanted_logits.tobytes())
         cache.commit(slot, [0])
     return logits
 

@@ -16,8 +16,9 @@ class EngineConfig:
     threads: ONNX Runtime threads; 0 takes the cores this process may use.
     prefill_chunk: prompt tokens per forward pass; 0 takes what suits model and past (`Target.prefill_chunk`).
     max_batch: sequences decoded together; further ones wait.
-    max_kv_bytes: of the KV cache at most: requests wait until prompt and longest possible answer fit beside those that
-        run, and one that would not fit alone is refused. 0 lets it grow as it must.
+    max_kv_bytes: of the KV cache at most, with the states of recurrent layers: requests wait until prompt and longest
+        possible answer fit beside those that run, and one that would not fit alone is refused. 0 lets it grow as it
+        must.
     is_calibrated: take the tree size from this machine's measured pass times (measured once, kept in the user's cache).
     is_probed: run the width probe at load (measuring/width_probe.py). A package with exact attention that it finds a
         difference in is decoded plainly, unless near ties are guarded.

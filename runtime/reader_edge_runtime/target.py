@@ -111,6 +111,13 @@ class TextState(NamedTuple):
         """Tokens of the text until where it serves, pending ones included."""
         return self.num_tokens + len(self.pending[0][0])
 
+    def until(self, length: int) -> "TextState":
+        """The same without the capsules of tokens behind the first ones, so many."""
+        if self.end <= length:
+            return self
+        num_pending = length - self.num_tokens
+        return self._replace(pending=tuple(capsules[:, :num_pending] for capsules in self.pending))
+
 
 class SlotContents(NamedTuple):
     """What a cache holds of a text of `length` tokens.

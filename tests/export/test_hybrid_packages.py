@@ -14,7 +14,7 @@ from reader_edge_runtime.measuring.width_probe import settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.hybrid_states import check_random_trees
 
-HYBRIDS = ["lfm2"]
+HYBRIDS = ["lfm2", "qwen3_5_text"]
 UNMEASURED = EngineConfig(is_calibrated=False)
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 
@@ -35,13 +35,14 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
     assert max(run.acceptance_length for run in stress) > 2
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("form", [("fp32", None), ("int8", None), ("int4", None), ("int8", "int8"), ("int8", "fp16")])
 @pytest.mark.parametrize("model_type", HYBRIDS)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefill(
-    exported: Callable[..., Path], model_type: str, precision: str, threads: int
+    exported: Callable[..., Path], model_type: str, form: tuple[str, str | None], threads: int
 ) -> None:
-    package = ModelPackage.open(exported(model_type, precision, "exact"))
+    precision, kv = form
+    package = ModelPackage.open(exported(model_type, precision, "exact", kv))
     target, _ = settle_width(HostTarget.open(package, threads))
     check_random_trees(target, num_kept=1, num_steps=20)
 

@@ -56,7 +56,7 @@ def test_a_step_that_accepted_drafts_then_one_without_drafts(target: HostTarget)
     cache.commit(0, [0, 2, 3])
     logits = single_logits(target, cache, 0, [5])
     other = target.new_cache(1, 16)
-    assert logits == single_logits(target, other, 0, [1, 2, 3, 4, 6, 7, 5])
+    assert logits == single_logits(target, other, 0, [1, 2, 3, 4, 6, 7, 5])[-1:]
     assert kept(target, cache, 0) == kept(target, other, 0)
 
 

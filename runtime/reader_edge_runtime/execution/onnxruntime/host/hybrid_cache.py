@@ -9,14 +9,12 @@ and from a pass to its commit a state may stand for more than the slot's text. N
 A place is a copy of a state, to which a slot can be cut back, as a state itself cannot.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
+from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory, PassCapsules
 from reader_edge_runtime.execution.onnxruntime.host.places import Places
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab, state_forms
 from reader_edge_runtime.package.manifest import Manifest
@@ -24,14 +22,6 @@ from reader_edge_runtime.target import Float32Array, SlotContents, TextState
 
 _FIRST_ROOM = 4  # capsules of a slot, until a longer path is accepted
 _MOVING = 1 << 62  # tokens that a state amid a pass stands for: more than any text has
-_MAX_REUSED_NODES = 64  # of a pass: capsules of so many stay in the same memory from pass to pass
-
-
-class _PassCapsules(NamedTuple):
-    """Capsules of all nodes of a pass: (n, B, N, C) of each slab, and of each state by the graph's names."""
-
-    by_slab: list[Float32Array]
-    by_name: Capsules
 
 
 class HybridCache(HostCache):
@@ -40,22 +30,20 @@ class HybridCache(HostCache):
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
         self._state_forms = state_forms(manifest)
-        self._num_node_values = sum(len(form.names) * form.capsule_size for form in self._state_forms)
+        self._capsule_memory = CapsuleMemory(self._state_forms)
         self.num_stated = [0] * num_slots
         self._room = _FIRST_ROOM
         self._state_slabs = self._new_state_slabs(num_slots)
         self._places = Places(num_slots)
         self._passed: dict[int, int] = {}  # slots of the last pass that are not committed yet, and their trees
-        self._capsules_of: dict[tuple[int, int], _PassCapsules] = {}  # by trees and nodes of a pass
-        self._capsules = _PassCapsules([], {})
-        self._capsule_memory = np.empty(0, np.float32)
+        self._capsules = PassCapsules([], {})  # of the last pass
 
     @property
     def num_bytes(self) -> int:
         return super().num_bytes + sum(slab.num_bytes for slab in self._state_slabs) + self._places.num_bytes
 
     def num_bytes_of(self, lengths: Sequence[int], capacity: int) -> int:
-        capsule_bytes = 4 * self._num_node_values * self._room
+        capsule_bytes = self._capsule_memory.node_bytes * self._room
         return super().num_bytes_of(lengths, capacity) + len(lengths) * (self._manifest.state_bytes + capsule_bytes)
 
     def keep_places(self, max_bytes: int) -> int:
@@ -88,8 +76,7 @@ class HybridCache(HostCache):
         self._passed = {}
         for slot in range(first_slot, first_slot + num_trees):
             self.num_stated[slot] = _MOVING
-        sizes = num_trees, num_nodes
-        self._capsules = self._capsules_of.get(sizes) or self._new_capsules(sizes)
+        self._capsules = self._capsule_memory.of_pass(num_trees, num_nodes)
         return self._capsules.by_name
 
     def end_pass(self, first_slot: int, num_kept: Sequence[int]) -> None:
@@ -111,11 +98,11 @@ class HybridCache(HostCache):
 
     def usable(self, slot: int, length: int) -> int:
         place = self._place_of(slot, length)
-        return 0 if place is None else min(length, place.end)
+        return 0 if place is None else place.end
 
     def cut(self, slot: int, length: int) -> int:
         place = self._place_of(slot, length)
-        length = 0 if place is None else min(length, place.end)
+        length = 0 if place is None else place.end
         if self.num_stated[slot] != (0 if place is None else place.num_tokens):
             self._restore(slot, place)
         self._places.cut(slot, length)
@@ -127,7 +114,9 @@ class HybridCache(HostCache):
         return here is not None and here.end > 0 and self._places.add(slot, here)
 
     def assume(self, slot: int, length: int) -> None:
-        self.cut(slot, 0)
+        if length == 0:
+            self.cut(slot, 0)
+        self._places.cut(slot, 0)
         self.num_stated[slot] = length
         super().assume(slot, length)
 
@@ -142,12 +131,12 @@ class HybridCache(HostCache):
         self._places.set(slot, contents.states[:-1])
 
     def _place_of(self, slot: int, length: int) -> TextState | None:
-        """From where most of a slot's first rows can be gone on from, of so many at most."""
+        """The place behind most of a slot's first rows, of so many at most: where it stands, rather than a copy."""
         places = self._places.until(slot, min(length, self.lengths[slot]))
         here = self._here(slot)
         if here is not None and here.num_tokens <= length:
-            places.append(here)
-        return max(places, key=lambda place: (min(place.end, length), place is here), default=None)
+            places.append(here.until(length))
+        return max(reversed(places), key=lambda place: place.end, default=None)
 
     def _here(self, slot: int) -> TextState | None:
         """Where a slot stands, as views; None where its states are ahead of its text."""
@@ -169,36 +158,12 @@ class HybridCache(HostCache):
                 slab.pending[:, slot, : place.end - place.num_tokens] = place.pending[index]
         self.num_stated[slot] = 0 if place is None else place.num_tokens
 
-    def _new_capsules(self, sizes: tuple[int, int]) -> "_PassCapsules":
-        """Passes of few nodes have theirs in the same memory."""
-        num_trees, num_nodes = sizes
-        num_values = num_trees * num_nodes * self._num_node_values
-        memory, is_kept = self._capsule_memory, num_trees * num_nodes <= _MAX_REUSED_NODES
-        if memory.size < num_values:
-            memory = np.empty(num_values, np.float32)
-            if is_kept:
-                self._capsules_of.clear()
-                self._capsule_memory = memory
-        by_slab, start = [], 0
-        for form in self._state_forms:
-            shape = len(form.names), num_trees, num_nodes, form.capsule_size
-            by_slab.append(memory[start : start + math.prod(shape)].reshape(shape))
-            start += math.prod(shape)
-        by_name = {
-            f"capsule_{name}": capsules
-            for form, of_slab in zip(self._state_forms, by_slab, strict=True)
-            for name, capsules in zip(form.names, of_slab, strict=True)
-        }
-        found = _PassCapsules(by_slab, by_name)
-        if is_kept:
-            self._capsules_of[sizes] = found
-        return found
-
     def _make_room(self, num_pending: int) -> None:
         """Have room for so many capsules of each slot."""
         if num_pending > self._room:
             room = max(num_pending, 2 * self._room)
-            slabs = [slab.with_room(room) for slab in self._state_slabs]
+            with self._enough_memory(self.num_slots):
+                slabs = [slab.with_room(room) for slab in self._state_slabs]
             self._state_slabs, self._room, self.num_moves = slabs, room, self.num_moves + 1
 
     def _resize(self, num_slots: int, capacity: int) -> None:
@@ -222,8 +187,13 @@ class HybridCache(HostCache):
         self.num_stated[slot], self.num_stated[other] = self.num_stated[other], self.num_stated[slot]
 
     def _new_state_slabs(self, num_slots: int) -> list[StateSlab]:
-        try:
+        with self._enough_memory(num_slots):
             return [StateSlab(form, num_slots, self._room) for form in self._state_forms]
+
+    @contextmanager
+    def _enough_memory(self, num_slots: int) -> Iterator[None]:
+        try:
+            yield
         except MemoryError:
             gigabytes = num_slots * self._manifest.state_bytes / 1e9
             raise ConfigError(f"States of {num_slots} texts need {gigabytes:.1f} GB: lower max_batch.") from None

@@ -27,7 +27,10 @@ class Places:
         places = self._slots[slot]
         if any(place.end == here.end for place in places) or _num_bytes(here) > self._max_bytes:
             return False
-        place = TextState(here.num_tokens, _copies(here.states), _copies(here.pending))
+        try:
+            place = TextState(here.num_tokens, _copies(here.states), _copies(here.pending))
+        except MemoryError:
+            return False
         self._slots[slot] = sorted([*places, place], key=lambda each: each.end)
         if len(self._slots[slot]) > _MAX_PLACES:
             self._thin(slot)
@@ -46,7 +49,7 @@ class Places:
 
     def until(self, slot: int, length: int) -> list[TextState]:
         """Those that stand for no more than the first tokens of a slot, so many, without capsules of later ones."""
-        return [_until(place, length) for place in self._slots[slot] if place.num_tokens <= length]
+        return [place.until(length) for place in self._slots[slot] if place.num_tokens <= length]
 
     def cut(self, slot: int, length: int) -> None:
         self._slots[slot] = self.until(slot, length) if length else []
@@ -74,13 +77,6 @@ class Places:
             for before, end, after in zip(ends, ends[1:], [*ends[2:], ends[-1]], strict=False)
         ]
         del self._slots[slot][min(range(len(gaps)), key=gaps.__getitem__)]
-
-
-def _until(place: TextState, length: int) -> TextState:
-    if place.end <= length:
-        return place
-    num_pending = length - place.num_tokens
-    return place._replace(pending=tuple(capsules[:, :num_pending] for capsules in place.pending))
 
 
 def _num_bytes(place: TextState) -> int:
