@@ -1,6 +1,6 @@
 """A graph cut into parts between its layers' attention, so that one part's weights can be in memory alone.
 
-What is known of a graph is its KV tensors, which tell where a layer's attention is. Everything that crosses a cut is
+What is known of a graph is its KV tensors and states, which tell where a layer's attention or recurrence is. Everything that crosses a cut is
 handed on, hidden states as well as angles and masks, so that no architecture needs to be known.
 """
 
@@ -34,11 +34,21 @@ def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[
 
 
 def _cuts(order: "_NodeOrder", manifest: Manifest) -> list[int]:
-    """Positions between one layer's attention and the next, each where the fewest values cross."""
-    names = [*zip(manifest.past_names(), manifest.present_names(), strict=True)]
-    spans = [order.span({*key, *value}) for key, value in zip(names[::2], names[1::2], strict=True)]
+    """Positions between one layer's attention or recurrence and the next, each where the fewest values cross."""
+    spans = [order.span(names) for names in _kept_names(manifest)]
     between = [range(last + 1, first + 1) for (_, last), (first, _) in pairwise(spans)]
     return [min(positions, key=order.num_live.__getitem__) for positions in between if positions]
+
+
+def _kept_names(manifest: Manifest) -> list[set[str]]:
+    """Of each layer that keeps anything of earlier tokens: its tensors among the graph's inputs and outputs."""
+    by_layer: dict[int, set[str]] = {}
+    for name in (*manifest.past_names(), *manifest.present_names()):
+        by_layer.setdefault(int(name.rpartition(".")[2]), set()).add(name)
+    for name in manifest.state_sizes():
+        tensors = {f"{word}_{name}" for word in ("state", "pending", "present", "capsule")}
+        by_layer.setdefault(int(name.rpartition(".")[2]), set()).update(tensors)
+    return [by_layer[layer] for layer in sorted(by_layer)]
 
 
 def _part(model: ir.Model, order: "_NodeOrder", start: int, end: int) -> GraphPart:

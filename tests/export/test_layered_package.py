@@ -33,6 +33,8 @@ FORMS = [  # model, precision, attention, cache
     ("gemma3_text", "fp32", "exact", None),
     ("gemma2", "fp32", "exact", "fp16"),
     ("phi", "int8", "exact", None),
+    ("lfm2", "int8", "exact", None),
+    ("qwen3_5_text", "fp32", "exact", None),
     ("llama", "fp32", "fast", None),
     ("gpt2", "fp32", "portable", None),
     ("mistral", "int8", "portable", None),
