@@ -70,7 +70,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "conv_L_cache": 4,
         "conv_bias": True,
         "block_multiple_of": 16,
-        "block_ffn_dim_multiplier": 1.2,
+        "block_ffn_dim_multiplier": 2.0,
     },
     "qwen3_5_text": {
         **_SIZES,
@@ -81,6 +81,21 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 8,
         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]},
+    },
+    "granitemoehybrid": {
+        **_SIZES,
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 96,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
     },
 }
 

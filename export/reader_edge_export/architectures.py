@@ -30,11 +30,13 @@ SUPPORTED = (  # values of model_type
     "seed_oss",
     "lfm2",
     "qwen3_5_text",
+    "granitemoehybrid",
 )
 
-RECURRENT = ("lfm2", "qwen3_5_text")  # those with layers that keep states
+RECURRENT = ("lfm2", "qwen3_5_text", "granitemoehybrid")  # those with layers that keep states
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
+_GRANITE_EXPERTS = 8  # where config.json says nothing
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
 
@@ -51,6 +53,11 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     if model_type not in SUPPORTED:
         raise UnsupportedArchitectureError(
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
+        )
+    if model_type == "granitemoehybrid" and (num_experts := config.get("num_local_experts", _GRANITE_EXPERTS)) != 0:
+        raise UnsupportedArchitectureError(
+            f"The model is a mixture of experts (num_local_experts is {num_experts!r:.80}), of whose family the dense "
+            "ones alone can be exported."
         )
     _check_is_decoder(config)
     num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))

@@ -91,9 +91,7 @@ def _lower(
     model = editor.model
     common.DeduplicateInitializersPass()(model)
     common.IdentityEliminationPass()(model)  # weights that are equal come as one, and as copies of it
-    if "tree_mask" not in [value.name for value in model.graph.inputs]:  # where nobody reads it; the contract has it
-        shape = ir.Shape(["B", 1, "N", "M"])
-        model.graph.inputs.append(ir.Value(name="tree_mask", shape=shape, type=ir.TensorType(ir.DataType.FLOAT)))
+    _add_unread_inputs(model.graph)
     fold_sizes(editor)
     if options.attention != "portable":
         # Models that also run in half precision leave casts from fp32 to fp32 everywhere.
@@ -117,6 +115,17 @@ def _lower(
         model.graph.outputs.append(_value(model.graph, HIDDEN_STATES))
     for tidy in (common.IdentityEliminationPass(), common.RemoveUnusedNodesPass(), common.RemoveUnusedOpsetsPass()):
         tidy(model)
+
+
+def _add_unread_inputs(graph: ir.Graph) -> None:
+    """Inputs of the contract that no layer reads: all have windows, or none has positions."""
+    present = {value.name for value in graph.inputs}
+    for name, sizes, dtype in (
+        ("tree_mask", ("B", 1, "N", "M"), ir.DataType.FLOAT),
+        ("position_ids", ("B", "N"), ir.DataType.INT64),
+    ):
+        if name not in present:
+            graph.inputs.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
 
 
 def _add_top_logits(editor: GraphEditor) -> None:

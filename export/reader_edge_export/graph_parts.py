@@ -1,7 +1,7 @@
 """A graph cut into parts between its layers' attention, so that one part's weights can be in memory alone.
 
-What is known of a graph is its KV tensors and states, which tell where a layer's attention or recurrence is. Everything that crosses a cut is
-handed on, hidden states as well as angles and masks, so that no architecture needs to be known.
+What is known of a graph is its KV tensors and states, which tell where a layer's attention or recurrence is. Everything
+that crosses a cut is handed on, hidden states as well as angles and masks, so that no architecture needs to be known.
 """
 
 from dataclasses import dataclass

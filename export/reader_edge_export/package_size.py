@@ -21,7 +21,8 @@ from reader_edge_export.successors import num_table_tokens
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS, WEIGHTS_NAME
 
-_SECOND = ("k_proj", "v_proj", "up_proj", "w3")  # read the rows of the product before, and have its moments
+# Read the rows of a product before, and have its moments.
+_SECOND = ("k_proj", "v_proj", "up_proj", "w3", "in_proj_z", "in_proj_b", "in_proj_a")
 _PADDING = 4096  # in front of a tensor, at most
 _LAYER_BYTES = 1 << 16  # in the trace and in the graph
 _SUCCESSOR_BYTES = 8 * TOP_K

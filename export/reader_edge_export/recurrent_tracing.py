@@ -20,6 +20,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 _HARMLESS = (*HARMLESS, "chunk_size", "output_final_state", "return_final_states")  # there are no states to return
 _KINDS = {TREE_CONV: "conv", TREE_DELTA: "delta", TREE_MAMBA2: "mamba"}
 _UNIT_EPSILON = 1e-6  # of transformers
+_NO_LIMIT = (0.0, float("inf"))  # of softplus
 _TREE = ("parents", "num_kept", "num_pending")
 
 
@@ -119,6 +120,29 @@ def _delta(
     return _marked(TREE_DELTA, (num_heads, key_dim, value_dim), capsule, 2, inputs), None
 
 
+def _mamba2(
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    dt_bias: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = _NO_LIMIT,
+    **other: Any,
+) -> torch.Tensor:
+    """Mamba2's recurrence: hidden states (B, N, H, P), dt (B, N, H), a and D (H,), b and c (B, N, G, S)."""
+    d = other.pop("D")
+    _refuse(other)
+    dt = dt if dt_bias is None else dt + dt_bias
+    dt = torch.nn.functional.softplus(dt) if dt_softplus else dt
+    dt = dt if tuple(dt_limit) == _NO_LIMIT else dt.clamp(*dt_limit)
+    num_heads, head_dim = (int(size) for size in hidden_states.shape[2:])
+    num_groups, state_dim = (int(size) for size in b.shape[2:])
+    capsule = num_groups * state_dim + num_heads * (head_dim + 1)
+    return _marked(TREE_MAMBA2, (num_heads, state_dim, head_dim), capsule, 0, [hidden_states, dt, a, b, c, d])
+
+
 def _unit(rows: torch.Tensor) -> torch.Tensor:
     return rows * torch.rsqrt((rows * rows).sum(dim=-1, keepdim=True) + _UNIT_EPSILON)
 
@@ -126,6 +150,7 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 _STAND_INS: dict[str, Callable[..., Any]] = {  # by the names that files of transformers have for what they replace
     "causal_conv1d_fn": _conv,
     "torch_chunk_gated_delta_rule": _delta,
+    "mamba2_chunk_scan": _mamba2,
 }
 
 

@@ -26,6 +26,7 @@ HARMLESS = {
     "is_causal",
     "output_attentions",
     "output_hidden_states",
+    "output_router_logits",
     "position_ids",
     "return_dict",
     "use_cache",

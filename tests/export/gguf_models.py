@@ -66,7 +66,8 @@ def write_model(
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in _values(config).items()}  # None is left out
     weights = {**_weights(model, architecture), **(tensors or {})}
-    all_kinds = {name: kind for name, weight in weights.items() if weight.ndim > 1} | dict(kinds or {})
+    matrices = [name for name, weight in weights.items() if weight.ndim > 1 and "conv" not in name]
+    all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
     return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
 
 
@@ -164,7 +165,7 @@ def _exaone4(config: PretrainedConfig) -> Values:
 
 def _lfm2(config: PretrainedConfig) -> Values:
     return {
-        "feed_forward_length": int(2 * config.intermediate_size / 3 * config.block_ffn_dim_multiplier) // 16 * 16 + 16,
+        "feed_forward_length": int(2 * config.intermediate_size / 3 * config.block_ffn_dim_multiplier),
         "attention.head_count_kv": [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types],
         "shortconv.l_cache": config.conv_L_cache,
     }

@@ -65,6 +65,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     whole = {"layer_types": ["full_attention"] * NUM_LAYERS, "sliding_window": None}
     llama3 = {**scaled["llama3"], **_THETA}
     found["exaone4-no-window"] = ("exaone4", TINY_CONFIGS["exaone4"] | whole | {"rope_parameters": llama3})
+    rotated = {"position_embedding_type": "rope", "time_step_limit": [0.1, 0.5], "mamba_conv_bias": False}
+    positions = {"rope_parameters": {"rope_type": "default", **_THETA}}
+    found["granitemoehybrid-rope"] = ("granitemoehybrid", TINY_CONFIGS["granitemoehybrid"] | rotated | positions)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 

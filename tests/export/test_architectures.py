@@ -89,6 +89,7 @@ ARCHITECTURES = {  # by model_type
     "seed_oss": Architecture("seed_oss", fuses_heads=True, fuses_swiglu=True, num_biases=4),
     "lfm2": Architecture("lfm2", fuses_swiglu=True, num_biases=2, num_cached=1),
     "qwen3_5_text": Architecture("qwen3_5 (text)", fuses_swiglu=True, num_biases=1, num_cached=1),
+    "granitemoehybrid": Architecture("granitemoehybrid (dense)", fuses_swiglu=True, num_cached=1),
 }
 
 

@@ -133,6 +133,8 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("qwen2", {"mlp_bias": True}),
         ("lfm2", {"layer_types": ["conv", "sliding_attention"]}),
         ("lfm2", {"num_heads": 8}),
+        ("granitemoehybrid", {"layer_types": ["moe", "attention"]}),
+        ("granitemoehybrid", {"normalization_function": "layernorm"}),
         ("qwen3_5_text", {"attn_output_gate": False}),
         ("qwen3_5_text", {"mamba_ssm_dtype": "bfloat16"}),
         ("qwen3_5_text", {"mlp_only_layers": [0]}),
@@ -193,6 +195,11 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("exaone4", {"sliding_window_pattern": 0, "layer_types": None}, "sliding_window_pattern as 0 beside a window"),
         ("gpt2", {"hidden_size": 32}, "n_embd twice"),
         ("qwen3_5_text", {"full_attention_interval": 3}, "full_attention_interval as 3, and other layer_types"),
+        ("granitemoehybrid", {"time_step_limit": [0.1]}, "two numbers, the smaller one first"),
+        ("granitemoehybrid", {"time_step_limit": [0.2, 0.1]}, "two numbers, the smaller one first"),
+        ("granitemoehybrid", {"mamba_d_head": "wide"}, "a whole number above 0, or .auto."),
+        ("granitemoehybrid", {"position_embedding_type": "learned"}, '"rope" or "nope"'),
+        ("granitemoehybrid", {"layers_block_type": ["attention", "mamba"]}, "layers_block_type and other layer_types"),
         ("lfm2", {"conv_L_cache": 1}, "a whole number above 1"),
         ("lfm2", {"block_ff_dim": 90}, "block_ff_dim as 90 and intermediate_size as 96"),
         ("lfm2", {"tie_embedding": False}, "tie_embedding as False and tie_word_embeddings as True"),
@@ -254,6 +261,12 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
         ),
         ("gemma2", {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
+        (
+            "granitemoehybrid",
+            {"layer_types": ["mamba", "attention"], "position_embedding_type": "nope", "init_method": "mup"}
+            | {"normalization_function": "rmsnorm", "router_aux_loss_coef": 0.01, "output_router_logits": False}
+            | {"mamba_d_head": "auto", "intermediate_size": 512, "time_step_limit": [0.0, {"__float__": "Infinity"}]},
+        ),
         (
             "qwen3_5_text",
             {
@@ -335,6 +348,18 @@ def test_layers_of_lfm2_are_told_by_type_or_by_the_indices_of_those_that_attend(
     older = config("lfm2", layer_types=None, full_attn_idxs=[1])
     assert class_form(older)["layer_types"] == ["conv", "full_attention"]
     assert class_form(older) == class_form(config("lfm2"))
+
+
+def test_layers_of_granite_have_two_names_under_two_keys() -> None:
+    older = config("granitemoehybrid", layer_types=None, layers_block_type=["mamba", "attention"])
+    assert class_form(older) == class_form(config("granitemoehybrid"))
+
+
+@pytest.mark.parametrize("given", [{"num_local_experts": 8}, {}])
+def test_a_granite_with_experts_is_refused(given: dict[str, int]) -> None:
+    told = {key: value for key, value in config("granitemoehybrid").items() if key != "num_local_experts"}
+    with pytest.raises(UnsupportedArchitectureError, match="num_local_experts is 8"):
+        check_architecture(told | given)
 
 
 def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:

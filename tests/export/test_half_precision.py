@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.architectures import RECURRENT, SUPPORTED
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -30,11 +30,12 @@ SMALL = {"Neg", "Pow", "ReduceMean", "Sqrt"}
 HOST_INPUTS = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "TopK": (1,), "Unsqueeze": (1,)}
 HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 
+ATTENDING = [model_type for model_type in SUPPORTED if model_type not in RECURRENT]  # others are for CPUs alone
 NORMED_AFTER = {"olmo2", "olmo3", "exaone4"}  # norms of what layers add, small as it is, and its rounding with it
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", ATTENDING)
 def test_fp16_computes_what_the_source_computes(model_type: str, exported: Exported) -> None:
     checks = ModelPackage.open(exported(model_type, "fp16", "fast")).manifest.checks
     limit = FP16_LIMIT * (1.5 if model_type in NORMED_AFTER else 1)
@@ -50,7 +51,7 @@ def test_bf16_weights_compute_what_the_source_computes(model_type: str, exported
     assert checks["mean_kl_nats"] < 1e-3
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", ATTENDING)
 def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: str, exported: Exported) -> None:
     operators = [node.op_type for node in ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph]
     assert operators.count("Attention") == 2
@@ -59,7 +60,7 @@ def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: 
     assert not SMALL & set(operators) - ({"Pow"} if model_type in GELU else set())
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", ATTENDING)
 def test_no_value_goes_between_host_and_device(model_type: str, exported: Exported) -> None:
     """ONNX Runtime would copy it, and capture no pass: sizes are made on the host, and read there by some inputs."""
     graph = ir.load(exported(model_type, "fp16", "fast") / GRAPH_NAME).graph
@@ -72,7 +73,7 @@ def test_no_value_goes_between_host_and_device(model_type: str, exported: Export
             assert is_made_on_host == (index in HOST_INPUTS.get(node.op_type, ())), (node.op_type, node.name)
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", ATTENDING)
 def test_angles_are_no_matrix_product(model_type: str, exported: Exported) -> None:
     """In fp32 it would be left to TensorFloat-32, which holds no odd positions beyond 2,048."""
     products = [

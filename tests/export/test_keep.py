@@ -14,7 +14,6 @@ from gguf import GGMLQuantizationType as Kind
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export import ExportOptions, ExportReport, export_model
-from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.kept_types import KeptTypes
@@ -27,7 +26,7 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, SUCCESSORS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
-from tests.export.gguf_models import build_source, write_model
+from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import open_source
 
 Float32Array = npt.NDArray[np.float32]
@@ -171,9 +170,17 @@ def _logits(target: HostTarget, past: list[int], token_ids: list[int]) -> Float3
     return logits
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) -> None:
+    model = build_source("qwen3_5_text", tmp_path / "source")
+    opened = open_source(write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0))
+    assert sum(KeptTypes.of(opened).num_others.values()) == 1
+    assert opened.weights.block_type("model.layers.0.linear_attn.out_proj.weight") is None
+
+
+@pytest.mark.parametrize("model_type", GGUF_MODELS)
 def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
-    model = build_source(model_type, tmp_path / "source")
+    changes = {"linear_num_key_heads": 4} if model_type == "qwen3_5_text" else {}
+    model = build_source(model_type, tmp_path / "source", **changes)
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
     opened = open_source(path)
     kept = KeptTypes.of(opened)

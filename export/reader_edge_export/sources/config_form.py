@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.config_keys import READ, check_keys
+from reader_edge_export.sources.config_keys import ENDLESS, READ, check_keys
 from reader_edge_export.sources.layer_types import set_layer_types
 from reader_edge_export.sources.rope_form import rope_form
 from reader_edge_runtime.errors import ExportError
@@ -56,6 +56,8 @@ def _typed(key: str, value: object) -> object:
     """A number as its class wants it: other writers of JSON leave ".0" out, or add it."""
     if key in _FLOATS and type(value) is int:
         return float(value)
+    if key == "time_step_limit" and isinstance(value, list):
+        return [ENDLESS if isinstance(each, dict) else float(each) for each in value]
     return int(value) if key in _WHOLE and isinstance(value, float) and value.is_integer() else value
 
 

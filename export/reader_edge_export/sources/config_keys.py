@@ -13,6 +13,9 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu")
 
+ENDLESS = float("inf")
+_ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
+
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value > 0
@@ -28,6 +31,14 @@ def _is_positive(value: object) -> bool:
 
 def _is_list_of(*kinds: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(type(item) in kinds for item in value)
+
+
+def _is_range(value: object) -> bool:
+    """Of two numbers; the second may have no limit."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    least, most = value[0], ENDLESS if value[1] == _ENDLESS_IN_JSON else value[1]
+    return type(least) in (int, float) and type(most) in (int, float) and bool(0 <= least <= most)
 
 
 _SIZE = ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)
@@ -63,7 +74,15 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("norm_eps", "block_ffn_dim_multiplier"), _POSITIVE),
     **dict.fromkeys(("block_ff_dim", "block_multiple_of"), _COUNT),
     **dict.fromkeys(("conv_bias", "tie_embedding", "block_auto_adjust_ff_dim"), _FLAG),
-    **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim"), _TAPS),
+    **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv"), _TAPS),
+    **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
+    **dict.fromkeys(("mamba_expand", "mamba_chunk_size"), _COUNT),
+    **dict.fromkeys(("num_local_experts", "num_experts_per_tok"), _SIZE),
+    **dict.fromkeys(("mamba_conv_bias", "mamba_proj_bias"), _FLAG),
+    "mamba_d_head": ('a whole number above 0, or "auto"', lambda value: value == "auto" or _is_count(value)),
+    "position_embedding_type": ('"rope" or "nope"', lambda value: value in ("rope", "nope")),
+    "layers_block_type": _NAMES,
+    "time_step_limit": ("two numbers, the smaller one first", _is_range),
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "full_attention_interval"), _COUNT),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), _COUNT),
     "full_attn_idxs": _INDICES,
@@ -79,7 +98,8 @@ _NULLABLE = frozenset(
     {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
-    | {"block_ffn_dim_multiplier", "full_attn_idxs"}
+    | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
+    | {"time_step_limit"}
 )
 _HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
 
@@ -125,6 +145,11 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "qwen3_5_text": _RMS
     | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval", "linear_conv_kernel_dim"}
     | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"},
+    "granitemoehybrid": _RMS
+    | {"attention_bias", "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}
+    | {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size", "time_step_limit"}
+    | {"num_local_experts", "num_experts_per_tok", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state"}
+    | {"mamba_d_conv", "mamba_expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -152,7 +177,8 @@ HARMLESS = frozenset(
     | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
-    | {"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"}
+    | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale"}
+    | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
@@ -198,6 +224,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("attention_out_bias", "use_bias", "use_qkv_bias", "rope_interleave", "multi_query"), (False,)),
     **dict.fromkeys(("use_moe", "enable_moe_block", "apply_residual_connection_post_layernorm"), (False,)),
     "pruned_heads": ({},),
+    "normalization_function": ("rmsnorm",),
     "position_embedding_type": ("rope",),
 }
 # By model type: what its architecture has at these values and no other. Its layers for later tokens (MTP) are left out.

@@ -9,7 +9,9 @@ _KNOWN_LAYERS = ("full_attention", "sliding_attention")
 _OWN_LAYERS = {  # by model type, where they are others
     "lfm2": ("full_attention", "conv"),
     "qwen3_5_text": ("full_attention", "linear_attention"),
+    "granitemoehybrid": ("full_attention", "linear_attention"),
 }
+_GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
 _EXAONE_PATTERN = 4
 _DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
 
@@ -79,6 +81,16 @@ def _set_interval(form: dict[str, Any]) -> None:
     form["layer_types"] = layer_types
 
 
+def _set_granite(form: dict[str, Any]) -> None:
+    """Granite's names of layers in transformers 4, under either of two keys."""
+    older, layer_types = form.pop("layers_block_type", None), form.get("layer_types")
+    if older is not None and layer_types is not None and older != layer_types:
+        raise ExportError("config.json has layers_block_type and other layer_types: remove one of them.")
+    named = older or layer_types
+    if named is not None:
+        form["layer_types"] = [_GRANITE_NAMES.get(name, name) for name in named]
+
+
 def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
     layer_types = form.get("layer_types")
     if layer_types is None:
@@ -108,4 +120,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "exaone4": _set_letters,
     "lfm2": _set_lfm2,
     "qwen3_5_text": _set_interval,
+    "granitemoehybrid": _set_granite,
 }

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second_recurrence import convolved, gated_delta, unit
+from reader_edge_export.sources.second_recurrence import convolved, gated_delta, mamba2, unit
 from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
 _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _OLMO = ("olmo2", "olmo3")
+_GRANITE = ("granite", "granitemoehybrid")
 _NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
@@ -77,7 +78,7 @@ class SecondReading:
 
     def scale(self, layer: int) -> float:
         """What the products of queries and keys are multiplied by."""
-        if self._type == "granite":
+        if self._type in _GRANITE:
             return float(self._value("attention_multiplier"))
         if self._type in ("gemma2", "gemma3_text"):
             return 1 / math.sqrt(self._value("query_pre_attn_scalar"))
@@ -142,14 +143,17 @@ class SecondReading:
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
         normed = self._norm(f"{name}.input_layernorm", x)
         if self.states(layer) is not None:
-            attended = self._gated_delta(f"{name}.linear_attn", normed)
+            is_mamba = self._type == "granitemoehybrid"
+            mixer = self._mamba if is_mamba else self._gated_delta
+            attended = mixer(f"{name}.{'mamba' if is_mamba else 'linear_attn'}", normed)
         else:
             attended = self._attention(layer, attention, normed)
         if self._type in ("gemma2", "gemma3_text"):
             x = x + self._norm(f"{name}.post_attention_layernorm", attended)
             bent = self._mlp(mlp, self._norm(f"{name}.pre_feedforward_layernorm", x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", bent)
-        factor = self._value("residual_multiplier") if self._type == "granite" else 1.0
+        factor = self._value("residual_multiplier") if self._type in _GRANITE else 1.0
+        mlp = f"{name}.shared_mlp" if self._type == "granitemoehybrid" else mlp
         x = x + factor * attended
         return x + factor * self._mlp(mlp, self._norm(f"{name}.post_attention_layernorm", x))
 
@@ -198,6 +202,25 @@ class SecondReading:
         gates = self._linear(f"{name}.in_proj_z", x).view(len(x), num_values, value_dim)
         return self._linear(f"{name}.out_proj", (read * gates * torch.sigmoid(gates)).flatten(1))
 
+    def _mamba(self, name: str, x: Tensor) -> Tensor:
+        """Granite 4's: a convolution, Mamba2's recurrence by head, a gate, a norm of each group."""
+        num_heads, head_dim, num_groups, state_dim = self._mamba_sizes
+        width, shared = num_heads * head_dim, num_groups * state_dim
+        gates, mixed, steps = self._linear(f"{name}.in_proj", x).split([width, width + 2 * shared, num_heads], -1)
+        bias = self._weights.get(f"{name}.conv1d.bias")
+        mixed = self.activation(convolved(mixed, self._weights[f"{name}.conv1d.weight"], bias))
+        values, written, read = mixed.split([width, shared, shared], -1)
+        steps = torch.log1p(torch.exp(steps + self._weights[f"{name}.dt_bias"]))
+        least, most = self._value("time_step_limit") or (0.0, math.inf)
+        most = math.inf if isinstance(most, dict) else most  # transformers 5 writes {"__float__": "Infinity"}
+        values = values.view(len(x), num_heads, head_dim)
+        written, read = (part.view(len(x), num_groups, state_dim) for part in (written, read))
+        rates, direct = -torch.exp(self._weights[f"{name}.A_log"]), self._weights[f"{name}.D"]
+        mixed = mamba2(values, steps.clamp(least, most), rates, written, read) + direct[:, None] * values
+        gated = (mixed.flatten(1) * self.activation(gates)).view(len(x), num_groups, -1)
+        gated = gated / torch.sqrt((gated * gated).mean(-1, keepdim=True) + self.epsilon)
+        return self._linear(f"{name}.out_proj", gated.flatten(1) * self._weights[f"{name}.norm.weight"])
+
     def _projected(self, name: str, x: Tensor) -> Any:
         """Queries, keys and values (N, H * D)."""
         if self._type in ("phi3", "gpt2"):
@@ -225,9 +248,11 @@ class SecondReading:
         if self._type in plain:
             first, second = plain[self._type]
             return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
-        if self._type == "phi3":
-            gate, up = self._linear(f"{name}.gate_up_proj", x).chunk(2, -1)
-            return self._linear(f"{name}.down_proj", self.activation(gate) * up)
+        fused = {"phi3": ("gate_up_proj", "down_proj"), "granitemoehybrid": ("input_linear", "output_linear")}
+        if self._type in fused:
+            first, second = fused[self._type]
+            gate, up = self._linear(f"{name}.{first}", x).chunk(2, -1)
+            return self._linear(f"{name}.{second}", self.activation(gate) * up)
         names = ("w1", "w3", "w2") if self._type == "lfm2" else ("gate_proj", "up_proj", "down_proj")
         gate, up = (self._linear(f"{name}.{part}", x) for part in names[:2])
         return self._linear(f"{name}.{names[2]}", self.activation(gate) * up)
@@ -252,6 +277,8 @@ class SecondReading:
         """Whether a layer rotates queries and keys, or the model has learned positions."""
         if self._type == "exaone4":  # whose layers without a window have none, where others have one
             return self._value("sliding_window") is None or self._is_windowed(layer)
+        if self._type == "granitemoehybrid":
+            return bool(self._value("position_embedding_type") == "rope")
         if self._type != "smollm3":
             return True
         rotated = self._value("no_rope_layers")
@@ -277,14 +304,26 @@ class SecondReading:
 
     def states(self, layer: int) -> dict[str, tuple[int, ...]] | None:
         """Sizes of what a recurrent layer keeps of a text, by kind; None of a layer with attention."""
-        if self._type not in ("lfm2", "qwen3_5_text") or self._attends(layer):
+        if self._type not in ("lfm2", "qwen3_5_text", "granitemoehybrid") or self._attends(layer):
             return None
+        if self._type == "granitemoehybrid":
+            num_heads, head_dim, num_groups, state_dim = self._mamba_sizes
+            num_channels = num_heads * head_dim + 2 * num_groups * state_dim
+            num_before = self._value("mamba_d_conv") - 1
+            return {"conv": (num_before, num_channels), "mamba": (num_heads, state_dim, head_dim)}
         if self._type == "lfm2":
             return {"conv": (self._value("conv_L_cache") - 1, self._width)}
         num_keys, num_values, key_dim, value_dim = self._delta_sizes
         num_channels = 2 * num_keys * key_dim + num_values * value_dim
         num_before = self._value("linear_conv_kernel_dim") - 1
         return {"conv": (num_before, num_channels), "delta": (num_values, key_dim, value_dim)}
+
+    @property
+    def _mamba_sizes(self) -> tuple[int, int, int, int]:
+        """Heads and their size, groups and the size of what they share."""
+        num_heads, num_groups = int(self._value("mamba_n_heads")), int(self._value("mamba_n_groups"))
+        head_dim = int(self._value("mamba_expand") * self._width // num_heads)
+        return num_heads, head_dim, num_groups, int(self._value("mamba_d_state"))
 
     @property
     def _delta_sizes(self) -> tuple[int, int, int, int]:
@@ -297,7 +336,9 @@ class SecondReading:
         attending = self._config.get("full_attn_idxs")  # LFM2's older way to say it
         if attending is not None:
             return layer in attending
-        layer_types = self._config.get("layer_types")
+        layer_types = self._config.get("layer_types") or self._config.get("layers_block_type")
+        if self._type == "granitemoehybrid":
+            return layer_types is not None and layer_types[layer] in (_WHOLE, "attention")
         if layer_types is None and self._type == "qwen3_5_text":
             return bool((layer + 1) % self._config.get("full_attention_interval", 4) == 0)
         return layer_types is None or layer_types[layer] in (_WHOLE, _WINDOWED)

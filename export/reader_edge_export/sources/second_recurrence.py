@@ -1,6 +1,6 @@
 """Recurrent layers worked out one token at a time from the papers' formulas, for the second reading.
 
-The gated delta rule is that of arXiv:2412.06464.
+The gated delta rule is that of arXiv:2412.06464, Mamba2 that of arXiv:2405.21060.
 """
 
 import torch
@@ -37,3 +37,19 @@ def gated_delta(queries: Tensor, keys: Tensor, values: Tensor, log_decays: Tenso
         state = state + torch.einsum("hk,hv->hkv", key, beta[:, None] * (value - answer))
         read.append(torch.einsum("hkv,hk->hv", state, query))
     return torch.stack(read)
+
+
+def mamba2(values: Tensor, steps: Tensor, rates: Tensor, written: Tensor, read: Tensor) -> Tensor:
+    """What N tokens read: values (N, H, P), steps (N, H), rates (H,) below nought, written and read (N, G, S).
+
+    Each head's state fades by its rate and the step's length, and takes up the value along what is written.
+    """
+    group = values.shape[1] // written.shape[1]
+    written, read = written.repeat_interleave(group, 1), read.repeat_interleave(group, 1)
+    state = torch.zeros(values.shape[1], written.shape[2], values.shape[2])
+    found = []
+    for value, step, key, query in zip(values, steps, written, read, strict=True):
+        state = state * torch.exp(step * rates)[:, None, None]
+        state = state + torch.einsum("hs,hp->hsp", key, step[:, None] * value)
+        found.append(torch.einsum("hsp,hs->hp", state, query))
+    return torch.stack(found)
