@@ -14,6 +14,7 @@ from tests.gguf_files import F32, Array, byte_level, write_gguf
 from tests.tiny_models import build_tiny_model
 
 Values = dict[str, Any]
+_KEPT = ("conv.weight", "conv1d.weight")  # in fp32, small as they are
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
@@ -66,7 +67,7 @@ def write_model(
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in _values(config).items()}  # None is left out
     weights = {**_weights(model, architecture), **(tensors or {})}
-    matrices = [name for name, weight in weights.items() if weight.ndim > 1 and "conv" not in name]
+    matrices = [name for name, weight in weights.items() if weight.ndim > 1 and not name.endswith(_KEPT)]
     all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
     return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
 
