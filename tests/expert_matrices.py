@@ -31,14 +31,14 @@ FORMS = ("plain", "int8", "int4", *BLOCK_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class ExpertMatrices:
-    """weight (X, J, K) as it is meant, in float64; product: of a graph, with the matrices in it as constants."""
+    """meant: weight (X, J, K) in float64; product: of a graph, with the matrices in it as constants."""
 
-    weight: npt.NDArray[np.float64]
+    meant: Callable[[], npt.NDArray[np.float64]]
     product: Product
 
     def expected(self, rows: Array, experts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """rows (R, K), each times its expert's matrix: (R, J)."""
-        products = self.weight[experts] @ rows.astype(np.float64)[:, :, None]
+        products = self.meant()[experts] @ rows.astype(np.float64)[:, :, None]
         return np.asarray(products[..., 0])
 
 
@@ -59,7 +59,7 @@ def _plain(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatri
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         return plain_experts(editor, rows, experts, editor.constant(weight, "weight"))
 
-    return ExpertMatrices(weight.astype(np.float64), product)
+    return ExpertMatrices(lambda: weight.astype(np.float64), product)
 
 
 def _int8(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
@@ -70,7 +70,7 @@ def _int8(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatric
         constants = [editor.constant(array, "experts") for array in (values, scales, *spread)]
         return int8_experts(editor, rows, experts, Int8Experts(*constants))
 
-    return ExpertMatrices(_meant(values, scales, spread), product)
+    return ExpertMatrices(lambda: _meant(values, scales, spread), product)
 
 
 def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
@@ -83,9 +83,12 @@ def _int4(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatric
         constants = [editor.constant(array, "experts") for array in (values, block_scales, scales, *spread)]
         return block_experts(editor, rows, experts, BlockExperts(*constants))
 
-    codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:3], 32).astype(np.int64) - 8
-    steps = (codes * block_scales[..., None]).reshape(*sizes[:2], -1)[..., : sizes[2]]
-    return ExpertMatrices(_meant(steps, scales, spread), product)
+    def meant() -> npt.NDArray[np.float64]:
+        codes = np.stack([values & 15, values >> 4], -1).reshape(*values.shape[:3], 32).astype(np.int64) - 8
+        steps = (codes * block_scales[..., None]).reshape(*sizes[:2], -1)[..., : sizes[2]]
+        return _meant(steps, scales, spread)
+
+    return ExpertMatrices(meant, product)
 
 
 def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> ExpertMatrices:
@@ -98,8 +101,7 @@ def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> E
         values = {part: editor.constant(array, part) for part, array in arrays.items()}
         return kept_experts(editor, rows, experts, KeptExperts(BLOCK_TYPES[name], sizes[2], sizes[1], values))
 
-    weight = [gguf.dequantize(rows, kind).astype(np.float64) for rows in files]
-    return ExpertMatrices(np.stack(weight), product)
+    return ExpertMatrices(lambda: np.stack([gguf.dequantize(rows, kind) for rows in files]).astype(np.float64), product)
 
 
 def _spread(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Array, Array]:
