@@ -34,7 +34,9 @@ class Answers:
                 done, _ = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     raise ApiError(
-                        504, "The answer takes longer than it may here: ask for fewer tokens.", code="timeout"
+                        504,
+                        f"The answer takes longer than {self._max_s:g} seconds: ask for fewer tokens.",
+                        code="timeout",
                     )
                 for task in sorted(done, key=pending.__getitem__):
                     number, chunk = pending.pop(task), task.result()

@@ -96,7 +96,7 @@ def api_error(error: Exception) -> ApiError:
         case InstallationError():
             return ApiError(501, str(error))
         case RecursionError():
-            return ApiError(400, "The body is nested too deeply.")
+            return ApiError(400, "The body is nested too deeply: make it flatter.")
         case HTTPException():
             return ApiError(error.status_code, f"{error.detail}.")
     _LOG.error("A request failed.", exc_info=error)

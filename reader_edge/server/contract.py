@@ -136,7 +136,7 @@ def _refusal(error: str, value: object, info: inspect.Type) -> ApiError:
     if any(isinstance(each, inspect.Metadata) and (each.extra or {}).get("is_unsupported") for each in types):
         return _unsupported(place, value)
     if not place:
-        return ApiError(400, "The body must be a JSON object.", code="invalid_json")
+        return ApiError(400, "The body is no JSON object: send one.", code="invalid_json")
     is_missing = value is None
     if isinstance(value, list):
         value = value[:_MAX_SHOWN]

@@ -105,13 +105,16 @@ class ToolUse:
         """choice: where it is None, tools may be called where there are some. Raises ApiError."""
         declared = tuple(tool.declared for tool in tools)
         names = tuple(str(tool["function"]["name"]) for tool in declared)
-        if len(set(names)) < len(names):
-            raise ApiError(400, "'tools' must have names that differ.", "tools")
+        twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+        if twice is not None:
+            raise ApiError(400, f"'tools' has the name {twice!r} twice: give each tool its own.", "tools")
         choice = choice or ("auto" if tools else "none")
         if choice == "none" or (choice == "auto" and not tools):
             return cls()
         if not tools:
-            raise ApiError(400, "'tool_choice' needs 'tools' to choose from.", "tool_choice")
+            asked = choice if isinstance(choice, str) else choice.name
+            sentence = f"'tool_choice' is {asked!r}, but there are no 'tools': give some, or leave it out."
+            raise ApiError(400, sentence, "tool_choice")
         is_strict = any(tool["function"].get("strict") is True for tool in declared)
         if isinstance(choice, str):
             return cls(declared, names, choice == "required", is_parallel, is_strict, choice)

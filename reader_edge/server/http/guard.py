@@ -36,12 +36,13 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> ApiError | None:
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADER_BYTES:
-            return ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may have.")
+            return ApiError(431, f"The headers have more than the {MAX_HEADER_BYTES} bytes that they may: send fewer.")
         if not self._digests:
             # A page of another site may give its own name this machine's address, but not change its name.
             host = headers.get("host", "")
             is_ours = is_loopback(host if host.endswith("]") else host.rpartition(":")[0] or host)
-            return None if is_ours else ApiError(403, f"This server answers to no host {host!r:.100}.")
+            remedy = "address it as localhost, or start it with --api-key-file"
+            return None if is_ours else ApiError(403, f"This server answers to no host {host!r:.100}: {remedy}.")
         scheme, _, key = headers.get("authorization", "").partition(" ")
         digest = hashlib.sha256(key.strip().encode()).digest()
         matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all: time tells nothing

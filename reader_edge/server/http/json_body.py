@@ -29,7 +29,9 @@ async def read_values(request: Request, settings: ServerSettings, is_type_checke
         async with asyncio.timeout(settings.max_body_s):
             body = await _read(request, settings.max_body_bytes)
     except TimeoutError:
-        raise ApiError(408, f"The body took longer than {settings.max_body_s:g} seconds to come.") from None
+        raise ApiError(
+            408, f"The body took longer than {settings.max_body_s:g} seconds to come: send it at once."
+        ) from None
     try:
         return load_json(body)
     except (ValueError, RecursionError):
@@ -61,7 +63,7 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > max_bytes:
-            raise ApiError(413, f"The body has more than the {max_bytes} bytes that it may have.")
+            raise ApiError(413, f"The body has more than the {max_bytes} bytes that it may have: shorten it.")
     return bytes(body)
 
 

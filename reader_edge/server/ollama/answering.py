@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from reader_edge.server.answer_reader import THOUGHT, AnswerReader, text_in
 from reader_edge.server.answers import Answers
-from reader_edge.server.api_error import ApiError, api_error
+from reader_edge.server.api_error import ApiError, api_error, told
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.forms.tool_grammar import tool_grammar
 from reader_edge.server.http.event_stream import LineStream
@@ -88,7 +88,8 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     def _question(self, body: AnyBody) -> Question:
         check_ollama_model(body.model, self._settings)
         if body.think and self._tokenizer.thinking_form is None:
-            raise ApiError(400, "'think' asks for thinking, which the model here does not do: leave it out.", "think")
+            sentence = f"'think' is {told(body.think)}, but the model here does not think: leave it out."
+            raise ApiError(400, sentence, "think")
         use, form = body.tool_use(), body.form()
         num_predict = body.options.num_predict
         asked = num_predict if num_predict > 0 else None
@@ -128,8 +129,8 @@ class OllamaEndpoint(Endpoint[AnyBody]):
         return {"model": body.model, "created_at": now()}
 
     def _logprobs(self, answered: GenerationChunk | GenerationResult) -> list[object]:
-        told = chat_logprobs(answered, self._tokenizer)
-        content = told["content"] if told is not None else []
+        logprobs = chat_logprobs(answered, self._tokenizer)
+        content = logprobs["content"] if logprobs is not None else []
         return content if isinstance(content, list) else []
 
     @abstractmethod

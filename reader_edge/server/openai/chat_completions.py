@@ -71,7 +71,8 @@ class ChatBody(ChoicesBody):
 
     def asked_logprobs(self) -> tuple[bool, int]:
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(400, "'top_logprobs' come with 'logprobs': true, which is missing.", "top_logprobs")
+            sentence = f"'top_logprobs' is {self.top_logprobs}, but comes with 'logprobs' alone: set that to true."
+            raise ApiError(400, sentence, "top_logprobs")
         return self.logprobs, self.top_logprobs
 
 

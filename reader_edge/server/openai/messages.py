@@ -111,7 +111,8 @@ def to_messages(said: Sequence[ChatMessage]) -> list[Message]:
 def _message(said: ChatMessage, place: str) -> Message:
     message: dict[str, Any] = {"role": "system" if said.role == "developer" else said.role}
     if said.tool_calls and said.role != "assistant":
-        raise ApiError(400, f"'{place}.tool_calls' are for the role 'assistant' alone.", f"{place}.tool_calls")
+        sentence = f"'{place}.tool_calls' are for the role 'assistant', which is {said.role!r} here: leave them out."
+        raise ApiError(400, sentence, f"{place}.tool_calls")
     if said.content is None and not said.tool_calls:
         raise wrong_value(f"{place}.content", None, "a text, or a list of parts of type 'text'", f"{place}.content")
     message["content"] = None if said.content is None else text_of(said.content)

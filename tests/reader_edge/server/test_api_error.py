@@ -27,7 +27,7 @@ TOLD = [
     (PromptError("Empty."), 400, None, "Empty."),
     (ConfigError("No."), 400, None, "No."),
     (InstallationError("Install it."), 501, None, "Install it."),
-    (RecursionError("deep"), 400, None, "The body is nested too deeply."),
+    (RecursionError("deep"), 400, None, "The body is nested too deeply: make it flatter."),
 ]
 
 

@@ -106,7 +106,7 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
         ({"prediction": {"type": "text", "content": "x"}}, "'prediction.type' is 'text', but must be 'content'."),
         ({"prediction": {"type": "content", "content": 5}}, "'prediction.content' is 5, but must be a text"),
         ({"prediction": "x"}, "an object with 'type' and 'content'"),
-        ({"top_logprobs": 2}, "come with 'logprobs'"),
+        ({"top_logprobs": 2}, "comes with 'logprobs' alone"),
         ({"logprobs": True, "top_logprobs": 21}, "from 0 to 20"),
         ({"max_completion_tokens": 0, "max_tokens": 5}, "'max_completion_tokens' is 0"),
     ],

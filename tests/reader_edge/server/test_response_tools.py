@@ -114,8 +114,8 @@ def test_texts_and_calls_in_turn_are_items_in_turn() -> None:
             "'tools[0].parameters' is 1, but must be a JSON schema, an object.",
         ),
         ({"tools": [1]}, "'tools[0]' is 1, but must be an object with 'type' and 'name'."),
-        ({"tools": [TIME, TIME]}, "names that differ"),
-        ({"tools": [], "tool_choice": "required"}, "needs 'tools'"),
+        ({"tools": [TIME, TIME]}, "has the name 'time' twice"),
+        ({"tools": [], "tool_choice": "required"}, "but there are no 'tools': give some"),
         (
             {"tool_choice": {"type": "function", "function": {"name": "time"}}},
             "There is no field 'tool_choice.function': leave it out.",
