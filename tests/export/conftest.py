@@ -1,5 +1,6 @@
 """Tiny models and packages, each made once a session."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from reader_edge_export import ExportOptions, export_model
 from tests.export.record_transformers5 import write_folder
@@ -61,14 +63,24 @@ def _few_tokens() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def exported(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """(model_type, precision, attention[, kv]) -> the folder of its package; not to be changed."""
-    root = tmp_path_factory.mktemp("packages")
+    """(model_type, precision, attention[, kv, is_checked]) -> the folder of its package; not to be changed.
 
-    def export(model_type: str, precision: str, attention: str, kv: str | None = None) -> Path:
-        out = root / f"{model_type}-{precision}-{attention}-{kv}"
-        if not out.exists():
-            with _few_tokens():
-                export_model(tiny_model(model_type), out, ExportOptions(precision, attention, kv=kv))
+    is_checked: whether its checks and its table of successors are wanted.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each is made once for all workers
+        root = root.parent
+    (root / "packages").mkdir(exist_ok=True)
+
+    def export(model_type: str, precision: str, attention: str, kv: str | None = None, is_checked: bool = True) -> Path:
+        name = f"{model_type}-{precision}-{attention}-{kv}"
+        checked, unchecked = (root / "packages" / f"{name}-{check}" for check in ("full", "none"))
+        out = checked if is_checked or checked.exists() else unchecked
+        with FileLock(f"{out}.lock"):
+            if not out.exists():
+                with _few_tokens():
+                    options = ExportOptions(precision, attention, kv=kv, check="full" if is_checked else "none")
+                    export_model(tiny_model(model_type), out, options)
         return out
 
     return export

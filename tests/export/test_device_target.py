@@ -23,7 +23,7 @@ from reader_edge_runtime.execution.onnxruntime.session import CPU
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 
-Exported = Callable[[str, str, str], Path]
+Exported = Callable[..., Path]
 
 PROMPTS = [[5, 9, 13, 21, 34, 55, 89], [7, 11, 200]]
 TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([40, 41, 42], [-1, 0, 1], [""] * 3)]
@@ -33,7 +33,7 @@ TREES = [DraftTree([8, 9, 10, 11, 12], [-1, 0, 0, 1, 2], [""] * 5), DraftTree([4
 def package(request: pytest.FixtureRequest, exported: Exported) -> ModelPackage:
     """gemma2 has windowed layers."""
     model_type, precision = request.param
-    return ModelPackage.open(exported(model_type, precision, "fast"))
+    return ModelPackage.open(exported(model_type, precision, "fast", is_checked=False))
 
 
 def test_padded_passes_compute_what_bare_ones_do(package: ModelPackage) -> None:
@@ -59,7 +59,7 @@ def test_decoding_on_a_device_emits_what_the_host_emits(package: ModelPackage) -
 
 
 def test_a_size_that_comes_again_is_captured_once(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(1, 64)
     for size in (3, 4, 3, 4):
         target.forward(cache, Pass(0, [DraftTree.chain(list(range(size)))], [range(size)]))
@@ -74,7 +74,7 @@ def test_a_size_that_comes_again_is_captured_once(exported: Exported) -> None:
 
 
 def test_a_cache_that_moved_is_bound_again(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(1, 64)
     tree = DraftTree.chain([5, 6, 7])
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_a_cache_that_moved_is_bound_again(exported: Exported) -> None:
 
 
 def test_another_gpu_is_another_fact_of_its_times(exported: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     facts = []
     for name in ("one GPU", "another GPU"):
         monkeypatch.setattr(device_target, "gpu_name", lambda name=name: name)
@@ -98,7 +98,7 @@ def test_another_gpu_is_another_fact_of_its_times(exported: Exported, monkeypatc
 
 def test_a_sibling_with_more_rows_shares_the_session_but_no_capture(exported: Exported) -> None:
     """Captures are numbered for the whole session: one of the sibling's must not be replayed as the other's."""
-    alone = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    alone = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     paired = alone.with_min_rows(2)
     assert paired.session is alone.session
     for target in (alone, paired, alone, paired):
@@ -112,7 +112,7 @@ def test_a_sibling_with_more_rows_shares_the_session_but_no_capture(exported: Ex
 
 
 def test_hidden_states_are_refused_in_one_sentence(exported: Exported) -> None:
-    package = ModelPackage.open(exported("llama", "fp16", "fast"))
+    package = ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False))
     wanted = Pass(0, [DraftTree.root(5)], [[0]], wants_hidden_states=True)
     for target in (DeviceTarget.open_on(package, "cpu", 1), HostTarget.open(package, 1)):
         with pytest.raises(ProviderError, match=r"reports no hidden states: .*\.$"):
@@ -120,7 +120,7 @@ def test_hidden_states_are_refused_in_one_sentence(exported: Exported) -> None:
 
 
 def test_only_the_rows_asked_for_come_back(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(1, 64)
     result = target.forward(cache, Pass(0, [DraftTree.chain([5, 6, 7])], [[2, 0, 1]], wants_logits=True))
     assert result.top_ids.shape == (1, 3, 8)
@@ -145,7 +145,7 @@ def test_log_probabilities_need_no_logits_row_from_a_device(package: ModelPackag
 
 @pytest.mark.parametrize("path", [[0, 1, 2], [0, 2, 3], [0, 3, 7, 8, 12], [0, 5]])
 def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     on_device, on_host = target.new_cache(2, 64), HostCache(target.manifest, 2, 64)
     assert isinstance(on_device, DeviceCache)
     contents = _random(on_device.memory.shape)
@@ -163,7 +163,7 @@ def test_the_commit_graph_moves_rows_as_numpy_does(path: list[int], exported: Ex
 
 def test_rows_move_again_with_the_same_binding(exported: Exported) -> None:
     """Slots in turn, the last of them full."""
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     on_device, on_host = target.new_cache(2, 128), HostCache(target.manifest, 2, 128)
     assert isinstance(on_device, DeviceCache)
     assert on_device.capacity == on_host.capacity == 128
@@ -194,7 +194,7 @@ def test_a_commit_graph_of_an_earlier_version_is_refused(tmp_path: Path) -> None
 
 
 def test_slots_change_places_whole(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(3, 64)
     assert isinstance(cache, DeviceCache)
     contents = _random(cache.memory.shape)
@@ -206,7 +206,7 @@ def test_slots_change_places_whole(exported: Exported) -> None:
 
 
 def test_a_slot_is_read_and_written_alone(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(3, 64)
     assert isinstance(cache, DeviceCache)
     contents = _random(cache.memory.shape)
@@ -218,7 +218,7 @@ def test_a_slot_is_read_and_written_alone(exported: Exported) -> None:
 
 
 def test_growing_keeps_what_was_there(exported: Exported) -> None:
-    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast")), "cpu", 1)
+    target = DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", "fast", is_checked=False)), "cpu", 1)
     cache = target.new_cache(1, 64)
     assert isinstance(cache, DeviceCache)
     contents = _random(cache.memory.shape)

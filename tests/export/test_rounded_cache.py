@@ -41,7 +41,7 @@ PATH = [0, 1, 4, 6, 7]
 def package(request: pytest.FixtureRequest, exported: Callable[..., Path]) -> ModelPackage:
     """Of a model with attention as an operator of our own, and of one with scores that are capped, and windows."""
     model_type, precision, kv = request.param
-    return ModelPackage.open(exported(model_type, precision, "exact", kv))
+    return ModelPackage.open(exported(model_type, precision, "exact", kv, is_checked=False))
 
 
 @pytest.fixture(params=[False, True], ids=["pure", "native"])

@@ -86,8 +86,8 @@ def test_lookups_count_where_embeddings_are_the_heads() -> None:
     )
 
 
-def test_an_int4_package_has_products_of_both_kinds(exported: Callable[[str, str, str], Path]) -> None:
-    kinds = [node.op_type for node in ir.load(exported("llama", "int4", "exact") / GRAPH_NAME).graph]
+def test_an_int4_package_has_products_of_both_kinds(exported: Callable[..., Path]) -> None:
+    kinds = [node.op_type for node in ir.load(exported("llama", "int4", "exact", is_checked=False) / GRAPH_NAME).graph]
     assert kinds.count("SpreadBlockLinear") > 0
     assert kinds.count("SpreadRowLinear") > 0
 

@@ -20,6 +20,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
+from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import PackageCopy
 
 BUDGETS = (1, 4, 16)
@@ -32,10 +33,16 @@ def questions(held_out_texts: list[str]) -> list[Question]:
     return [Question(text, category) for text, category in zip([*texts, texts[0]], "abab", strict=True)]
 
 
+@pytest.fixture(scope="module")
+def recorded(shared_engine: Engine, questions: list[Question]) -> str:
+    make_as_new(shared_engine)
+    return "\n".join(record_answers(shared_engine, questions, CONFIG))
+
+
 @pytest.fixture
-def recording(engine: Engine, questions: list[Question], tmp_path: Path) -> Path:
+def recording(recorded: str, tmp_path: Path) -> Path:
     path = tmp_path / "answers.jsonl"
-    path.write_text("\n".join(record_answers(engine, questions, CONFIG)), encoding="utf-8")
+    path.write_text(recorded, encoding="utf-8")
     return path
 
 

@@ -90,7 +90,8 @@ def test_a_prompt_that_is_read_wrongly_once_others_have_taken_a_step_is_caught(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it shows where all requests come at once."""
-    monkeypatch.setattr(ways, "DRAFTERS", ("none", "stress"))
+    monkeypatch.setattr(ways, "DRAFTERS", ("stress",))
+    monkeypatch.setattr(ways, "ARRIVAL_DRAFTERS", ("stress",))
     forward = HostTarget.forward
 
     def forgetful_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:

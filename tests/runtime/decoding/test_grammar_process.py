@@ -24,7 +24,7 @@ from reader_edge_runtime.errors import BusyError, ConfigError, PromptError
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 
 LIMIT_S = 60  # that no test comes near
-ANY = GenerationConfig(max_tokens=60, sampling=SamplingConfig(temperature=1.0), grammar=Grammar("regex", ".{1,500}"))
+ANY = GenerationConfig(max_tokens=20, sampling=SamplingConfig(temperature=1.0), grammar=Grammar("regex", ".{1,500}"))
 HOSTILE = {
     "memory": ("json_schema", json.dumps({"allOf": [{"pattern": f".*{chr(97 + i)}.{{{i}}}"} for i in range(26)]})),
     "states": ("regex", "(.*a.{10000}b){100}"),
@@ -106,7 +106,7 @@ def test_a_prompt_that_cannot_be_leaves_no_process(engine: Engine) -> None:
 
 
 def test_a_grammar_whose_process_ends_ends_its_request_alone(engine: Engine) -> None:
-    long = replace(ANY, max_tokens=300, ignores_eos=True, grammar=Grammar("regex", "[a-z ]{5000}"))
+    long = replace(ANY, max_tokens=100, ignores_eos=True, grammar=Grammar("regex", "[a-z ]{5000}"))
     answers = [engine.answer("# tar", config) for config in (long, ANY, replace(ANY, grammar=None), long)]
     with engine.working() as decoder:
         for answer in answers:
