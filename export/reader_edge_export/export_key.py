@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 from reader_edge_export.options import ExportOptions
+from reader_edge_export.source_files import file_states
 from reader_edge_export.sources.source import Source
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.processor import processor_name
@@ -18,9 +19,8 @@ _PACKAGES = (
 
 def export_key(source: Source, options: ExportOptions, calibration: TextSet) -> str:
     """SHA-256 (hex). Of a source's files, sizes and times count, since reading all of a large model takes a while."""
-    states = [(str(path.resolve()), path.stat()) for path in source.files]
     facts = {
-        "files": [(name, state.st_size, state.st_mtime_ns) for name, state in states],
+        "files": sorted(file_states(source).items()),
         "options": [options.precision, options.attention, options.kv_dtype, source.max_context],
         "calibration": calibration.fingerprint(),
         "versions": {name: version_of(name) for name in _PACKAGES},

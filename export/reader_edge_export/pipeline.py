@@ -15,6 +15,7 @@ from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package_folder import check_target, new_package
 from reader_edge_export.quality_limits import quality_warning
 from reader_edge_export.quiet import quiet_libraries
+from reader_edge_export.source_files import readable, unchanged
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.stages import OnShare, OnStage, Stages
 from reader_edge_export.texts.text_set import TextSet
@@ -42,12 +43,13 @@ def export_model(
     """
     options = options or ExportOptions()
     folder = Path(os.path.abspath(out))  # also gives "." a name
-    check_kind(source)  # what is wrong with the source is told before what is missing here
+    with readable(source):
+        check_kind(source)  # what is wrong with the source is told before what is missing here
     check_installation()
     check_target(folder, options.force)
     stages = Stages(on_stage, on_share)
     with quiet_libraries():
-        with stages.enter("checking the source"):
+        with stages.enter("checking the source"), readable(source):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
             precision = options.precision_for(found.is_kept)
@@ -58,7 +60,7 @@ def export_model(
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
             key = export_key(found, options, calibration)
-        with new_package(folder, options.force, key) as partial:
+        with new_package(folder, options.force, key) as partial, unchanged(found):
             from reader_edge_export.package_export import PackageExport
 
             export = PackageExport(found, options, calibration, partial, stages, key, tell)
