@@ -177,8 +177,14 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
 
 def test_readme_lists_the_supported_architectures() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    listed = " ".join(readme.split("Supported architectures: ")[1].split(".\n")[0].split()).split(", ")
+    listed = " ".join(readme.split("Supported architectures: ")[1].split(": [")[0].split()).split(", ")
     assert listed == [architecture.name for architecture in ARCHITECTURES.values()]
+
+
+def test_what_was_shown_of_each_is_told() -> None:
+    models = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    told = [line.split("|")[2].strip() for line in models.splitlines() if line.startswith("| ") and "`" in line]
+    assert told == [f"`{model_type}`" for model_type in SUPPORTED]
 
 
 def test_every_architecture_has_a_tiny_model_and_is_described() -> None:

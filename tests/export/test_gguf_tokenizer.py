@@ -83,12 +83,22 @@ def test_byte_level_ids_are_those_of_the_model_s_own_tokenizer(pre: str, tmp_pat
         ("deepseek-v3", "+abc 1234 def!", ["+abc", "Ġ", "123", "4", "Ġdef", "!"]),
         ("tekken", "camelCase 12's", ["camel", "Case", "Ġ", "1", "2", "'s"]),
         ("gpt-4o", "camelCase 1234 it's", ["camel", "Case", "Ġ", "123", "4", "Ġit's"]),
+        ("lfm2", "1234 DON'T", ["123", "4", "ĠDON", "'T"]),
+        ("qwen35", "x 12's", ["x", "Ġ", "1", "2", "'s"]),
         ("seed-coder", "!!\n\nx 12", ["!!", "ĊĊ", "x", "Ġ", "1", "2"]),
     ],
 )
 def test_words_are_cut_as_llama_cpp_cuts_them(pre: str, text: str, pieces: list[str]) -> None:
     cut = PRE_TOKENIZERS[pre].pre_tokenizer().pre_tokenize_str(text)
     assert [piece for piece, _ in cut] == pieces
+
+
+def test_marks_belong_to_their_letters_in_qwen_3_5() -> None:
+    pieces = {
+        pre: len(PRE_TOKENIZERS[pre].pre_tokenizer().pre_tokenize_str("\u0928\u0947\u0928"))
+        for pre in ("qwen2", "qwen35")
+    }
+    assert pieces == {"qwen2": 2, "qwen35": 1}
 
 
 def test_words_that_are_tokens_stay_whole_where_the_kind_says_so(tmp_path: Path) -> None:

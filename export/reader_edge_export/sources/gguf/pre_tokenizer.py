@@ -15,6 +15,10 @@ _DIGIT = r"\p{N}"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _GPT4 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_ENDINGS}"
 _QWEN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_ENDINGS}"
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # Words with at most one change from capitals to small letters.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = (
@@ -58,9 +62,12 @@ _KINDS = {
     ("default",): PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     ("gpt-2", "phi-2", "mellum", "a.x-4.0", "trillion"): PreTokenizer((_GPT2,)),
     ("smollm", "starcoder", "refact", "minerva-7b"): PreTokenizer((_DIGIT, _GPT2)),
-    ("llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0"): PreTokenizer((_GPT4,), keeps_words=True, adds_bos=True),
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "lfm2"): PreTokenizer(
+        (_GPT4,), keeps_words=True, adds_bos=True
+    ),
     ("dbrx", "smaug-bpe"): PreTokenizer((_GPT4,)),
     ("qwen2",): PreTokenizer((_QWEN,), composes=True),
+    ("qwen35",): PreTokenizer((_QWEN35,), composes=True),
     ("deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"): PreTokenizer((_QWEN,)),
     ("tekken",): PreTokenizer((_TEKKEN,), keeps_words=True, adds_bos=True),
     ("gpt-4o",): PreTokenizer((_GPT4O,)),
