@@ -101,7 +101,8 @@ def export(
         *chat_pairs(report.suited_chats, report.different_chats, report.mended_chats),
         *stage_pairs(report.stage_seconds),
     ]
-    print_table(pairs_table(f"Exported ({GLOSSARY} explains the words)", pairs))
+    print_table(pairs_table("Exported", pairs))
+    click.echo(f"What these words mean: {GLOSSARY}.", err=True)
     click.echo("'reader-edge warm' lets it answer some instructions now, to draft from them ever after.", err=True)
     if report.warning is not None:
         click.echo(f"Warning: {report.warning}", err=True)

@@ -39,7 +39,8 @@ def tune(model: str, source: str | None) -> None:
         ("successors of", f"{report.num_table_tokens} tokens"),
         *stage_pairs(report.stage_seconds),
     ]
-    print_table(pairs_table(f"Tuned ({GLOSSARY} explains the words)", pairs))
+    print_table(pairs_table("Tuned", pairs))
+    click.echo(f"What these words mean: {GLOSSARY}.", err=True)
     if not report.manifest.is_measured:
         told = visible(model)
         click.echo(f"`reader-edge tune {told} --source SOURCE` measures its quality too.", err=True)
