@@ -17,7 +17,7 @@ from reader_edge_runtime.decoding.prompt_pace import PromptPace
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.roster import Roster
-from reader_edge_runtime.decoding.slots import Slots
+from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
 from reader_edge_runtime.target import ForwardResult, Pass, Target
@@ -295,12 +295,12 @@ class Decoder:
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)
         is_read = request.is_reading_prompt
         size = min(size, _MOST_PROMPT_LOGITS) if is_read else size
-        tree = DraftTree.chain(request.token_ids[length : self.slots.chunk_end(length, size)])
+        end = self.slots.chunk_end(length, size, request.num_prompt_tokens)
+        tree = DraftTree.chain(request.token_ids[length:end])
         rows = self.planner.prompt_rows(request, length, len(tree), self.drafter.num_harvested_rows)
         is_last = length + len(tree) == request.num_prompt_tokens
         scored = range(len(tree)) if is_read else rows
-        # The same prompt may come again, and will score its last token anew.
-        num_kept = len(tree) - is_last
+        num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
         result = self._pass(slot, [tree], [scored], [request] if is_last or is_read else [], num_kept)
         self.cache.commit(slot, range(len(tree)))
         self.slots.note_chunk(length, is_last)

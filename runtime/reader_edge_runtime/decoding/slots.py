@@ -7,6 +7,10 @@ from reader_edge_runtime.target import Cache
 
 Texts = Sequence[Sequence[int]]
 
+# Last tokens of a prompt that recurrent states are not moved over when it is scored. The same prompt may come again,
+# whose last one is scored anew; a next turn may leave out what opened the answer, as "<think>".
+LOOSE_END = 8
+
 # A text of recurrent layers can only be cut back to places that were noted, each of which takes memory.
 _PLACE_EVERY = 512  # tokens of a prompt
 _FAR = 64  # tokens from the last place within what texts share, from where on the end of that is one, too
@@ -87,9 +91,15 @@ class Slots:
         self.is_torn = False
         return num_reused
 
-    def chunk_end(self, start: int, size: int) -> int:
+    def chunk_end(self, start: int, size: int, num_prompt_tokens: int) -> int:
         """Where a chunk of so many tokens of the newest sequence's prompt ends: at a place, if there is to be one."""
-        return self._parting if start < self._parting < start + size else start + size
+        end = min(start + size, num_prompt_tokens)
+        if self._cache.is_cut_anywhere:
+            return end
+        if start < self._parting < end:
+            return self._parting
+        loose = num_prompt_tokens - LOOSE_END
+        return loose if start < loose < end < num_prompt_tokens else end
 
     def note_chunk(self, start: int, is_last: bool) -> None:
         """Note a place behind a chunk of the newest sequence's prompt, if it is one to come back to."""

@@ -81,6 +81,12 @@ def test_the_same_prompt_again_scores_its_last_token_alone() -> None:
     assert num_reused(decoder, prompt) == 49
 
 
+def test_a_next_turn_may_leave_out_what_opened_the_answer() -> None:
+    decoder, prompt = make_decoder(chunk=16), text_of(34, 50)
+    first = answer(decoder, prompt)
+    assert num_reused(decoder, [*prompt[:46], *first.output_token_ids, 1, 2]) >= 46
+
+
 def test_a_turn_that_goes_on_from_prompt_and_answer_reuses_both() -> None:
     decoder, text = make_decoder(), text_of(2, 20)
     for length in (0, 49, 99, 149):
@@ -210,7 +216,7 @@ def test_a_skipped_prefill_is_reused_like_any_prefix() -> None:
 
 
 def test_memory_stays_within_its_bound_and_places_give_way() -> None:
-    row_bytes, slot_bytes = MANIFEST.kv_row_bytes, STATE_BYTES + 4 * 8
+    row_bytes, slot_bytes = MANIFEST.kv_row_bytes, STATE_BYTES + 8 * 8
     max_bytes = 2 * 4096 * 8 + 6 * slot_bytes
     decoder = make_decoder(max_batch=3, max_kv_bytes=max_bytes)
     assert row_bytes == 16

@@ -12,6 +12,7 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host import kv_slab
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.paged_memory import HAS_PAGES, PAGE_BYTES
+from reader_edge_runtime.package.layer import Layer
 from tests.fake_target import make_manifest
 
 MANIFESTS = {
@@ -158,6 +159,44 @@ def resident_bytes(cache: HostCache) -> int:
     address, size = ctypes.c_void_p(cache.memory.ctypes.data), ctypes.c_size_t(cache.memory.nbytes)
     assert ctypes.CDLL(None).mincore(address, size, is_there) == 0
     return PAGE_BYTES * sum(each & 1 for each in is_there)
+
+
+LAYERS = Layer.attention(1, 8), Layer.none(), Layer.attention(2, 16), Layer.attention(1, 8, shares=0)
+UNEQUAL = replace(make_manifest(max_context=5000), num_layers=4, layers=LAYERS)
+
+
+def test_layers_whose_heads_differ_are_kept_side_by_side_and_shared_ones_once() -> None:
+    cache = HostCache(UNEQUAL, 2, 16)
+    names = ["past_key.0", "past_value.0", "past_key.2", "past_value.2"]
+    assert list(cache.tensors(0, 2)) == names == UNEQUAL.past_names()
+    assert [tensor.shape for tensor in cache.tensors(1, 1).values()] == [(1, 1, 16, 8)] * 2 + [(1, 2, 16, 16)] * 2
+    for slab in cache.slabs:
+        slab.memory[:] = np.random.default_rng(0).standard_normal(slab.memory.shape)
+    before = [slab.memory.copy() for slab in cache.slabs]
+    cache.assume(1, 5)
+    cache.commit(1, [0, 2, 5])
+    cache.swap(0, 1)
+    cache.reserve(2, 40)
+    rows = [*range(5), 5, 7, 10]
+    assert cache.lengths == [8, 0]
+    for kept, old in zip(cache.read_slot(0, 8).rows, before, strict=True):
+        np.testing.assert_array_equal(kept, old[:, 1][:, :, rows])
+    other = HostCache(UNEQUAL, 1, 16)
+    other.write_slot(0, cache.read_slot(0, 8))
+    for kept, old in zip(other.read_slot(0, 8).rows, cache.read_slot(0, 8).rows, strict=True):
+        np.testing.assert_array_equal(kept, old)
+
+
+@pytest.mark.skipif(not HAS_PAGES, reason="elsewhere a cache takes memory of all its rows")
+def test_pages_of_layers_whose_heads_differ_are_counted_together() -> None:
+    cache = HostCache(UNEQUAL, 1, 16)
+    cache.foresee(3)
+    cache.reserve(3, 2000)
+    cache.extend(0, 1, 1000)
+    spans = 2 * -(-1000 * 8 * 4 // PAGE_BYTES) + 4 * -(-1000 * 16 * 4 // PAGE_BYTES)
+    assert cache.num_bytes == cache.num_bytes_of([1000], 2000) == spans * PAGE_BYTES
+    cache.trim(0)
+    assert cache.num_bytes == 0
 
 
 def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,14 @@ from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateSlab,
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Float32Array, SlotContents, TextState
 
-_FIRST_ROOM = 4  # capsules of a slot, until a longer path is accepted
+_FIRST_ROOM = 8  # capsules of a slot, until a longer path is accepted
 _MOVING = 1 << 62  # tokens that a state amid a pass stands for: more than any text has
 
 
 class HybridCache(HostCache):
     """num_stated: tokens that each slot's states stand for."""
+
+    is_cut_anywhere = False
 
     def __init__(self, manifest: Manifest, num_slots: int, capacity: int) -> None:
         super().__init__(manifest, num_slots, capacity)
