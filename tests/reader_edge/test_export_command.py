@@ -157,7 +157,8 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
         yield folder
 
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
-    monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: SimpleNamespace(is_kept=False))
+    found = SimpleNamespace(is_kept=False, config={"model_type": "llama"})
+    monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: found)
     monkeypatch.setattr(pipeline, "export_key", lambda found, options, calibration: "key")
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
     (tmp_path / "model").mkdir()
