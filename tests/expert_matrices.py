@@ -26,7 +26,7 @@ from tests.gguf_files import random_rows
 Array = npt.NDArray[np.float32]
 Product = Callable[[GraphEditor, ir.Value, ir.Value], ir.Value]
 
-FORMS = ("plain", "int8", "int4", *BLOCK_TYPES)
+FORMS = ("plain", "int8", "int8-a16", "int4", *BLOCK_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def random_experts(form: str, num_experts: int, num_outputs: int, num_inputs: in
     sizes = num_experts, num_outputs, num_inputs
     if form == "plain":
         return _plain(rng, sizes)
-    if form == "int8":
-        return _int8(rng, sizes)
+    if form in ("int8", "int8-a16"):
+        return _int8(rng, sizes, 2 if form == "int8-a16" else 1)
     return _int4(rng, sizes) if form == "int4" else _kept(rng, form, sizes)
 
 
@@ -62,13 +62,13 @@ def _plain(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatri
     return ExpertMatrices(lambda: weight.astype(np.float64), product)
 
 
-def _int8(rng: np.random.Generator, sizes: tuple[int, int, int]) -> ExpertMatrices:
+def _int8(rng: np.random.Generator, sizes: tuple[int, int, int], num_planes: int) -> ExpertMatrices:
     values = rng.integers(-127, 128, sizes).astype(np.int8)
     scales, spread = rng.random(sizes[:2], np.float32), _spread(rng, sizes)
 
     def product(editor: GraphEditor, rows: ir.Value, experts: ir.Value) -> ir.Value:
         constants = [editor.constant(array, "experts") for array in (values, scales, *spread)]
-        return int8_experts(editor, rows, experts, Int8Experts(*constants))
+        return int8_experts(editor, rows, experts, Int8Experts(*constants), num_planes)
 
     return ExpertMatrices(lambda: _meant(values, scales, spread), product)
 

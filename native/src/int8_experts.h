@@ -12,9 +12,9 @@
 
 namespace reader_edge {
 
+// num_planes: of bytes that a row is rounded to, one or two.
 class Int8Matrices {
  public:
-  static constexpr const char* kName = "SpreadRowExperts";
   // As QuantizedRows.
   struct Rows {
     std::uint8_t* values;
@@ -23,7 +23,7 @@ class Int8Matrices {
     const std::size_t* places;
   };
 
-  explicit Int8Matrices(const KernelAttributes& attributes);
+  Int8Matrices(const KernelAttributes& attributes, std::size_t num_planes);
 
   std::size_t num_experts() const { return weights_.size(); }
   std::size_t num_inputs() const { return weights_[0].num_inputs(); }
@@ -39,19 +39,28 @@ class Int8Matrices {
                 std::size_t last, float* output) const;
 
  private:
+  std::size_t num_planes_;
   std::vector<Spread> spreads_;
   std::vector<PackedWeight> weights_;
   std::vector<float> scales_;  // (X, J)
 };
 
+template <std::size_t kNumPlanes>
+struct Int8MatricesOf : Int8Matrices {
+  static constexpr const char* kName = kNumPlanes == 1 ? "SpreadRowExperts" : "SpreadRowExperts16";
+
+  explicit Int8MatricesOf(const KernelAttributes& attributes) : Int8Matrices(attributes, kNumPlanes) {}
+};
+
 // rows (R, K), experts (R,), stretch (X, K), hadamard (b, b), values (X, J, K), scales (X, J) -> (R, J)
-class SpreadRowExperts : public ExpertProduct<Int8Matrices> {
+template <std::size_t kNumPlanes>
+class SpreadRowExperts : public ExpertProduct<Int8MatricesOf<kNumPlanes>> {
  public:
-  static constexpr const char* kName = Int8Matrices::kName;
+  static constexpr const char* kName = Int8MatricesOf<kNumPlanes>::kName;
   static constexpr std::array kInputs{ort::kFloat, ort::kInt64, ort::kFloat, ort::kFloat, ort::kInt8, ort::kFloat};
   static constexpr std::array kOutputs{ort::kFloat};
 
-  using ExpertProduct::ExpertProduct;
+  using ExpertProduct<Int8MatricesOf<kNumPlanes>>::ExpertProduct;
 };
 
 }  // namespace reader_edge

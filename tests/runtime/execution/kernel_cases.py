@@ -93,7 +93,7 @@ def cases() -> Iterator[Case]:
     yield _product("swiglu", 2 * 100, lambda editor, values: [swiglu(editor, values[0])])
     yield _rotary(rng)
     yield from _recurrent(rng)
-    yield from (_experts(form, rng) for form in ("int8", "int4", *BLOCK_TYPES))
+    yield from (_experts(form, rng) for form in ("int8", "int8-a16", "int4", *BLOCK_TYPES))
     for form in FORMS:
         for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
             yield _attention(form, past, head_size, group_size, rng)

@@ -40,6 +40,7 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "IntegerAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "Int8CacheAttention": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT], [FLOAT], {"scale": 1.0}),
     "SpreadRowExperts": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
+    "SpreadRowExperts16": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadBlockExperts": ([FLOAT, INT64, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
     "TreeConv": ([FLOAT, FLOAT, *_STATES], [FLOAT] * 2, {}),
     "TreeDelta": ([*[FLOAT] * 5, *_STATES], [FLOAT] * 3, {}),
@@ -133,6 +134,18 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
         [_KEYS, _KEYS, _VALUES, _HEADS, *_TREE, _STATE, _fed(np.float32, 1, 2, 84), _REPLAYED],
     ),
     "SpreadRowExperts": (
+        [FLOAT],
+        {},
+        [
+            _fed(np.float32, 3, 64),
+            _SENT,
+            _kept(np.float32, 2, 64),
+            _SPREAD[1],
+            _kept(np.int8, 2, 5, 64),
+            _EXPERT_SCALES,
+        ],
+    ),
+    "SpreadRowExperts16": (
         [FLOAT],
         {},
         [

@@ -21,7 +21,7 @@ NUM_EXPERTS = 7
 NUM_ROWS = [1, 2, 3, 8, 16, 40, 130]
 
 
-@pytest.mark.parametrize("form", ["int8", "int4"])
+@pytest.mark.parametrize("form", ["int8", "int8-a16", "int4"])
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(37, 5), (576, 40), (1536, 33)])
 def test_experts_keep_the_bits(form: str, num_inputs: int, num_outputs: int, tmp_path: Path) -> None:
     matrices = random_experts(form, NUM_EXPERTS, num_outputs, num_inputs)
