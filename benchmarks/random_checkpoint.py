@@ -15,7 +15,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3_5TextConfig,
+)
 
 TensorShapes = dict[str, tuple[int, ...]]
 
@@ -40,12 +47,28 @@ def qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int
     )
 
 
+def qwen3_5(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, **others: Any) -> Qwen3_5TextConfig:
+    """A config of Qwen 3.5: three gated delta layers to one of attention."""
+    values: dict[str, Any] = {"vocab_size": 248320, "tie_word_embeddings": True, "linear_num_value_heads": 16} | others
+    return Qwen3_5TextConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        intermediate_size=intermediate,
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+        **values,
+    )
+
+
 SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-0.5b": qwen2(896, 24, 14, 2, 4864),
     "qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 8960),
     "qwen2.5-3b": qwen2(2048, 36, 16, 2, 11008),
     "qwen2.5-7b": qwen2(3584, 28, 28, 4, 18944, vocab_size=152064, tie_word_embeddings=False),
     "qwen2.5-3b-layer": qwen2(2048, 1, 16, 2, 11008, vocab_size=6144),
+    "qwen3.5-0.8b": qwen3_5(1024, 24, 8, 2, 3584),
     "smollm2-135m": LlamaConfig(
         hidden_size=576,
         num_hidden_layers=30,
