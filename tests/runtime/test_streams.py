@@ -147,7 +147,7 @@ def test_a_request_whose_start_was_interrupted_is_not_decoded_later(
     assert not engine.decoder.waiting
 
 
-@pytest.mark.parametrize("place", ["swap", "_swap_rows"])
+@pytest.mark.parametrize("place", ["swap", "_swap_contents"])
 def test_an_interrupt_amid_a_change_of_slots_costs_no_later_answer_a_token(
     engine: Engine,
     alone: dict[str, tuple[str, tuple[int, ...], str | None]],
