@@ -245,6 +245,16 @@ def test_a_session_goes_on_as_staying_would_have(tmp_path: Path) -> None:
         assert num_reused(each, texts[0][:40]) == 39
 
 
+def test_a_session_in_place_of_other_texts_brings_its_states(tmp_path: Path) -> None:
+    decoder = make_decoder()
+    text = answer(decoder, text_of(30, 40)).token_ids
+    save_session(decoder, tmp_path / "kept", FINGERPRINT, [])
+    for seed in (31, 32):
+        answer(decoder, text_of(seed, 40))
+    load_session(decoder, tmp_path / "kept", FINGERPRINT)
+    assert num_reused(decoder, [*text[:-1], 1, 2]) == len(text) - 1
+
+
 def test_a_session_saved_amid_an_answer_has_it_as_far_as_it_came(tmp_path: Path) -> None:
     decoder = make_decoder()
     request = decoder.submit(text_of(32, 25), CONFIG)

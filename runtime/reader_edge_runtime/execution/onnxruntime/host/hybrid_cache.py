@@ -12,6 +12,8 @@ A place is a copy of a state, to which a slot can be cut back, as a state itself
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules, HostCache
 from reader_edge_runtime.execution.onnxruntime.host.pass_capsules import CapsuleMemory, PassCapsules
@@ -123,13 +125,12 @@ class HybridCache(HostCache):
         super().assume(slot, length)
 
     def read_slot(self, slot: int, length: int) -> SlotContents:
-        place = self._place_of(slot, length)
-        states = (*self._places.until(slot, length), place) if place is not None else ()
+        states = *self._places.until(slot, length), self._place_of(slot, length) or self._beginning()
         return super().read_slot(slot, length)._replace(states=states)
 
     def _write_contents(self, slot: int, contents: SlotContents) -> None:
         super()._write_contents(slot, contents)
-        self._restore(slot, contents.states[-1] if contents.states else None)
+        self._restore(slot, contents.states[-1])
         self._places.set(slot, contents.states[:-1])
 
     def _place_of(self, slot: int, length: int) -> TextState | None:
@@ -139,6 +140,12 @@ class HybridCache(HostCache):
         if here is not None and here.num_tokens <= length:
             places.append(here.until(length))
         return max(reversed(places), key=lambda place: place.end, default=None)
+
+    def _beginning(self) -> TextState:
+        """Where any text begins."""
+        states = tuple(np.zeros((len(form.names), *form.sizes), np.float32) for form in self._state_forms)
+        pending = tuple(np.zeros((len(form.names), 0, form.capsule_size), np.float32) for form in self._state_forms)
+        return TextState(0, states, pending)
 
     def _here(self, slot: int) -> TextState | None:
         """Where a slot stands, as views; None where its states are ahead of its text."""
