@@ -110,4 +110,4 @@ def test_memory_is_seen_to_grow() -> None:
         held.write(bytes(num_bytes))
         after = resident_bytes()
     assert after - before > 0.9 * num_bytes
-    assert peak_bytes() >= after
+    assert peak_bytes() - before > 0.9 * num_bytes
