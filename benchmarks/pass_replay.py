@@ -10,8 +10,9 @@ Each recording is replayed for each contender on its own curve T(n), which decid
 second, drafting's own time counted in, and their ratio to the first contender's. It reads results.json, where
 `benchmarks.run` keeps what it measured, and writes nothing. With --packages, passes are timed first instead, in one
 interleaved run: each package by this checkout or, behind an @, by another one with its own native kernels, such as one
-of before a change (`python CHECKOUT/native/build_library.py`). NAME=FILE.gguf@PYTHON is a file that llama.cpp runs, by
-the Python of an environment with llama-cpp-python; what is told of it is what our trees would make of its passes.
+of before a change (`python CHECKOUT/native/build_library.py`). NAME=FILE.gguf@PYTHON is a file for llama.cpp; PYTHON
+is the interpreter of an environment with llama-cpp-python. Its tokens a second are what our drafts would give with its
+pass times.
 """
 
 import argparse

@@ -15,7 +15,7 @@ from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.definitions import product_definitions
 from reader_edge_export.blocks.spread_linear import SPREAD_BLOCK_LINEAR
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define
+from reader_edge_export.operators import OPERATOR_DOMAIN, SPREAD_ROWS, SPREAD_STEPS, define, spread_row_product
 
 # rows (R, K) and experts (R,) -> (R, J), expert by expert; inputs have a part for each, outputs (X, J).
 _EACH_EXPERT = """
@@ -73,64 +73,6 @@ _PLAIN_EXPERT = """
 PlainExpert (rows, weight) => (output)
 {
   output = Gemm <transB = 1> (rows, weight)
-}
-"""
-
-# As SpreadRowLinear, with weights raised to unsigned: ONNX Runtime's products of unsigned by signed bytes saturate
-# where there are no instructions for them, and only those of constant weights can be asked not to.
-_SPREAD_ROW_EXPERT = """
-<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadRowExpert (rows, stretch, hadamard, weight, scales) => (output)
-{
-  one = Constant <value_float = 1.0> ()
-  most = Constant <value_float = 127.0> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  raise = Constant <value = int32 {128}> ()
-  scales_of_one = Div (scales, most)
-  numbers = Cast <to = 6> (weight)
-  raised = Add (numbers, raise)
-  bytes = Cast <to = 2> (raised)
-  columns = Transpose <perm = [1, 0]> (bytes)
-
-  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
-  quantized = QuantizeLinear (in_steps, one, zero_point)
-  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point, zero_point)
-  output = Mul (product, top)
-}
-"""
-
-# As SpreadRowLinear16, likewise.
-_SPREAD_ROW_EXPERT_16 = """
-<domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadRowExpert16 (rows, stretch, hadamard, weight, scales) => (output)
-{
-  one = Constant <value_float = 1.0> ()
-  most = Constant <value_float = 32639.0> ()
-  half = Constant <value_float = 128.0> ()
-  base = Constant <value_float = 256.0> ()
-  inverse = Constant <value_float = 0.00390625> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  raise = Constant <value = int32 {128}> ()
-  scales_of_one = Div (scales, most)
-  numbers = Cast <to = 6> (weight)
-  raised_numbers = Add (numbers, raise)
-  bytes = Cast <to = 2> (raised_numbers)
-  columns = Transpose <perm = [1, 0]> (bytes)
-
-  in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
-  steps = Round (in_steps)
-  raised = Add (steps, half)
-  parts = Mul (raised, inverse)
-  high = Floor (parts)
-  high_steps = Mul (high, base)
-  low = Sub (steps, high_steps)
-  planes = Concat <axis = 0> (high, low)
-  quantized = QuantizeLinear (planes, one, zero_point)
-  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point, zero_point)
-  high_product, low_product = Split <axis = 0, num_outputs = 2> (products)
-  high_sum = Mul (high_product, base)
-  product = Add (high_sum, low_product)
-  output = Mul (product, top)
 }
 """
 
@@ -205,13 +147,12 @@ def int8_experts(
     editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: Int8Experts, num_planes: int
 ) -> ir.Value:
     """rows (R, K), each in one or two planes of int8, times its expert's matrix -> (R, J)."""
-    forms = {1: ("", _SPREAD_ROW_EXPERT), 2: ("16", _SPREAD_ROW_EXPERT_16)}
-    suffix, expert = forms[num_planes]
-    inputs = ["stretch", "hadamard", "values", "scales"]
-    definition = _definition(_EACH_EXPERT, f"SpreadRowExperts{suffix}", f"SpreadRowExpert{suffix}", inputs)
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, expert, definition)
+    suffix = {1: "", 2: "16"}[num_planes]
+    operator, product = f"SpreadRowExperts{suffix}", f"SpreadRowExpert{suffix}"
+    each = _definition(_EACH_EXPERT, operator, product, ["stretch", "hadamard", "values", "scales"])
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(product, num_planes, is_constant=False), each)
     stored = [matrices.stretch, matrices.hadamard, matrices.values, matrices.scales]
-    return editor.op(f"SpreadRowExperts{suffix}", [rows, experts, *stored], domain=OPERATOR_DOMAIN)
+    return editor.op(operator, [rows, experts, *stored], domain=OPERATOR_DOMAIN)
 
 
 def block_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrices: BlockExperts) -> ir.Value:

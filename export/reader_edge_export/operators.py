@@ -62,35 +62,35 @@ SpreadSteps (rows, stretch, hadamard, most) => (in_steps, top)
 # rows (..., K), spread, times the transpose of the int8 weight (J, K) with scales (J,) -> (..., J). Each row is rounded
 # with a scale of its own, and integer sums are the same in any order, so that a row never depends on its neighbours.
 # Activations are unsigned: ONNX Runtime's signed kernels are up to 20 times slower on x86.
-_SPREAD_ROW_LINEAR = """
+_SPREAD_ROW_PRODUCT = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadRowLinear (rows, stretch, hadamard, weight, scales) => (output)
-{
+{name} (rows, stretch, hadamard, weight, scales) => (output)
+{{
   one = Constant <value_float = 1.0> ()
   most = Constant <value_float = 127.0> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  columns = Transpose <perm = [1, 0]> (weight)
+  zero_point = Constant <value = uint8 {{128}}> ()
+{columns}
   scales_of_one = Div (scales, most)
 
   in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
   quantized = QuantizeLinear (in_steps, one, zero_point)
-  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point)
+  product = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, {zero_points})
   output = Mul (product, top)
-}
+}}
 """
 
 # The same in steps 257 times finer: a row is two of bytes, 256 * high + low, which take their product together.
-_SPREAD_ROW_LINEAR_16 = """
+_SPREAD_ROW_PRODUCT_16 = """
 <domain: "reader_edge", opset_import: ["" : 24, "com.microsoft" : 1, "reader_edge" : 1]>
-SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
-{
+{name} (rows, stretch, hadamard, weight, scales) => (output)
+{{
   one = Constant <value_float = 1.0> ()
   most = Constant <value_float = 32639.0> ()
   half = Constant <value_float = 128.0> ()
   base = Constant <value_float = 256.0> ()
   inverse = Constant <value_float = 0.00390625> ()
-  zero_point = Constant <value = uint8 {128}> ()
-  columns = Transpose <perm = [1, 0]> (weight)
+  zero_point = Constant <value = uint8 {{128}}> ()
+{columns}
   scales_of_one = Div (scales, most)
 
   in_steps, top = reader_edge.SpreadSteps (rows, stretch, hadamard, most)
@@ -102,12 +102,12 @@ SpreadRowLinear16 (rows, stretch, hadamard, weight, scales) => (output)
   low = Sub (steps, high_steps)
   planes = Concat <axis = 0> (high, low)
   quantized = QuantizeLinear (planes, one, zero_point)
-  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, zero_point)
+  products = com.microsoft.MatMulIntegerToFloat (quantized, columns, one, scales_of_one, {zero_points})
   high_product, low_product = Split <axis = 0, num_outputs = 2> (products)
   high_sum = Mul (high_product, base)
   product = Add (high_sum, low_product)
   output = Mul (product, top)
-}
+}}
 """
 
 # Either of them, and a bias (J,) added last.
@@ -194,6 +194,26 @@ STEPS
 )
 
 
+_COLUMNS = "  columns = Transpose <perm = [1, 0]> (weight)"
+# Products of unsigned by signed bytes saturate where there are no instructions for them, and ONNX Runtime can be asked
+# not to for constant weights alone: others are raised to unsigned.
+_RAISED_COLUMNS = """
+  raise = Constant <value = int32 {128}> ()
+  numbers = Cast <to = 6> (weight)
+  raised_numbers = Add (numbers, raise)
+  bytes = Cast <to = 2> (raised_numbers)
+  columns = Transpose <perm = [1, 0]> (bytes)
+""".strip("\n")
+
+
+def spread_row_product(name: str, num_planes: int, *, is_constant: bool) -> str:
+    """The definition of an operator: spread rows, in one or two planes of int8, by a weight that is constant or not."""
+    template = {1: _SPREAD_ROW_PRODUCT, 2: _SPREAD_ROW_PRODUCT_16}[num_planes]
+    if is_constant:
+        return template.format(name=name, columns=_COLUMNS, zero_points="zero_point")
+    return template.format(name=name, columns=_RAISED_COLUMNS, zero_points="zero_point, zero_point")
+
+
 class Definition:
     """An operator's definition in the making: fill it with `editor`, over `inputs`."""
 
@@ -241,9 +261,8 @@ def spread_row_linear(
     editor: GraphEditor, rows: ir.Value, matrix: Int8Matrix, bias: ir.Value | None, num_planes: int
 ) -> ir.Value:
     """rows (..., K), in one or two planes of int8, times the matrix, plus the bias (J,) -> (..., J)."""
-    forms = {1: ("SpreadRowLinear", _SPREAD_ROW_LINEAR), 2: ("SpreadRowLinear16", _SPREAD_ROW_LINEAR_16)}
-    linear, definition = forms[num_planes]
-    define(editor, SPREAD_ROWS, SPREAD_STEPS, definition)
+    linear = {1: "SpreadRowLinear", 2: "SpreadRowLinear16"}[num_planes]
+    define(editor, SPREAD_ROWS, SPREAD_STEPS, spread_row_product(linear, num_planes, is_constant=True))
     inputs = [rows, matrix.stretch, matrix.hadamard, matrix.values, matrix.scales]
     if bias is None:
         return editor.op(linear, inputs, domain=OPERATOR_DOMAIN)

@@ -44,7 +44,7 @@ def store_weights(
 ) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised. journal: of the export, where losses are noted. advance:
-    told of weights that are.
+    called with the number of weights that were stored.
 
     The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: told their names before
     any is stored. Raises ExportError where the source cannot be read, and what `on_choice` does.

@@ -46,8 +46,8 @@ class Candidate:
 def sensitive_matrices(candidates: Sequence[Candidate]) -> frozenset[str]:
     """The names of the matrices to store in eight bits.
 
-    They are the fewest bytes that take away _TAKEN of the foretold loss, and at most _MAX_GROWTH. Matrices that are
-    never stored in four bits do not count.
+    They are the fewest bytes that remove the share _TAKEN of the estimated loss, and add at most _MAX_GROWTH. Matrices
+    that are never stored in four bits do not count.
     """
     candidates = [each for each in candidates if each.matrices[0].shape[0] <= MAX_INPUTS]
     wanted = _TAKEN * sum(each.loss for each in candidates)

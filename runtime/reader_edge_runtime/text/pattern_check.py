@@ -1,8 +1,8 @@
 """Whether a tokenizer's regular expression can take a time that doubles with each character of a text.
 
 It can where a text goes round a loop in two ways, and what comes next may fail: then all ways are tried, one after the
-other. Oniguruma gives up after ten million tries, but begins anew at the next character. Loops that only multiply the
-time (`\\s*\\s+`) are taken: of published expressions many have one.
+other. Oniguruma, which runs it, ends a match after ten million tries and starts again at the next character. Loops
+that only multiply the time (`\\s*\\s+`) are taken: of published expressions many have one.
 """
 
 from collections import defaultdict

@@ -133,29 +133,9 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
         {},
         [_KEYS, _KEYS, _VALUES, _HEADS, *_TREE, _STATE, _fed(np.float32, 1, 2, 84), _REPLAYED],
     ),
-    "SpreadRowExperts": (
-        [FLOAT],
-        {},
-        [
-            _fed(np.float32, 3, 64),
-            _SENT,
-            _kept(np.float32, 2, 64),
-            _SPREAD[1],
-            _kept(np.int8, 2, 5, 64),
-            _EXPERT_SCALES,
-        ],
-    ),
-    "SpreadRowExperts16": (
-        [FLOAT],
-        {},
-        [
-            _fed(np.float32, 3, 64),
-            _SENT,
-            _kept(np.float32, 2, 64),
-            _SPREAD[1],
-            _kept(np.int8, 2, 5, 64),
-            _EXPERT_SCALES,
-        ],
+    **dict.fromkeys(
+        ("SpreadRowExperts", "SpreadRowExperts16"),
+        ([FLOAT], {}, [*_SENT_ROWS, _kept(np.int8, 2, 5, 64), _EXPERT_SCALES]),
     ),
     "SpreadBlockExperts": (
         [FLOAT],

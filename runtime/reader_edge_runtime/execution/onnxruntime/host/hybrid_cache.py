@@ -23,7 +23,7 @@ from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Float32Array, SlotContents, TextState
 
 _FIRST_ROOM = 8  # capsules of a slot, until a longer path is accepted
-_MOVING = 1 << 62  # tokens that a state amid a pass stands for: more than any text has
+_MOVING = 1 << 62  # length of a state that a pass is changing: longer than any text, so that none may use it
 
 
 class HybridCache(HostCache):
