@@ -64,7 +64,7 @@ class TextTarget:
     is_native = False
     instructions: str | None = None
     min_rows = 1
-    timing_facts: tuple[str, ...] = ()
+    pass_facts: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest, texts: Sequence[list[int]]) -> None:
         self.manifest = manifest

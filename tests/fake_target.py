@@ -47,7 +47,7 @@ class FakeTarget:
     provider = "FakeExecutionProvider"
     is_native = False
     instructions: str | None = None
-    timing_facts: tuple[str, ...] = ("fake",)
+    pass_facts: tuple[str, ...] = ("fake",)
 
     def __init__(self, manifest: Manifest, order: int = 3, sharpness: float = 2.0) -> None:
         self.manifest = manifest

@@ -88,7 +88,7 @@ class WatchedTarget:
     def __init__(self, target: Target) -> None:
         self.num_rows = 0
         self.num_rows_agreeing = 0
-        self.manifest, self.timing_facts = target.manifest, target.timing_facts
+        self.manifest, self.pass_facts = target.manifest, target.pass_facts
         self.provider, self.min_rows = target.provider, target.min_rows
         self.is_native, self.instructions = target.is_native, target.instructions
         self.new_cache, self.with_min_rows = target.new_cache, target.with_min_rows

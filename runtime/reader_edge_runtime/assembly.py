@@ -26,7 +26,8 @@ from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.registry import open_head, open_target
 from reader_edge_runtime.measuring.cost_cache import load_or_measure
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
-from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
+from reader_edge_runtime.measuring.width_cache import load_or_settle
+from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -110,7 +111,7 @@ def settled_target(package: ModelPackage, config: EngineConfig) -> tuple[Target,
     """A package's model on the provider that a config asks for, and what the width probe found of it, if it ran."""
     target = open_target(package, config)
     if config.is_probed or config.is_near_tie_guarded:
-        return settle_width(target)
+        return load_or_settle(target, config.threads)
     return target, None
 
 

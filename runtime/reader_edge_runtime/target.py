@@ -291,7 +291,7 @@ class Target(Protocol):
     provider: what runs the graph, e.g. "CPUExecutionProvider". is_native: whether native kernels run parts of it.
     instructions: the instruction set of those kernels, such as "avx512-vnni"; None without them.
     min_rows: nodes that a pass has at least, over all its trees; see `with_min_rows`.
-    timing_facts: versions and devices that pass times depend on, beside processor, threads and what is said above.
+    pass_facts: versions and devices that times and bits of passes depend on, beside processor, threads and the above.
     """
 
     manifest: Manifest
@@ -299,7 +299,7 @@ class Target(Protocol):
     is_native: bool
     instructions: str | None
     min_rows: int
-    timing_facts: tuple[str, ...]
+    pass_facts: tuple[str, ...]
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
         """An empty cache where this target's passes can write it. Raises ConfigError where memory is short."""

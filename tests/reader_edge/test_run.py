@@ -61,7 +61,9 @@ def test_a_dash_may_follow_the_model(runner: CliRunner, demo_folder: Path) -> No
 def test_drafting_is_off_and_says_so_where_bits_depend_on_widths(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reader_edge_runtime.assembly.settle_width", lambda target: (target, WidthReport(16, 4, 1e-5)))
+    monkeypatch.setattr(
+        "reader_edge_runtime.assembly.load_or_settle", lambda target, threads: (target, WidthReport(16, 4, 1e-5))
+    )
     result = runner.invoke(main, ["run", "-p", "# tar", "-n", "20", "--stats"])
     assert result.exit_code == 0
     assert "drafting is off. --guard drafts all the same" in result.stderr

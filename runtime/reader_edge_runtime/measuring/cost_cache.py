@@ -1,6 +1,5 @@
 """Measured costs, kept in the user's cache directory for the machine and package they were measured with."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,8 +10,8 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, measure_verify_cost
-from reader_edge_runtime.processor import num_usable_cores, processor_name
 from reader_edge_runtime.target import Target
 
 FORMAT_VERSION = 4
@@ -52,11 +51,8 @@ def forget_cost(target: Target, threads: int, batch_size: int) -> None:
 
 def cost_path(target: Target, threads: int, batch_size: int) -> Path:
     """Where the cost of this machine, package, provider, thread count and batch size is kept."""
-    checksums = {name: entry.sha256 for name, entry in sorted(target.manifest.model_files.items())}
-    passes = [*target.timing_facts, target.provider, target.is_native, target.instructions, target.min_rows, checksums]
-    facts = [FORMAT_VERSION, processor_name(), num_usable_cores(), threads, *passes]
-    fingerprint = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return user_cache_path("reader-edge") / "costs" / f"{fingerprint}-batch{batch_size}.json"
+    key = machine_key(target, threads, FORMAT_VERSION)
+    return user_cache_path("reader-edge") / "costs" / f"{key}-batch{batch_size}.json"
 
 
 def _read(path: Path, batch_size: int) -> VerifyCost | None:

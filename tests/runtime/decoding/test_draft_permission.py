@@ -92,7 +92,7 @@ def test_nothing_begins_with_a_drafter_that_drafts_nothing() -> None:
 @pytest.fixture
 def load(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[EngineConfig], Engine]:
     """Load the demo on a machine whose probe fails."""
-    monkeypatch.setattr(assembly, "settle_width", lambda target: (target, APART))
+    monkeypatch.setattr(assembly, "load_or_settle", lambda target, threads: (target, APART))
 
     def load_engine(config: EngineConfig) -> Engine:
         engine = Engine.load(demo_folder, config)

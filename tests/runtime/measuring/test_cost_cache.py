@@ -119,7 +119,7 @@ def test_another_thread_count_or_batch_size_is_measured_anew(target: HostTarget,
 
 
 def test_what_the_target_says_that_times_depend_on_is_measured_anew(target: HostTarget) -> None:
-    others = [replace_facts(target, *target.timing_facts, gpu) for gpu in ("one GPU", "another GPU")]
+    others = [replace_facts(target, *target.pass_facts, gpu) for gpu in ("one GPU", "another GPU")]
     others += [target.with_min_rows(2), HostTarget(target.session, target.manifest, is_native=not target.is_native)]
     assert len({cost_cache.cost_path(each, 1, 1) for each in (target, *others)}) == 5
 
@@ -132,7 +132,7 @@ def test_a_table_of_successors_that_comes_later_leaves_times_as_they_are(target:
 
 def replace_facts(target: HostTarget, *facts: str) -> Target:
     fake = FakeTarget(target.manifest)
-    fake.timing_facts = facts
+    fake.pass_facts = facts
     return fake
 
 

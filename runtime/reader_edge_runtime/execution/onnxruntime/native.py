@@ -10,6 +10,7 @@ environment variable READER_EDGE_INSTRUCTIONS names.
 
 import ctypes
 import functools
+import hashlib
 import sys
 from pathlib import Path
 
@@ -44,6 +45,12 @@ def instructions_here() -> list[str]:
     """The instruction sets that the library has kernels for and this processor has, the best first."""
     names = _told("reader_edge_instructions_here") if _LIBRARY.is_file() else None
     return names.split(",") if names else []
+
+
+@functools.cache
+def library_digest() -> str:
+    """SHA-256 of the library: other kernels have other times, and may have other bits. Empty where it is not here."""
+    return hashlib.sha256(_LIBRARY.read_bytes()).hexdigest() if _LIBRARY.is_file() else ""
 
 
 def _told(function: str) -> str | None:

@@ -69,7 +69,7 @@ class DeviceTarget:
         self.device = device
         self.min_rows = min_rows
         self.provider = str(session.get_providers()[0])
-        self.timing_facts: tuple[str, ...] = INSTALLED_WHEEL, gpu_name()
+        self.pass_facts: tuple[str, ...] = INSTALLED_WHEEL, gpu_name()
         self.num_captured = 0
         self._commit_graph = commit_graph
         self._graph_ids = graph_ids or count(1)

@@ -14,6 +14,7 @@ from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCa
 from reader_edge_runtime.execution.onnxruntime.host.needed_memory import check_memory
 from reader_edge_runtime.execution.onnxruntime.native import (
     OPERATORS_PROPERTY,
+    library_digest,
     native_instructions,
     native_library,
 )
@@ -82,7 +83,7 @@ class HostTarget:
         self.instructions = native_instructions() if is_native else None
         self.min_rows = min_rows
         self.provider = str(session.get_providers()[0])
-        self.timing_facts: tuple[str, ...] = (INSTALLED_WHEEL,)
+        self.pass_facts: tuple[str, ...] = INSTALLED_WHEEL, library_digest() if is_native else ""
         self._weights = weights
         self._num_looked_up = 0
         self._run_options: ort.RunOptions | None = None

@@ -1,0 +1,63 @@
+"""What the width probe found, kept in the user's cache directory: bits depend on nothing but the key of a verdict.
+
+At 7B the probe's passes take twelve seconds, at every start. `reader-edge verify` proves whatever is kept here.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from reader_edge_runtime.atomic_file import write_file
+from reader_edge_runtime.measuring.machine_key import machine_key
+from reader_edge_runtime.measuring.width_probe import WidthReport, settle_width
+from reader_edge_runtime.target import Target
+
+FORMAT_VERSION = 1
+
+_MAX_FILE_BYTES = 1 << 12
+_MAX_ROWS = 1 << 16
+
+
+def load_or_settle(target: Target, threads: int) -> tuple[Target, WidthReport]:
+    """The target to use and its report, as `settle_width` has them: from the cache, else probed and kept.
+
+    A cache that cannot be written is no error: the next start probes again.
+    """
+    path = verdict_path(target, threads)
+    kept = _read(path)
+    if kept is not None:
+        report, min_rows = kept
+        return (target if min_rows == target.min_rows else target.with_min_rows(min_rows)), report
+    settled, report = settle_width(target)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, json.dumps(asdict(report) | {"min_rows": settled.min_rows}).encode())
+    return settled, report
+
+
+def verdict_path(target: Target, threads: int) -> Path:
+    """Where the verdict on this machine, package, provider and thread count is kept."""
+    return user_cache_path("reader-edge") / "widths" / f"{machine_key(target, threads, FORMAT_VERSION)}.json"
+
+
+def _read(path: Path) -> tuple[WidthReport, int] | None:
+    """A report and the rows that passes have at least; None where a file is absent or not what this version writes."""
+    try:
+        if not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+            return None
+        return _parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _parse(fields: dict[str, object]) -> tuple[WidthReport, int]:
+    num_rows, num_equal, min_rows = (fields[name] for name in ("num_rows", "num_equal", "min_rows"))
+    difference = fields["max_difference"]
+    if not (type(num_rows) is int and type(num_equal) is int and 0 <= num_equal <= num_rows <= _MAX_ROWS):
+        raise ValueError("no numbers of rows")
+    if type(min_rows) is not int or min_rows not in (1, 2) or type(difference) is not float or not difference >= 0:
+        raise ValueError("no report")
+    return WidthReport(num_rows, num_equal, difference), min_rows
