@@ -14,7 +14,9 @@ from tests.gguf_files import F32, Array, byte_level, write_gguf
 from tests.tiny_models import build_tiny_model
 
 Values = dict[str, Any]
-_KEPT = ("conv.weight", "conv1d.weight")  # in fp32, small as they are
+_KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
+_GATED = ("ffn_gate", "ffn_up")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
@@ -38,6 +40,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "seed_oss": ("seed_oss", {}),
     "lfm2": ("lfm2", {}),
     "qwen3_5_text": ("qwen35", {}),
+    "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
 }
 
 
@@ -97,7 +100,12 @@ def _values(config: PretrainedConfig) -> Values:
     shared = {"attention.layer_norm_rms_epsilon": epsilon, "rope.freq_base": rope["rope_theta"]}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
     lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
-    return {**values, **shared, **(lengths if config.model_type not in ("phi3", "granite") else {}), **extra}
+    return {
+        **values,
+        **shared,
+        **(lengths if config.model_type not in ("phi3", "granite", "granitemoehybrid") else {}),
+        **extra,
+    }
 
 
 def _gemma2(config: PretrainedConfig) -> Values:
@@ -130,6 +138,23 @@ def _granite(config: PretrainedConfig) -> Values:
         "embedding_scale": config.embedding_multiplier,
         "residual_scale": config.residual_multiplier,
         "logit_scale": config.logits_scaling,
+    }
+
+
+def _granite_hybrid(config: PretrainedConfig) -> Values:
+    has_positions = config.position_embedding_type == "rope"
+    heads = [config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types]
+    return _granite(config) | {
+        "attention.head_count_kv": heads,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        "rope.scaling.finetuned": has_positions,
+        "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.state_size": config.mamba_d_state,
+        "ssm.group_count": config.mamba_n_groups,
+        "ssm.inner_size": config.mamba_n_heads * config.mamba_d_head,
+        "ssm.time_step_rank": config.mamba_n_heads,
     }
 
 
@@ -194,6 +219,7 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "ministral3": _ministral3,
     "lfm2": _lfm2,
     "qwen3_5_text": _qwen35,
+    "granitemoehybrid": _granite_hybrid,
 }
 
 
@@ -202,11 +228,11 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
-    weights = {}
+    weights: dict[str, Array] = {}
     for name, parameter in model.named_parameters():
         weight: Array = parameter.detach().numpy()
         module = name.split(".")[-2]
-        if architecture in ("llama", "mistral3", "granite", "smollm3") and module in heads:
+        if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
         is_shifted = architecture == "qwen35" and "linear_attn" not in name
@@ -214,9 +240,18 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
             weight = weight + 1
         if architecture == "qwen35":
             name, weight = _as_qwen35(config, name, weight)
+        if architecture == "granitehybrid":
+            name, weight = _as_granite_hybrid(name, weight)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
             weight = weight.T
         weight = weight.squeeze(1) if weight.ndim == 3 else weight
+        if module == "input_linear":
+            layer = name.split(".")[2]
+            weights |= {
+                f"blk.{layer}.{part}.weight": rows.copy()
+                for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
+            }
+            continue
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
         weights[stored] = weight.copy()
@@ -236,6 +271,17 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
         parts = np.split(weight, [2 * config.linear_num_key_heads * config.linear_key_head_dim])
         weight = np.concatenate((parts[0], _tiled(config, parts[1], 0, config.linear_value_head_dim)))
     return name.replace("dt_bias", "dt_proj.bias"), weight
+
+
+def _as_granite_hybrid(name: str, weight: Array) -> tuple[str, Array]:
+    """Decays as they are used, what each head has in a row of its own, norms by groups of heads."""
+    if name.endswith(".A_log"):
+        weight = -np.exp(weight)
+    if name.endswith((".A_log", ".D")):
+        weight = weight[:, None]
+    if name.endswith(".mamba.norm.weight"):
+        weight = weight[None]
+    return name.replace("dt_bias", "dt_proj.bias").replace("shared_mlp.output_linear", "mlp.down_proj"), weight
 
 
 def _tiled(config: PretrainedConfig, weight: Array, axis: int, size: int) -> Array:

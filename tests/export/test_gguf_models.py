@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.gguf_files import write_gguf
 from tests.tiny_models import VOCAB_SIZE
@@ -34,8 +34,8 @@ def check(path: Path, model: PreTrainedModel, max_context: int | None = None) ->
     assert (logits(loaded) - expected).abs().max() < LIMIT
 
 
-def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
-    assert set(SUPPORTED) - set(GGUF_MODELS) == {"granitemoehybrid"}
+def test_all_are_tried() -> None:
+    assert set(SUPPORTED) == set(GGUF_MODELS)
 
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
@@ -120,6 +120,38 @@ def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
     path = write_model(model, tmp_path / "source", tmp_path / "other.gguf", values=other)
     with pytest.raises(UnsupportedArchitectureError, match=r"a base of their own \(20000\)"):
         find_source(path, None)
+
+
+def test_files_of_granite_4_without_states_are_those_of_granite_3_that_tell_of_states(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes them, whose sizes of states nothing has."""
+    model = build_source("granite", tmp_path / "source")
+    states = {"conv_kernel": 4, "state_size": 16, "group_count": 1, "inner_size": 128, "time_step_rank": 8}
+    own: dict[str, Any] = {f"granite.ssm.{key}": size for key, size in states.items()}
+    own |= {"granite.attention.head_count_kv": [2, 2], "granite.rope.scaling.finetuned": True}
+    own |= {"granite.expert_shared_feed_forward_length": 96, "granite.expert_count": 0}
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=own), model)
+    own["granite.expert_shared_feed_forward_length"] = 128
+    with pytest.raises(GgufError, match="96 and 128"):
+        find_source(write_model(model, tmp_path / "source", tmp_path / "other.gguf", values=own), None)
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_granite_4_has_positions_where_its_file_says_so(is_rotated: bool, tmp_path: Path) -> None:
+    kind = "rope" if is_rotated else "nope"
+    model = build_source("granitemoehybrid", tmp_path / "source", position_embedding_type=kind, attention_bias=True)
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf")
+    assert find_source(path, None).config["position_embedding_type"] == kind
+    check(path, model)
+
+
+def test_sizes_of_states_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    model = build_source("granitemoehybrid", tmp_path / "source")
+    refusals = {"group_count": (2, "2 groups of heads"), "inner_size": (96, "96 values in 8 heads of states beside 64")}
+    for key, (size, words) in refusals.items():
+        own = {f"granitehybrid.ssm.{key}": size}
+        path = write_model(model, tmp_path / "source", tmp_path / f"{key}.gguf", values=own)
+        with pytest.raises(ExportError, match=words):
+            find_source(path, None)
 
 
 def test_factors_of_frequencies_are_kept(tmp_path: Path) -> None:

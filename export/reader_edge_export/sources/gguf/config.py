@@ -23,6 +23,7 @@ _INERT = {  # values of keys that change nothing where they are written
     "pooling_type": 0,
     "rope.mrope_section": [],
 }
+_STATE_SIZES = ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
 _IMAGE_KEYS = ("vision.", "mm.")
 _MAX_LAYERS = 1 << 10
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
@@ -169,13 +170,56 @@ def _mistral3(file: GgufFile, values: Metadata) -> Config:
 
 
 def _granite(file: GgufFile, values: Metadata) -> Config:
-    """Converters leave factors out that are nought or of no effect."""
+    """Files of Granite 4 without states say as much of states as others of it."""
     if not values.flag("rope.scaling.finetuned", True):
         raise UnsupportedArchitectureError(f"'{file.path}' has no position embedding, which cannot be exported.")
-    config = _llama(file, values)
+    mlp_size = values.size("feed_forward_length")
+    if (shared_size := values.size("expert_shared_feed_forward_length", mlp_size)) != mlp_size:
+        raise file.error(f"gives the size of its MLP as {mlp_size} and {shared_size}", "convert it again")
+    for key in _STATE_SIZES:
+        if values.has(f"ssm.{key}"):
+            values.size(f"ssm.{key}", least=0)
+    return {**_llama(file, values), **_granite_factors(file, values)}
+
+
+def _granite_hybrid(file: GgufFile, values: Metadata) -> Config:
+    """Granite 4, whose layers without heads of keys and values are of Mamba2."""
+    conv, state, groups, inner, heads = (values.size(f"ssm.{key}") for key in _STATE_SIZES)
+    hidden_size = values.size("embedding_length")
+    if inner % heads or inner % hidden_size:
+        raise file.error(f"has {inner} values in {heads} heads of states beside {hidden_size}", "convert it again")
+    if groups != 1:
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' has {groups} groups of heads of states, whose norm llama.cpp and transformers take "
+            "differently: give the folder."
+        )
+    config = _heads(file, values)
     return {
         **config,
-        "attention_multiplier": values.number("attention.scale", 0.0) or config["head_dim"] ** -0.5,
+        **_granite_factors(file, values),
+        "attention_bias": any(name.endswith("attn_q.bias") for name in file.tensors),
+        "layer_types": _layer_kinds(file, values, "linear_attention"),
+        "position_embedding_type": "rope" if values.flag("rope.scaling.finetuned", True) else "nope",
+        "shared_intermediate_size": values.size(
+            "expert_shared_feed_forward_length", values.size("feed_forward_length")
+        ),
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "mamba_d_conv": conv,
+        "mamba_d_state": state,
+        "mamba_n_groups": groups,
+        "mamba_n_heads": heads,
+        "mamba_d_head": inner // heads,
+        "mamba_expand": inner // hidden_size,
+        "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
+        "mamba_proj_bias": False,
+    }
+
+
+def _granite_factors(file: GgufFile, values: Metadata) -> Config:
+    """Converters leave those out that are nought or of no effect."""
+    return {
+        "attention_multiplier": values.number("attention.scale", 0.0) or _head_dim(file, values) ** -0.5,
         "embedding_multiplier": values.number("embedding_scale", 0.0) or 1.0,
         "residual_multiplier": values.number("residual_scale", 0.0) or 1.0,
         "logits_scaling": values.number("logit_scale", 0.0) or 1.0,
@@ -348,11 +392,12 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "smollm3": ("smollm3", _heads),
     "gpt2": ("gpt2", _gpt2),
     "granite": ("granite", _granite),
+    "granitehybrid": ("granitemoehybrid", _granite_hybrid),
     "olmo2": ("olmo2", _olmo2),
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
     "lfm2": ("lfm2", _lfm2),
     "qwen35": ("qwen3_5_text", _qwen35),
 }
-_RECURRENT = ("lfm2",)  # with layers that have no attention
+_RECURRENT = ("lfm2", "granitehybrid")  # with layers that have no attention
 ARCHITECTURES = tuple(_MODELS)

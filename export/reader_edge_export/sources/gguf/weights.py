@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -30,14 +31,12 @@ from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
 
-_PAIRED = (
-    "llama",
-    "mistral3",
-    "granite",
-    "smollm3",
-)  # rotate neighbouring values of a head, transformers its two halves
+# Rotate neighbouring values of a head, transformers its two halves.
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 _SHIFTED = ("gemma", "gemma2", "gemma3", "qwen35")  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
+_SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
+_COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
 
 
 def open_weights(file: GgufFile, config: Mapping[str, Any]) -> SourceModel:
@@ -62,34 +61,52 @@ class GgufWeights(Weights):
         self._rows = placement.rows_of_parameters()
 
     def read(self, name: str) -> Float32Array:
-        tensor, start, stop = self._rows[name]
-        if len(tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
+        pieces = self._rows[name]
+        if len(pieces[0].tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
+            ((tensor, start, stop),) = pieces
             return self._placement.undone(name, self._file.values(tensor.name)[start:stop].copy())
-        values = np.empty((stop - start, *tensor.shape[1:]), np.float32)
-        self._file.read_into(values, tensor, start)
+        values = np.empty((sum(piece.num_rows for piece in pieces), *pieces[0].tensor.shape[1:]), np.float32)
+        filled = 0
+        for piece in pieces:
+            self._file.read_into(values[filled : filled + piece.num_rows], piece.tensor, piece.start)
+            filled += piece.num_rows
         return self._placement.undone(name, values)
 
     def block_type(self, name: str) -> BlockType | None:
         return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
 
     def stored_type(self, name: str) -> str:
-        """GGUF's name of the type that a parameter has in the file."""
-        return self._rows[name][0].kind.name
+        """GGUF's name of the type that a parameter has in the file, or of those that its parts have."""
+        return " and ".join(dict.fromkeys(piece.tensor.kind.name for piece in self._rows[name]))
 
     def blocks(self, name: str) -> Blocks:
-        tensor, start, stop = self._rows[name]
-        block_type = BLOCK_TYPES[tensor.kind.name]
+        block_type = BLOCK_TYPES[self.stored_type(name)]
+        data = chain.from_iterable(self._file.read_rows(*piece) for piece in self._rows[name])
         with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
-            parts = pool.map(partial(blocks_of, block_type), self._file.read_rows(tensor, start, stop))
-            blocks = Blocks.joined(list(parts))
+            blocks = Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
         order = self._placement.row_order(name)
         if order is None:
             return blocks
         return Blocks(block_type, {part: array[order] for part, array in blocks.arrays.items()})
 
 
+class Piece(NamedTuple):
+    """Rows [start, stop) of a tensor."""
+
+    tensor: Tensor
+    start: int
+    stop: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.stop - self.start
+
+
 class Placement:
-    """Which parameters of a module each tensor of a file fills: one, or query, key and value where they are fused."""
+    """Which tensors of a file fill each parameter of a module: one, or several one below the other.
+
+    A tensor is meant for one of them, or for query, key and value where they are fused.
+    """
 
     def __init__(self, file: GgufFile, model: PreTrainedModel) -> None:
         self._file = file
@@ -101,9 +118,9 @@ class Placement:
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
         self._by_tensor = {
-            names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")): name
-            for name in self._parameters
+            stored: name for name in self._parameters for stored in _stored_names(names, self._architecture, name)
         }
+        self._num_parts = Counter(self._by_tensor.values())
         self._config = model.config
 
     def check(self) -> None:
@@ -116,24 +133,27 @@ class Placement:
                     f"holds the tensor {tensor.name!r:.80}, for which its architecture has no place",
                     "give the model in Hugging Face format",
                 )
-            shapes = [self.stored_shape(name) for name in targets]
+            shapes = [self._shape_of_target(target) for target in targets]
             wanted = (sum(shape[0] for shape in shapes), *shapes[0][1:])
             if tensor.shape != wanted:
                 raise self._file.error(f"has {tensor.name} of the shape {tensor.shape} instead of {wanted}")
             filled.update(targets)
-        for tensor_name, name in self._by_tensor.items():
-            if filled[name] != 1:
-                raise self._file.error(f"holds {filled[name]} tensors instead of one for {tensor_name}")
+        for target in self._by_tensor:
+            if filled[target] != 1:
+                raise self._file.error(f"holds {filled[target]} tensors instead of one for {target}")
 
-    def rows_of_parameters(self) -> dict[str, tuple[Tensor, int, int]]:
-        """For each parameter the tensor that fills it, and the rows [start, stop) of the tensor that do."""
-        rows = {}
+    def rows_of_parameters(self) -> dict[str, list[Piece]]:
+        """What fills each parameter, from its first row on."""
+        pieces = {}
         for tensor in self.tensors():
             start = 0
-            for name in self.targets(tensor.name):
-                stop = start + self.stored_shape(name)[0]
-                rows[name] = tensor, start, stop
+            for target in self.targets(tensor.name):
+                stop = start + self._shape_of_target(target)[0]
+                pieces[target] = Piece(tensor, start, stop)
                 start = stop
+        rows: dict[str, list[Piece]] = {}
+        for target, name in self._by_tensor.items():
+            rows.setdefault(name, []).append(pieces[target])
         return rows
 
     def tensors(self) -> Iterator[Tensor]:
@@ -142,15 +162,25 @@ class Placement:
         return (tensor for name, tensor in self._file.tensors.items() if name not in others)
 
     def targets(self, tensor_name: str) -> list[str]:
-        """The parameters that a tensor fills, one after the other."""
+        """The names of tensors that a tensor stands for, one after the other: its own, or those it is fused of."""
         if tensor_name in self._by_tensor:
-            return [self._by_tensor[tensor_name]]
+            return [tensor_name]
         parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in _QKV]
-        return [self._by_tensor[part] for part in parts if part in self._by_tensor]
+        return [part for part in parts if part in self._by_tensor]
+
+    def _shape_of_target(self, target: str) -> tuple[int, ...]:
+        """Tensors below each other in a parameter are of one shape."""
+        name = self._by_tensor[target]
+        num_rows, *rest = self.stored_shape(name)
+        return num_rows // self._num_parts[name], *rest
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
-        """Of a parameter in the file."""
+        """Of a parameter in the file, its parts joined."""
         shape = tuple(self._parameters[name].shape)
+        if self._architecture == "granitehybrid" and name.endswith(_COLUMNS):
+            return *shape, 1
+        if self._architecture == "granitehybrid" and name.endswith(".mamba.norm.weight"):
+            return 1, *shape
         if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
             return shape[0], shape[2]
         return shape[::-1] if name in self._turned else shape
@@ -186,6 +216,15 @@ class Placement:
     def column_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """The same of its columns."""
         return value_columns(self._config, name) if self._architecture == "qwen35" else None
+
+
+def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str) -> list[str]:
+    """Of the tensors that fill a parameter, from its first row on."""
+    module = name.split(".")[-2]
+    if architecture == "granitehybrid" and module in _SHARED_MLP:
+        layer = name.split(".")[2]
+        return [f"blk.{layer}.{stored}.weight" for stored in _SHARED_MLP[module]]
+    return [names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")) or name]
 
 
 def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:
