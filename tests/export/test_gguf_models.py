@@ -122,6 +122,28 @@ def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
         find_source(path, None)
 
 
+def test_layers_that_guess_later_tokens_are_left_out_and_told(tmp_path: Path) -> None:
+    """llama.cpp's converter counts them among the layers, and tells for each layer whether it keeps states."""
+    model = build_source("qwen3_5_text", tmp_path / "source")
+    values: dict[str, Any] = {"qwen35.block_count": 3, "qwen35.nextn_predict_layers": 1}
+    values |= {"qwen35.attention.recurrent_layers": [True, False, False], "qwen35.full_attention_interval": 4}
+    later = {"blk.2.nextn.eh_proj.weight": np.ones((64, 128), "f4"), "blk.2.attn_norm.weight": np.ones(64, "f4")}
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values, tensors=later)
+    assert find_source(path, None).left_out == ("layers that guess later tokens",)
+    check(path, model)
+    refusals: dict[str, dict[str, Any]] = {
+        "for 2 of 3 layers": {"qwen35.attention.recurrent_layers": [True, False]},
+        "no layers but 3 that guess later tokens": {"qwen35.nextn_predict_layers": 3},
+        "the tensor 'blk.2": {"qwen35.nextn_predict_layers": 0},
+        r"nextn_predict_layers as \[-1\]": {"qwen35.nextn_predict_layers": [-1]},
+    }
+    for words, wrong in refusals.items():
+        own = values | wrong
+        path = write_model(model, tmp_path / "source", tmp_path / "wrong.gguf", values=own, tensors=later)
+        with pytest.raises(GgufError, match=words):
+            find_source(path, None).load_model()
+
+
 def test_files_of_granite_4_without_states_are_those_of_granite_3_that_tell_of_states(tmp_path: Path) -> None:
     """As llama.cpp's converter writes them, whose sizes of states nothing has."""
     model = build_source("granite", tmp_path / "source")

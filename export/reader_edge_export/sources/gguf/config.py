@@ -82,9 +82,7 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise file.error("lacks the tensor token_embd.weight", "give the file of a whole model")
-    num_layers = values.size("block_count")
-    if num_layers > min(_MAX_LAYERS, len(file.tensors)):
-        raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors")
+    num_layers = _num_layers(file, values)
     num_heads = values.size("attention.head_count")
     num_kv_heads = _num_kv_heads(file, values, num_layers, num_heads)
     if num_heads % num_kv_heads:
@@ -105,6 +103,27 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         "eos_token_id": None,
         "pad_token_id": None,
     }
+
+
+def _num_layers(file: GgufFile, values: Metadata) -> int:
+    """Without those that guess later tokens, which stand behind the others."""
+    num_layers = values.size("block_count")
+    if num_layers > min(_MAX_LAYERS, len(file.tensors)):
+        raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors")
+    if architecture_of(file) in _WITH_LATER_LAYERS:
+        num_layers -= (num_later := values.size("nextn_predict_layers", 0, least=0))
+        if num_layers < 1:
+            raise file.error(f"holds no layers but {num_later} that guess later tokens", "give the file of the model")
+    return num_layers
+
+
+def later_tensors(file: GgufFile, num_layers: int) -> frozenset[str]:
+    """Names of the tensors of layers that guess later tokens, which answers do not need: behind so many layers."""
+    if architecture_of(file) not in _WITH_LATER_LAYERS:
+        return frozenset()
+    num_all = Metadata(file, architecture_of(file)).size("block_count")
+    prefixes = tuple(f"blk.{layer}." for layer in range(num_layers, num_all))
+    return frozenset(name for name in file.tensors if name.startswith(prefixes))
 
 
 def _num_kv_heads(file: GgufFile, values: Metadata, num_layers: int, num_heads: int) -> int:
@@ -321,12 +340,7 @@ def _qwen35(file: GgufFile, values: Metadata) -> Config:
     head_dim = _head_dim(file, values)
     if values.has("rope.dimension_sections"):  # of angles in images, which are all the same in texts
         values.sizes("rope.dimension_sections")
-    if values.size("nextn_predict_layers", 0, least=0):
-        raise UnsupportedArchitectureError(
-            f"'{file.path}' holds layers that guess later tokens too: give a file without them, or the folder."
-        )
     num_values, inner = values.size("ssm.time_step_rank"), values.size("ssm.inner_size")
-    interval, num_layers = values.size("full_attention_interval", 4), values.size("block_count")
     kinds = ("full_attention", "linear_attention")
     return {
         "head_dim": head_dim,
@@ -339,8 +353,20 @@ def _qwen35(file: GgufFile, values: Metadata) -> Config:
         "linear_num_value_heads": num_values,
         "linear_key_head_dim": values.size("ssm.state_size"),
         "linear_value_head_dim": max(inner // num_values, 1),
-        "layer_types": [kinds[(layer + 1) % interval != 0] for layer in range(num_layers)],
+        "layer_types": [kinds[is_recurrent] for is_recurrent in _recurrent_layers(file, values)],
     }
+
+
+def _recurrent_layers(file: GgufFile, values: Metadata) -> list[bool]:
+    """Which layers keep states: given one by one, or all but the last of each period."""
+    key, num_all, num_layers = "attention.recurrent_layers", values.size("block_count"), _num_layers(file, values)
+    interval = values.size("full_attention_interval", 4)
+    if not values.has(key):
+        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    recurrent = values.flags(key)
+    if len(recurrent) != num_all:
+        raise file.error(f"gives {key} for {len(recurrent)} of {num_all} layers", "convert it again")
+    return recurrent[:num_layers]
 
 
 def _phi2(file: GgufFile, values: Metadata) -> Config:
@@ -399,5 +425,6 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "lfm2": ("lfm2", _lfm2),
     "qwen35": ("qwen3_5_text", _qwen35),
 }
+_WITH_LATER_LAYERS = ("qwen35",)
 _RECURRENT = ("lfm2", "granitehybrid")  # with layers that have no attention
 ARCHITECTURES = tuple(_MODELS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.sources.gguf.config import config_of
+from reader_edge_export.sources.gguf.config import config_of, later_tensors
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
@@ -47,6 +47,11 @@ class GgufSource(Source):
     @property
     def files(self) -> list[Path]:
         return [self.file.path]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        has_later = later_tensors(self.file, self.config["num_hidden_layers"])
+        return ("layers that guess later tokens",) if has_later else ()
 
     def fingerprint(self) -> str:
         fingerprint = sha256_of(self.file.path)

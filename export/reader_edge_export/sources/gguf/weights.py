@@ -22,7 +22,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
-from reader_edge_export.sources.gguf.config import architecture_of
+from reader_edge_export.sources.gguf.config import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
@@ -158,7 +158,7 @@ class Placement:
 
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
-        others = ROPE_TENSORS.get(self._architecture, ())
+        others = {*ROPE_TENSORS.get(self._architecture, ()), *later_tensors(self._file, self._config.num_hidden_layers)}
         return (tensor for name, tensor in self._file.tensors.items() if name not in others)
 
     def targets(self, tensor_name: str) -> list[str]:
