@@ -3,6 +3,12 @@
 Importing this package is cheap; PyTorch and its company are imported when `export_model` needs them.
 """
 
+import os
+
+# Before PyTorch loads OpenMP: by default its threads spin while they wait for each other, so that an export beside
+# other work on the same cores took twenty times as long. On idle cores there is no difference.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.pipeline import export_model
 

@@ -1,0 +1,123 @@
+"""Trains a small model of another family on the demo's corpora, so that proofs on it meet drafts that are accepted.
+
+    python -m models.train_family FAMILY OUT --corpora CORPORA [--steps 600]
+
+The tokenizer is the demo's. What comes out is a Hugging Face checkpoint in bf16, made again by the same command up to
+the rounding of the machine's kernels; none is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from models.bpe import END_OF_TEXT_ID, save_tokenizer
+from models.checkpoint import MAX_POSITIONS, VOCAB_SIZE
+from models.corpus import split_documents, training_rows
+from models.train_demo import PHASES, SEED, encode
+
+ROW_LENGTH = 512
+ROWS_A_STEP = 4
+PEAK_RATE = 1.5e-3
+LOG_EVERY = 20
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 768,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": MAX_POSITIONS,
+    "bos_token_id": None,
+    "eos_token_id": END_OF_TEXT_ID,
+    "pad_token_id": None,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "lfm2": {
+        "layer_types": ["conv", "conv", "conv", "full_attention"],
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": 3,
+    },
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2]},
+    },
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 768,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 64,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 32,
+        "attention_multiplier": 0.125,
+    },
+}
+
+
+def new_model(family: str) -> PreTrainedModel:
+    """A fresh model with initial weights as the library draws them."""
+    torch.manual_seed(SEED)
+    config = AutoConfig.for_model(family, **_SIZES, **CONFIGS[family])
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+def train(model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.int32]]], steps: int) -> None:
+    """AdamW over rows of the documents, the rate rising for a twentieth of the steps and falling to nothing."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    rows = training_rows(documents, ROW_LENGTH, np.random.default_rng(SEED))
+    warmup, started = max(1, steps // 20), time.monotonic()
+    for step in range(steps):
+        rate = PEAK_RATE * min((step + 1) / warmup, 0.5 * (1 + math.cos(math.pi * step / steps)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        batch = torch.from_numpy(np.stack(list(itertools.islice(rows, ROWS_A_STEP))).astype(np.int64))
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if (step + 1) % LOG_EVERY == 0:
+            speed = (step + 1) * ROW_LENGTH * ROWS_A_STEP / (time.monotonic() - started)
+            print(f"{step + 1}/{steps} loss {loss.item():.3f} {speed:.0f} tokens/s", flush=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family", choices=CONFIGS)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--corpora", type=Path, required=True, help="folder of NAME.txt.xz")
+    parser.add_argument("--steps", type=int, default=600)
+    arguments = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(Path(__file__).parent / "demo" / "checkpoint" / "tokenizer.json"))
+    documents = PHASES[1].select(encode(tokenizer, split_documents(arguments.corpora)[0]))
+    model = new_model(arguments.family)
+    train(model, documents, arguments.steps)
+    model.generation_config = GenerationConfig(eos_token_id=END_OF_TEXT_ID)
+    model.bfloat16().save_pretrained(arguments.out)
+    save_tokenizer(tokenizer, arguments.out, MAX_POSITIONS)
+
+
+if __name__ == "__main__":
+    main()
