@@ -182,3 +182,16 @@ def test_importing_the_exporter_is_cheap() -> None:
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize(("chosen", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_pytorch_leave_the_cores_while_they_wait(chosen: str | None, policy: str) -> None:
+    """OpenMP reads it once, when PyTorch is loaded."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_WAIT_POLICY": chosen or ""}
+    if chosen is None:
+        del environment["OMP_WAIT_POLICY"]
+    script = (
+        "import os, sys, reader_edge_export; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == policy
