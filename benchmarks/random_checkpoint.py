@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma4TextConfig,
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -62,6 +63,21 @@ def qwen3_5(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: i
     )
 
 
+def gemma4(hidden: int, layers: int, shared: int, kv_heads: int, intermediate: int, period: int) -> Gemma4TextConfig:
+    """A config of Gemma 4's small models: each so many-th layer sees all tokens, the last share keys and values."""
+    return Gemma4TextConfig(
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=kv_heads,
+        intermediate_size=intermediate,
+        num_kv_shared_layers=shared,
+        use_double_wide_mlp=True,
+        final_logit_softcapping=30.0,
+        layer_types=["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)],
+    )
+
+
 SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-0.5b": qwen2(896, 24, 14, 2, 4864),
     "qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 8960),
@@ -69,6 +85,7 @@ SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-7b": qwen2(3584, 28, 28, 4, 18944, vocab_size=152064, tie_word_embeddings=False),
     "qwen2.5-3b-layer": qwen2(2048, 1, 16, 2, 11008, vocab_size=6144),
     "qwen3.5-0.8b": qwen3_5(1024, 24, 8, 2, 3584),
+    "gemma4-e2b": gemma4(1536, 35, 20, 1, 6144, 5),
     "smollm2-135m": LlamaConfig(
         hidden_size=576,
         num_hidden_layers=30,
@@ -114,8 +131,9 @@ def outline(config: PretrainedConfig) -> PreTrainedModel:
 
 
 def tensor_shapes(model: PreTrainedModel) -> TensorShapes:
-    """Of a model's parameters by their names, tied ones once."""
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    """Of a model's parameters, and of the scalars of its layers, by their names, tied ones once."""
+    scalars = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar"))
+    return {name: tuple(values.shape) for name, values in (*model.named_parameters(), *scalars)}
 
 
 def sharded(shapes: TensorShapes, shard_bytes: int) -> Iterator[TensorShapes]:
@@ -152,7 +170,7 @@ def random_chunks(name: str, shape: tuple[int, ...], rng: np.random.Generator) -
     scale = 1 / math.sqrt(shape[-1]) if len(shape) > 1 else 0.02
     for start in range(0, math.prod(shape), CHUNK_VALUES):
         size = min(CHUNK_VALUES, math.prod(shape) - start)
-        if name.endswith("norm.weight"):
+        if name.endswith(("norm.weight", "layer_scalar")):
             yield np.ones(size, np.float32)
         else:
             yield rng.standard_normal(size, np.float32) * np.float32(scale)

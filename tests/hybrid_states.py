@@ -1,4 +1,4 @@
-"""What a target with recurrent layers makes of texts: bits of logits and states, by passes of any kind."""
+"""What a target that keeps more than rows of one size makes of texts: bits, by passes of any kind."""
 
 from collections.abc import Sequence
 
@@ -50,9 +50,10 @@ def kept(target: Target, cache: Cache, slot: int) -> Bits:
     """All that a slot holds of its text, after its pending capsules are in its states."""
     target.forward(cache, Pass(slot, [DraftTree.root(0)], [[0]]))
     contents = cache.read_slot(slot, cache.lengths[slot])
-    state = contents.states[-1]
-    assert state.num_tokens == state.end == contents.length
-    return b"".join(array.tobytes() for array in (*contents.rows, *state.states))
+    states = contents.states[-1:]
+    assert bool(states) == target.manifest.has_states
+    assert all(state.num_tokens == state.end == contents.length for state in states)
+    return b"".join(array.tobytes() for array in (*contents.rows, *(each for state in states for each in state.states)))
 
 
 def fresh(target: Target, token_ids: Sequence[int], num_a_pass: int = 64) -> Bits:

@@ -97,6 +97,21 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "logits_scaling": 2.0,
         "residual_multiplier": 0.5,
     },
+    "gemma4_text": {
+        **_SIZES,
+        "num_hidden_layers": 5,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention", "full_attention"],
+        "sliding_window": 8,
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+        "final_logit_softcapping": 5.0,
+    },
 }
 
 
@@ -114,6 +129,12 @@ def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
             if parameter.ndim == 1:
                 # Norm weights of one and biases of zero would hide a mistake with them.
                 parameter.add_(0.1 * torch.randn_like(parameter))
+        for name, parameter in model.named_parameters():
+            if model_type == "gemma4_text" and name.endswith("q_norm.weight"):
+                parameter.mul_(0.15)  # nothing else scales its scores, which would saturate
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.sub_(0.3 * torch.rand_like(buffer))
     model.save_pretrained(folder)
     build_tiny_tokenizer(folder)
     return folder

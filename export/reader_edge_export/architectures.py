@@ -31,12 +31,15 @@ SUPPORTED = (  # values of model_type
     "lfm2",
     "qwen3_5_text",
     "granitemoehybrid",
+    "gemma4_text",
 )
 
 RECURRENT = ("lfm2", "qwen3_5_text", "granitemoehybrid")  # those with layers that keep states
+UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
 _GRANITE_EXPERTS = 8  # where config.json says nothing
+_IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # text attends as ever
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
 
@@ -59,6 +62,11 @@ def check_architecture(config: Mapping[str, Any]) -> None:
             f"The model is a mixture of experts (num_local_experts is {num_experts!r:.80}), of whose family the dense "
             "ones alone can be exported."
         )
+    if model_type == "gemma4_text" and config.get("enable_moe_block"):
+        raise UnsupportedArchitectureError(
+            "The model is a mixture of experts (enable_moe_block is true), of whose family the dense ones alone can be "
+            "exported."
+        )
     _check_is_decoder(config)
     num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
     if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
@@ -72,10 +80,12 @@ def check_form(config: Mapping[str, Any], attention: str) -> None:
 
     config: of a supported model type. attention: one of ATTENTIONS.
     """
-    if config["model_type"] in RECURRENT and attention != "exact":
+    model_type = config["model_type"]
+    if model_type in (*RECURRENT, *UNEVEN) and attention != "exact":
+        what = "layers that keep states" if model_type in RECURRENT else "layers with heads of several sizes"
         raise ConfigError(
-            f"A {config['model_type']} model has layers that keep states, which are exported for CPUs alone: use "
-            f"attention 'exact' instead of {attention!r}, and no precision that is made for GPUs."
+            f"A {model_type} model has {what}, which are exported for CPUs alone: use attention 'exact' instead of "
+            f"{attention!r}, and no precision that is made for GPUs."
         )
 
 
@@ -107,7 +117,7 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
         raise UnsupportedArchitectureError(f"The model is a {names[0]}, not a text generator (a ...ForCausalLM).")
     quantization_of(config)
     for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):
-        if config.get(name):
+        if config.get(name) and (config["model_type"], name, config[name]) != _IN_IMAGES_ALONE:
             raise UnsupportedArchitectureError(f"The config sets {name}, which tree attention cannot reproduce.")
 
 

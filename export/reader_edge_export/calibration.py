@@ -196,14 +196,12 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
     Raises ExportError where what it computes is not finite.
     """
     names = model.source.names
+    layer = _LayerInputs(products_of(model.surroundings, model.source))
     texts = model.begin(sequences)
-    layer = None
     for index in model.walk(texts):
-        if layer is not None:
-            layer.add_to(calibration)
-        layer = _LayerInputs(products_of(model.layers[index], model.source))
-    if layer is not None:
         layer.add_to(calibration)
+        layer = _LayerInputs(products_of([model.layers[index]], model.source))
+    layer.add_to(calibration)
     head = InputMoments.none(model.head.weight.shape[1])
     with torch.no_grad():
         for text in texts:
@@ -223,10 +221,11 @@ def matrix_sizes(source: SourceModel) -> dict[str, tuple[int, int]]:
     return sizes
 
 
-def products_of(layer: torch.nn.Module, source: SourceModel) -> dict[torch.nn.Module, str]:
-    """The modules of a layer that multiply by a matrix, and the name of each one's matrix."""
+def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict[torch.nn.Module, str]:
+    """The modules, and those within them, that multiply by a matrix, and the name of each one's matrix."""
     names = {id(module): name for name, module in source.skeleton.named_modules()}
-    modules = [module for module in layer.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    inner = (module for outer in modules for module in outer.modules())
+    modules = [module for module in inner if isinstance(module, torch.nn.Linear | Conv1D)]
     return {module: f"{names[id(module)]}.weight" for module in modules}
 
 

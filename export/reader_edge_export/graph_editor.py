@@ -1,6 +1,6 @@
 """Replace nodes of an ONNX graph, one subgraph at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.weight_file import Array, TensorForm, WeightFile
+from reader_edge_export.weight_file import TensorForm, Values, WeightFile
 
 Inputs = Sequence[ir.Value | None]
 Attributes = Mapping[str, int | float | str | Sequence[int]]
@@ -38,19 +38,27 @@ class GraphEditor:
         attributes: Attributes = _NONE,
         *,
         domain: str = "",
+        overload: str = "",
         dtype: ir.DataType = _FLOAT,
     ) -> ir.Value:
-        """A new node's only output, of type `dtype`."""
-        output = self.op_multi(op_type, inputs, 1, attributes, domain=domain)[0]
+        """A new node's only output, of type `dtype`. overload: which of an operator's definitions."""
+        output = self.op_multi(op_type, inputs, 1, attributes, domain=domain, overload=overload)[0]
         output.dtype = dtype
         return output
 
     def op_multi(
-        self, op_type: str, inputs: Inputs, num_outputs: int, attributes: Attributes = _NONE, *, domain: str = ""
+        self,
+        op_type: str,
+        inputs: Inputs,
+        num_outputs: int,
+        attributes: Attributes = _NONE,
+        *,
+        domain: str = "",
+        overload: str = "",
     ) -> Sequence[ir.Value]:
         """A new node's outputs, in fp32."""
         attrs = ir.convenience.convert_attributes(attributes)
-        node = ir.Node(domain, op_type, inputs, attributes=attrs, num_outputs=num_outputs)
+        node = ir.Node(domain, op_type, inputs, attributes=attrs, num_outputs=num_outputs, overload=overload)
         for output in node.outputs:
             output.dtype = _FLOAT
         self._pending.append(node)
@@ -83,17 +91,16 @@ class GraphEditor:
             self._constants[key] = value
         return value
 
-    def matrix(
-        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Callable[[], Sequence[Array]]
-    ) -> list[ir.Value]:
+    def matrix(self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values) -> list[ir.Value]:
         """The initializers of a matrix that is made of these parameters; the forms' names are made unique.
 
-        values: of the forms; not asked for where an export that was killed has written them.
+        values: of the forms, whole or in parts; not asked for where an export that was killed has written them.
         """
         forms = [replace(form, name=self._unique(form.name)) for form in forms]
         if self._weight_file is not None:
             return [self.initializer(tensor) for tensor in self._weight_file.add_matrix(parameters, forms, values)]
-        arrays = zip(values(), forms, strict=True)
+        wholes = (each if isinstance(each, np.ndarray) else np.concatenate(list(each)) for each in values())
+        arrays = zip(wholes, forms, strict=True)
         return [self.initializer(ir.Tensor(array, name=form.name)) for array, form in arrays]
 
     def initializer(self, tensor: ir.TensorProtocol) -> ir.Value:

@@ -22,12 +22,12 @@ class KeptTypes:
 
     @classmethod
     def of(cls, model: SourceModel) -> "KeptTypes":
-        """Of a model in a GGUF file: its products, and its embedding."""
+        """Of a model in a GGUF file: its products, and its embeddings."""
         weights = model.weights
         assert isinstance(weights, GgufWeights)
         modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
         products = {model.names[id(module.weight)] for module in modules}
-        names = products | {model.names[id(model.skeleton.get_input_embeddings().weight)]}
+        names = products | model.table_names
         kept = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is not None)
         others = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is None)
         return cls(dict(kept), dict(others), any(weights.block_type(name) is None for name in products))

@@ -49,7 +49,7 @@ class LayeredModel:
     def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
         """Texts in front of the first layer."""
         texts: list[Text] = []
-        with self.source.filled(self._surroundings()), torch.no_grad():
+        with self.source.filled(self.surroundings), torch.no_grad():
             for token_ids in sequences:
                 text = Text(token_ids, torch.empty(0))
                 self._around_layers(self._noting(text), input_ids=torch.tensor([token_ids]))
@@ -75,15 +75,14 @@ class LayeredModel:
 
     def head_logits(self, text: Text) -> torch.Tensor:
         """Logits (N, V) of a text behind the last layer; the head's weights must be there."""
-        logits: torch.Tensor = self._around_layers(
-            lambda *_: text.hidden, self._model, inputs_embeds=torch.zeros(text.hidden.shape)
-        ).logits[0]
+        ids = _no_ids(text)
+        logits: torch.Tensor = self._around_layers(lambda *_: text.hidden, self._model, input_ids=ids).logits[0]
         return logits
 
     def head_inputs(self, text: Text) -> torch.Tensor:
         """What the head reads, (1, N, E)."""
-        zeros = torch.zeros(text.hidden.shape)
-        rows: torch.Tensor = self._around_layers(lambda *_: text.hidden, inputs_embeds=zeros).last_hidden_state
+        ids = _no_ids(text)
+        rows: torch.Tensor = self._around_layers(lambda *_: text.hidden, input_ids=ids).last_hidden_state
         return rows
 
     def logits(self, sequences: Sequence[list[int]]) -> Iterator[torch.Tensor]:
@@ -98,18 +97,16 @@ class LayeredModel:
                 yield logits
 
     def embed(self, text: Text, take: LayerCall) -> None:
-        """Run what lies in front of the layers once more, whose weights must be there; `take` gets the first call."""
-
-        def call(index: int, hidden: torch.Tensor, arguments: dict[str, Any]) -> torch.Tensor:
-            return take(index, hidden, arguments) if index == 0 else hidden
-
-        self._around_layers(call, input_ids=torch.tensor([text.token_ids]))
+        """Run what lies in front of the layers once more, whose weights must be there; `take` gets their calls."""
+        self._around_layers(take, input_ids=torch.tensor([text.token_ids]))
 
     def filled_surroundings(self) -> Any:
         """A context in which embeddings have their weights."""
-        return self.source.filled(self._surroundings())
+        return self.source.filled(self.surroundings)
 
-    def _surroundings(self) -> list[torch.nn.Module]:
+    @property
+    def surroundings(self) -> list[torch.nn.Module]:
+        """The modules beside the layers, but for the head."""
         return [child for child in self._base.children() if not isinstance(child, torch.nn.ModuleList)]
 
     def _noting(self, text: Text) -> LayerCall:
@@ -149,6 +146,11 @@ def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
             if isinstance(child, torch.nn.ModuleList) and len(child) == model.config.num_hidden_layers:
                 return module, child
     raise UnsupportedArchitectureError(f"The layers of {model.config.model_type!r} were not found.")
+
+
+def _no_ids(text: Text) -> torch.Tensor:
+    """What embeddings are asked for when their weights are not there, and nothing comes of it."""
+    return torch.zeros(1, text.hidden.shape[1], dtype=torch.long)
 
 
 def _positional(layer: type[Layer]) -> list[str]:

@@ -1,6 +1,7 @@
 """What a trace leaves behind where the graph will differ from the source: one marker op per place.
 
     reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask) -> (output, present_key, present_value)
+    reader::SharedAttention(q, present_key, present_value, mask) -> output: over what another layer left
     reader::Linear<parameter>(rows) -> product
     reader::Embedding<parameter>(ids) -> rows
     reader::LogitHead<parameter>(hidden, rows[, bias]) -> logits
@@ -19,27 +20,31 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 MARKER_DOMAIN = "reader"
-TREE_ATTENTION = "TreeAttention"
+TREE_ATTENTION, SHARED_ATTENTION = "TreeAttention", "SharedAttention"
 TREE_CONV, TREE_DELTA, TREE_MAMBA2 = "TreeConv", "TreeDelta", "TreeMamba2"
 RECURRENCES = (TREE_CONV, TREE_DELTA, TREE_MAMBA2)
 LINEAR = "Linear"
 EMBEDDING = "Embedding"
 LOGIT_HEAD = "LogitHead"
 PARAMETER = "parameter"  # attribute: the name of a matrix
-ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of a TreeAttention
+ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of both kinds of attention
 
 
 @dataclass(frozen=True, slots=True)
 class TreeAttentionMarker:
-    """A TreeAttention node, read. softcap: scores become softcap * tanh(scores / softcap); 0 is off."""
+    """A TreeAttention node, read. softcap: scores become softcap * tanh(scores / softcap); 0 is off.
+
+    Of a SharedAttention, past_key and past_value are what another layer has written already: key, value and write_pos
+    are None.
+    """
 
     node: ir.Node
     query: ir.Value
-    key: ir.Value
-    value: ir.Value
+    key: ir.Value | None
+    value: ir.Value | None
     past_key: ir.Value
     past_value: ir.Value
-    write_pos: ir.Value
+    write_pos: ir.Value | None
     mask: ir.Value
     scale: float
     softcap: float
@@ -80,13 +85,18 @@ class LogitHeadMarker:
 def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
     """The attention markers in execution order; the graph may be edited meanwhile."""
     for node in list(graph):
+        if node.op_type not in (TREE_ATTENTION, SHARED_ATTENTION):
+            continue
+        key = value = write_pos = None
         if node.op_type == TREE_ATTENTION:
             query, key, value, past_key, past_value, write_pos, mask = _present(node)
-            scale, softcap = (node.attributes[name].as_float() for name in ("scale", "softcap"))
-            sizes = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
-            yield TreeAttentionMarker(
-                node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
-            )
+        else:
+            query, past_key, past_value, mask = _present(node)
+        scale, softcap = (node.attributes[name].as_float() for name in ("scale", "softcap"))
+        sizes = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
+        yield TreeAttentionMarker(
+            node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
+        )
 
 
 def recurrence_markers(graph: ir.Graph) -> Iterator[RecurrenceMarker]:

@@ -1,6 +1,6 @@
 """The matrices of a source in a graph: each keeps the name of its parameter, and is read when it is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,8 @@ import onnx_ir as ir
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.weights import Float32Array, Weights
+
+_PART_NUMBERS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,13 @@ class Matrix:
         """Its values, float32 in its shape. Raises ExportError."""
         values = self.weights.read(self.name)
         return values.T if self.is_turned else values
+
+    def row_parts(self) -> Iterator[Float32Array]:
+        """Its values, some rows after others, of a matrix that is not turned. Raises ExportError."""
+        assert not self.is_turned
+        num_rows = max(1, _PART_NUMBERS // self.shape[1])
+        for start in range(0, self.shape[0], num_rows):
+            yield self.weights.read_rows(self.name, start, min(start + num_rows, self.shape[0]))
 
     def blocks(self) -> Blocks:
         """Its blocks (J, K), outputs first. Raises ExportError."""

@@ -217,7 +217,9 @@ def spread_row_product(name: str, num_planes: int, *, is_constant: bool) -> str:
 class Definition:
     """An operator's definition in the making: fill it with `editor`, over `inputs`."""
 
-    def __init__(self, name: str, *inputs: str) -> None:
+    def __init__(self, name: str, *inputs: str, overload: str = "") -> None:
+        """overload: tells it from others of the same operator, of tensors of other sizes."""
+        self._overload = overload
         self.inputs = [ir.Value(name=input_name, type=ir.TensorType(ir.DataType.FLOAT)) for input_name in inputs]
         graph = ir.Graph(self.inputs, [], nodes=[], opset_imports={"": 24}, name=name)
         self.editor = GraphEditor(ir.Model(graph, ir_version=11))
@@ -235,7 +237,7 @@ class Definition:
             graph.insert_before(graph[0], node)
         graph.initializers.clear()
         declared = [ir.Attr(name, ir.AttributeType.FLOAT, None) for name in attributes]
-        _add(editor, ir.Function(OPERATOR_DOMAIN, graph.name or "", "", graph=graph, attributes=declared))
+        _add(editor, ir.Function(OPERATOR_DOMAIN, graph.name or "", self._overload, graph=graph, attributes=declared))
 
 
 @dataclass(frozen=True, slots=True)

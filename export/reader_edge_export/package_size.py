@@ -12,7 +12,7 @@ from reader_edge_export.graph import TOP_K
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.layered_package import MAX_PART_BYTES
 from reader_edge_export.options import ExportOptions
-from reader_edge_export.quantize.vocabulary import lookup_block
+from reader_edge_export.quantize.tables import lookup_block
 from reader_edge_export.sensitivity import gradient_sizes
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK
 from reader_edge_export.sources.module import vocab_size_of
@@ -85,18 +85,18 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], f
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
     types = {name: model.weights.block_type(name) if precision == "keep" else None for name in numbers}
-    embedding: Any = model.skeleton.get_input_embeddings().weight
+    widths = {name: model.skeleton.get_parameter(name).shape[1] for name in model.table_names}
     weights = 4 * MAX_BLOCK**2 * (2 if precision == "int4" else 1)  # what spreads, for int8 and for int4
     for name, num_numbers in numbers.items():
         block_type = types[name]
-        if name not in products and name != model.names[id(embedding)]:
+        if name not in products and name not in widths:
             weights += 4 * num_numbers
         elif block_type is not None:
             weights += block_type.num_bytes(num_numbers)
         elif name in products:
             weights += _rounded(*products[name], is_int4=precision == "int4" and name not in finer)
         else:
-            weights += num_numbers + 4 * num_numbers // lookup_block(embedding.shape[1])
+            weights += num_numbers + 4 * num_numbers // lookup_block(widths[name])
     if all(types[name] is not None for name in products):
         return weights, 0
     counted = [num_inputs for name, (num_inputs, _) in products.items() if name.split(".")[-2] not in _SECOND]

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.calibration import Calibration, OutputGradients, matrix_sizes, products_of
 from reader_edge_export.layered_model import LayeredModel, Text
+from reader_edge_export.side_gradients import SideGradients, own_input
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel
 
@@ -42,17 +43,17 @@ def measure_sensitivity(model: LayeredModel, sequences: Sequence[list[int]], cal
     for _ in model.walk(texts):
         inputs.append([text.hidden for text in texts])
     gradients = _behind_layers(model, texts, calibration)
+    sides = [SideGradients() for _ in texts]
     for index in reversed(range(len(model.layers))):
         layer = model.layers[index]
-        with model.source.filled([layer]), _counted(products_of(layer, model.source), calibration):
+        with model.source.filled([layer]), _counted(products_of([layer], model.source), calibration):
             for place, text in enumerate(texts):
                 text.hidden = inputs[index][place].detach().requires_grad_()
-                with torch.enable_grad():
-                    model.run_layer(index, text).backward(gradients[place])
+                sides[place].backward(model, index, text, gradients[place])
                 assert text.hidden.grad is not None
                 gradients[place] = text.hidden.grad
         model.advance(1 / len(model.layers))
-    _count_embeddings(model, texts, gradients, calibration)
+    _count_embeddings(model, texts, gradients, sides, calibration)
 
 
 def _behind_layers(model: LayeredModel, texts: Sequence[Text], calibration: Calibration) -> list[torch.Tensor]:
@@ -76,22 +77,34 @@ def _behind_layers(model: LayeredModel, texts: Sequence[Text], calibration: Cali
 
 
 def _count_embeddings(
-    model: LayeredModel, texts: Sequence[Text], gradients: Sequence[torch.Tensor], calibration: Calibration
+    model: LayeredModel,
+    texts: Sequence[Text],
+    gradients: Sequence[torch.Tensor],
+    sides: Sequence[SideGradients],
+    calibration: Calibration,
 ) -> None:
     embedding: Any = model.source.skeleton.get_input_embeddings()
     name = model.source.names[id(embedding.weight)]
     counted = calibration.gradients_for(name, embedding.weight.shape[1])
     if name == model.source.names[id(model.head.weight)]:
         counted = calibration.gradients_for(embedding_of(name), embedding.weight.shape[1])
-    with model.filled_surroundings(), _counted_rows(embedding, counted):
-        for text, gradient in zip(texts, gradients, strict=True):
+    products = products_of(model.surroundings, model.source)
+    with model.filled_surroundings(), _counted_rows(embedding, counted), _counted(products, calibration):
+        for text, gradient, side in zip(texts, gradients, sides, strict=True):
+            read: dict[int, torch.Tensor] = {}
 
-            def finish(_: int, hidden: torch.Tensor, _arguments: object, gradient: torch.Tensor = gradient) -> Any:
-                hidden.backward(gradient)
-                return hidden.detach()
+            def note(
+                index: int, hidden: torch.Tensor, arguments: dict[str, Any], read: dict[int, torch.Tensor] = read
+            ) -> torch.Tensor:
+                read.setdefault(-1, hidden)  # by the first layer
+                if (own := own_input(arguments)) is not None:
+                    read[index] = own
+                return hidden
 
             with torch.enable_grad():
-                model.embed(text, finish)
+                model.embed(text, note)
+                at = {-1: gradient, **side.inputs}
+                torch.autograd.backward(list(read.values()), [at[place] for place in read])
 
 
 def gradient_sizes(source: SourceModel) -> dict[str, int]:
@@ -131,7 +144,9 @@ def _counted_rows(embedding: Any, gradients: OutputGradients) -> Iterator[None]:
 
     def count(module: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         rows = output.detach().requires_grad_()
-        scale = rows.detach().norm() / module.weight[inputs[0]].norm()  # Gemma 3 multiplies what it has looked up
+        scale = (
+            rows.detach().norm() / torch.nn.functional.embedding(inputs[0], module.weight).norm()
+        )  # Gemma 3 multiplies what it has looked up
         rows.register_hook(lambda gradient: gradients.add(gradient.flatten(end_dim=-2) * scale))
         return rows
 

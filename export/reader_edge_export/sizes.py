@@ -19,6 +19,7 @@ from reader_edge_export.markers import (
     LOGIT_HEAD,
     MARKER_DOMAIN,
     RECURRENCES,
+    SHARED_ATTENTION,
     TREE_ATTENTION,
     TREE_CONV,
     TREE_DELTA,
@@ -146,6 +147,9 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
     if node.op_type == TREE_ATTENTION:
         num_heads, num_kv_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
         return [("B", num_heads, "N", head_dim), *[("B", num_kv_heads, "S", head_dim)] * 2]
+    if node.op_type == SHARED_ATTENTION:
+        num_heads, _, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
+        return [("B", num_heads, "N", head_dim)]
     if node.op_type in RECURRENCES:
         return _recurrence_sizes(node)
     weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None

@@ -12,7 +12,14 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.markers import EMBEDDING, LINEAR, LOGIT_HEAD, MARKER_DOMAIN, TREE_ATTENTION
+from reader_edge_export.markers import (
+    EMBEDDING,
+    LINEAR,
+    LOGIT_HEAD,
+    MARKER_DOMAIN,
+    SHARED_ATTENTION,
+    TREE_ATTENTION,
+)
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.layer import Layer
@@ -35,7 +42,11 @@ HARMLESS = {
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """What one attention layer of the source asks for. sliding_window: tokens seen, its own included, or None."""
+    """What one attention layer of the source asks for.
+
+    sliding_window: tokens seen, its own included, or None. shares: the layer whose keys and values it reads in place of
+    its own, or None.
+    """
 
     scale: float
     softcap: float
@@ -43,6 +54,7 @@ class AttentionLayer:
     num_kv_heads: int
     head_dim: int
     sliding_window: int | None
+    shares: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +72,20 @@ TracedLayer = AttentionLayer | RecurrentLayer
 
 
 def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
-    """As the manifest has them; () where all have attention."""
-    if all(isinstance(layer, AttentionLayer) for layer in layers):
+    """As the manifest has them; () where all have attention, of one size and with keys and values of their own."""
+    kept = {_kept(layer) if isinstance(layer, AttentionLayer) else None for layer in layers}
+    if len(kept) == 1 and all(each is not None and each[2] is None for each in kept):
         return ()
     return tuple(
-        Layer.attention(layer.num_kv_heads, layer.head_dim)
+        Layer.attention(*_kept(layer))
         if isinstance(layer, AttentionLayer)
         else Layer.recurrent(layer.states, layer.capsules)
         for layer in layers
     )
+
+
+def _kept(layer: AttentionLayer) -> tuple[int, int, int | None]:
+    return layer.num_kv_heads, layer.head_dim, layer.shares
 
 
 @dataclass(slots=True)
@@ -78,6 +95,7 @@ class Trace:
     inputs: past_key and past_value of a layer, (B, H, S, D), state and pending of its states; where they are missing,
     layers are asked for what they want. max_context: windows at least this wide are no windows.
     outputs: by name, what becomes an output of the graph beside the logits. layer: the one that is being traced.
+    keys: of each layer with keys of its own.
     """
 
     inputs: Mapping[str, torch.Tensor]
@@ -85,6 +103,7 @@ class Trace:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
     layers: dict[int, TracedLayer] = field(default_factory=dict)
     layer: int = -1
+    keys: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 current_trace: ContextVar[Trace] = ContextVar("current_trace")
@@ -99,19 +118,34 @@ class _TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
-        outputs = g.op(
-            f"{MARKER_DOMAIN}::{TREE_ATTENTION}",
-            *tensors,
-            scale_f=layer.scale,
-            softcap_f=layer.softcap,
-            num_heads_i=layer.num_heads,
-            kv_heads_i=layer.num_kv_heads,
-            head_dim_i=layer.head_dim,
-            outputs=3,
-        )
+        outputs = g.op(f"{MARKER_DOMAIN}::{TREE_ATTENTION}", *tensors, **_attributes(layer), outputs=3)
         for output, like in zip(outputs, _as_outputs(tensors), strict=True):
             output.setType(like.type())
         return outputs
+
+
+class _SharedAttention(torch.autograd.Function):
+    """The same of a layer that reads what another one has written: q, present_k, present_v, mask."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: AttentionLayer, *tensors: torch.Tensor) -> torch.Tensor:
+        return tensors[0].clone()
+
+    @staticmethod
+    def symbolic(g: Any, layer: AttentionLayer, *tensors: Any) -> Any:
+        output = g.op(f"{MARKER_DOMAIN}::{SHARED_ATTENTION}", *tensors, **_attributes(layer))
+        output.setType(tensors[0].type())
+        return output
+
+
+def _attributes(layer: AttentionLayer) -> dict[str, float]:
+    return {
+        "scale_f": layer.scale,
+        "softcap_f": layer.softcap,
+        "num_heads_i": layer.num_heads,
+        "kv_heads_i": layer.num_kv_heads,
+        "head_dim_i": layer.head_dim,
+    }
 
 
 def _as_outputs(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -154,6 +188,7 @@ class _LogitHead(torch.autograd.Function):
 
 
 _mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
+_mark_shared: Callable[..., torch.Tensor] = _SharedAttention.apply
 _mark_matrix: Callable[..., torch.Tensor] = _NamedMatrix.apply
 _mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
 
@@ -219,6 +254,7 @@ def tree_attention(
     if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
         raise UnsupportedArchitectureError(f"Attention layer {index} is not plain causal self-attention.")
     is_windowed = sliding_window is not None and sliding_window < trace.max_context
+    source = next((other for other, written in trace.keys.items() if written is key), None)
     layer = AttentionLayer(
         scale=_scale(module, query.shape[-1], scaling),
         softcap=float(softcap or 0.0),
@@ -226,10 +262,15 @@ def tree_attention(
         num_kv_heads=int(key.shape[1]),
         head_dim=int(query.shape[3]),
         sliding_window=sliding_window if is_windowed else None,
+        shares=source,
     )
     trace.layers[index] = layer
     mask = trace.inputs.get("tree_mask_sliding") if is_windowed else None
     mask = trace.inputs["tree_mask"] if mask is None else mask
+    if source is not None:
+        present = (trace.outputs[f"present_{kind}.{source}"] for kind in ("key", "value"))
+        return _mark_shared(layer, query, *present, mask).transpose(1, 2).contiguous(), None
+    trace.keys[index] = key
     past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
     outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask)
     trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}

@@ -117,11 +117,10 @@ def survey(source: SourceModel, max_context: int) -> list[TracedLayer]:
         )
     layers = [trace.layers[index] for index in range(num_layers)]
     attention = attention_layers(layers)
-    sizes = {(layer.num_heads, layer.num_kv_heads, layer.head_dim) for layer in attention}
     windows = {layer.sliding_window for layer in attention} - {None}
-    if len(sizes) != 1 or len(windows) > 1:
+    if len({layer.num_heads for layer in attention}) != 1 or len(windows) > 1:
         raise UnsupportedArchitectureError(
-            f"The model's attention layers differ in size {sorted(sizes)} or window {sorted(windows)}, "  # type: ignore[type-var]
+            f"The model's attention layers differ in heads or window {sorted(windows)}, "  # type: ignore[type-var]
             "which a package cannot hold."
         )
     return layers
@@ -199,7 +198,8 @@ def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) 
 
 
 def _kv_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
-    kept = [index for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer)]
+    attending = ((index, layer) for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer))
+    kept = [index for index, layer in attending if layer.shares is None]
     names = [f"{prefix}_{kind}.{index}" for kind in ("key", "value") for index in kept]
     return {name: {0: "B", 2: "S"} for name in names}
 

@@ -1,7 +1,7 @@
 """A package's file of weights, written while its graph is made: no more than one matrix is in memory."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from reader_edge_export.journal import Journal, StoredMatrix
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 
 Array = npt.NDArray[Any]
+Values = Callable[[], Iterable[Array | Iterator[Array]]]  # of tensors in turn, each whole or some rows after others
 
 _PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
 _MIN_PAGED_BYTES = 1 << 16
@@ -71,20 +72,28 @@ class WeightFile:
 
     def add(self, array: Array, dtype: ir.DataType, name: str) -> ir.ExternalTensor:
         """Write a tensor, and return it as one that lies in the file."""
-        array = np.ascontiguousarray(array)
-        self._write(bytes(_padding(self._num_bytes, array.nbytes)))
+        return self.add_parts([array], dtype, array.shape, name)
+
+    def add_parts(
+        self, parts: Iterable[Array], dtype: ir.DataType, shape: tuple[int, ...], name: str
+    ) -> ir.ExternalTensor:
+        """Write a tensor of this shape, some of its rows after others, each part no sooner than it is made."""
+        num_bytes = prod(shape) * dtype.numpy().itemsize
+        self._write(bytes(_padding(self._num_bytes, num_bytes)))
         offset = self._num_bytes
-        data = array.reshape(-1).view(np.uint8)
-        for start in range(0, len(data), _CHUNK):
-            self._write(data[start : start + _CHUNK].data)
-        return self._tensor(name, dtype, array.shape, offset, len(data))
+        for part in parts:
+            data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            for start in range(0, len(data), _CHUNK):
+                self._write(data[start : start + _CHUNK].data)
+        assert self._num_bytes == offset + num_bytes, name
+        return self._tensor(name, dtype, shape, offset, num_bytes)
 
     def add_matrix(
-        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Callable[[], Sequence[Array]]
+        self, parameters: Sequence[str], forms: Sequence[TensorForm], values: Values
     ) -> list[ir.ExternalTensor]:
         """The tensors of a matrix that is made of these parameters, of any size, as they lie in the file.
 
-        values: of the forms; not asked for where an export that was killed has written them.
+        values: of the forms, whole or in parts; not asked for where an export that was killed has written them.
         """
         begin, offsets = self._num_bytes, list(_offsets(self._num_bytes, forms))
         end = offsets[-1] + forms[-1].num_bytes
@@ -95,8 +104,8 @@ class WeightFile:
         else:
             self._file.truncate(begin)
             for array, form in zip(values(), forms, strict=True):
-                assert (array.dtype, array.shape) == (form.dtype, form.shape), form
-                self.add(array, ir.DataType.from_numpy(form.dtype), form.name)
+                parts = [array] if isinstance(array, np.ndarray) else array
+                self.add_parts(_checked(parts, form), ir.DataType.from_numpy(form.dtype), form.shape, form.name)
             if self._journal is not None:
                 self._journal.add(StoredMatrix(tuple(parameters), begin, end, self._sha256.hexdigest()))
         return [
@@ -117,6 +126,12 @@ class WeightFile:
             view = view[self._file.write(view) :]
         self._sha256.update(data)
         self._num_bytes += len(data)
+
+
+def _checked(parts: Iterable[Array], form: TensorForm) -> Iterator[Array]:
+    for part in parts:
+        assert (part.dtype, part.shape[1:]) == (form.dtype, form.shape[1:]), form
+        yield part
 
 
 def _padding(position: int, num_bytes: int) -> int:

@@ -62,6 +62,6 @@ def _largest_inputs(folder: Path) -> float:
     model, calibration = layered(folder), Calibration()
     calibrate(model, [TOKEN_IDS], calibration)
     moments = [
-        calibration.inputs_of(name) for layer in model.layers for name in products_of(layer, model.source).values()
+        calibration.inputs_of(name) for layer in model.layers for name in products_of([layer], model.source).values()
     ]
     return float(np.max([np.max(each.root_mean_squares()) / np.median(each.root_mean_squares()) for each in moments]))

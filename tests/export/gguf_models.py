@@ -41,6 +41,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "lfm2": ("lfm2", {}),
     "qwen3_5_text": ("qwen35", {}),
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
+    "gemma4_text": ("gemma4", {}),
 }
 
 
@@ -76,6 +77,7 @@ def write_model(
 
 
 def _values(config: PretrainedConfig) -> Values:
+    config.allow_global_per_layer_attribute_access = True  # of layers with a window, in Gemma 4
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rope = getattr(config, "rope_parameters", {})
     rope = rope.get("full_attention", rope)
@@ -86,6 +88,8 @@ def _values(config: PretrainedConfig) -> Values:
         "embedding_length": config.hidden_size,
         "attention.head_count": config.num_attention_heads,
     }
+    if config.model_type == "gemma4_text":
+        return {**values, **_gemma4(config)}
     if config.model_type == "gpt2":
         epsilon = config.layer_norm_epsilon
         return {**values, "feed_forward_length": 4 * config.hidden_size, "attention.layer_norm_epsilon": epsilon}
@@ -121,6 +125,35 @@ def _gemma3(config: PretrainedConfig) -> Values:
         "attention.sliding_window": config.sliding_window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
         "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "final_logit_softcapping": config.final_logit_softcapping,
+    }
+
+
+def _gemma4(config: PretrainedConfig) -> Values:
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    whole = config.per_layer_config[windowed.index(False)]
+    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
+    rope = config.rope_parameters
+    return {
+        "feed_forward_length": [
+            config.intermediate_size * (1 + (layer >= first_shared)) for layer in range(len(windowed))
+        ],
+        "attention.head_count_kv": [
+            config.num_key_value_heads if is_windowed else whole.num_key_value_heads for is_windowed in windowed
+        ],
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": windowed,
+        "attention.key_length": whole.head_dim,
+        "attention.value_length": whole.head_dim,
+        "attention.key_length_swa": config.head_dim,
+        "attention.value_length_swa": config.head_dim,
+        "rope.dimension_count": whole.head_dim,
+        "rope.dimension_count_swa": config.head_dim,
+        "rope.freq_base": rope["full_attention"]["rope_theta"],
+        "rope.freq_base_swa": rope["sliding_attention"]["rope_theta"],
         "final_logit_softcapping": config.final_logit_softcapping,
     }
 
@@ -229,14 +262,16 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
     weights: dict[str, Array] = {}
-    for name, parameter in model.named_parameters():
+    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith("layer_scalar")]
+    for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
         is_shifted = architecture == "qwen35" and "linear_attn" not in name
-        if (architecture.startswith("gemma") or is_shifted) and name.endswith("norm.weight"):
+        is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
+        if is_shifted and name.endswith("norm.weight"):
             weight = weight + 1
         if architecture == "qwen35":
             name, weight = _as_qwen35(config, name, weight)
@@ -254,8 +289,23 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
             continue
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
-        weights[stored] = weight.copy()
+        weights[f"{stored}.weight" if name.endswith("layer_scalar") else stored] = weight.copy()
+    if architecture == "gemma4":
+        weights |= _beside_gemma4(config)
     return weights
+
+
+def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
+    """What turns of heads in layers without a window, and keys that no layer reads, as makers' folders have them."""
+    whole = config.per_layer_config[config.layer_types.index("full_attention")]
+    num_turned = int(whole.head_dim * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    factors = np.where(np.arange(whole.head_dim // 2) < num_turned, 1, 1e30).astype(np.float32)
+    last = config.num_hidden_layers - 1
+    unread = {
+        f"blk.{last}.attn_k.weight": np.ones((whole.num_key_value_heads * whole.head_dim, config.hidden_size)),
+        f"blk.{last}.attn_k_norm.weight": np.ones(whole.head_dim),
+    }
+    return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in unread.items()}}
 
 
 def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:

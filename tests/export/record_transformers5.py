@@ -44,6 +44,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         if model_type == "olmo3":
             yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": yarn, "sliding_attention": {"rope_theta": 300000.0}}}
+        if model_type == "gemma4_text":
+            still = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 300000.0}
+            rope = {"rope_parameters": {"full_attention": still, "sliding_attention": {"rope_theta": 3000.0}}}
         own = {key: value for key, value in config.items() if key != "partial_rotary_factor"}
         found[model_type] = (model_type, own | ({} if model_type == "gpt2" else rope))
     scaled = {
@@ -68,6 +71,9 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     rotated = {"position_embedding_type": "rope", "time_step_limit": [0.1, 0.5], "mamba_conv_bias": False}
     positions = {"rope_parameters": {"rope_type": "default", **_THETA}}
     found["granitemoehybrid-rope"] = ("granitemoehybrid", TINY_CONFIGS["granitemoehybrid"] | rotated | positions)
+    plain: dict[str, Any] = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": False}
+    plain |= {"num_global_key_value_heads": None, "rope_parameters": found["gemma4_text"][1]["rope_parameters"]}
+    found["gemma4_text-plain"] = ("gemma4_text", TINY_CONFIGS["gemma4_text"] | plain)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 
@@ -116,6 +122,8 @@ def config_of_4(config: dict[str, Any]) -> dict[str, Any]:
     older = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
     older |= {"torch_dtype": config["dtype"], "transformers_version": "4.57.6"}
     given = config.get("rope_parameters", {})
+    if config["model_type"] == "gemma4_text":  # which transformers 4 has not
+        return older | {"rope_scaling": given}
     scaling = dict(given.get("full_attention", given))
     older |= {key: scaling.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in scaling}
     older |= {"rope_scaling": scaling if scaling.get("rope_type", "default") != "default" else None}

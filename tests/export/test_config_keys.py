@@ -19,6 +19,10 @@ GROWING = TINY_CONFIGS["ministral3"]["rope_parameters"]
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
+def _ropes(full: dict[str, Any], sliding: dict[str, Any]) -> dict[str, Any]:
+    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+
+
 def config(model_type: str, **changes: Any) -> dict[str, Any]:
     """A config.json of a tiny model."""
     return {"model_type": model_type, **TINY_CONFIGS[model_type], **changes}
@@ -134,6 +138,11 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("lfm2", {"layer_types": ["conv", "sliding_attention"]}),
         ("lfm2", {"num_heads": 8}),
         ("granitemoehybrid", {"layer_types": ["moe", "attention"]}),
+        ("gemma4_text", {"per_layer_config": {"0": {"head_dim": 32}}}),
+        ("gemma4_text", {"per_layer_config": {"1": {"head_dim": 32}, "2": {"head_dim": 64}}}),
+        ("gemma4_text", {"per_layer_config": {"1": {"sliding_window": 4}}}),
+        ("gemma4_text", _ropes({"rope_theta": 1e4, "partial_rotary_factor": 0.5}, {"rope_theta": 1e4})),
+        ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}),
         ("granitemoehybrid", {"normalization_function": "layernorm"}),
         ("qwen3_5_text", {"attn_output_gate": False}),
         ("qwen3_5_text", {"mamba_ssm_dtype": "bfloat16"}),
@@ -201,6 +210,10 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("granitemoehybrid", {"position_embedding_type": "learned"}, '"rope" or "nope"'),
         ("granitemoehybrid", {"layers_block_type": ["attention", "mamba"]}, "layers_block_type and other layer_types"),
         ("lfm2", {"conv_L_cache": 1}, "a whole number above 1"),
+        ("gemma4_text", {"layer_types": ["full_attention"] + ["sliding_attention"] * 4}, "the last of its layer_types"),
+        ("gemma4_text", {"vocab_size_per_layer_input": 64}, "vocab_size_per_layer_input as 64, and vocab_size as 320"),
+        ("gemma4_text", {"per_layer_config": {str(n): {"head_dim": 64} for n in (1, 2, 4)}}, "global_head_dim as 32"),
+        ("gemma4_text", _ropes({"rope_theta": 1e4}, {}), "no rope_theta of sliding"),
         ("lfm2", {"block_ff_dim": 90}, "block_ff_dim as 90 and intermediate_size as 96"),
         ("lfm2", {"tie_embedding": False}, "tie_embedding as False and tie_word_embeddings as True"),
         ("lfm2", {"full_attn_idxs": [0]}, "full_attn_idxs as .0., which are not the layers"),
@@ -362,6 +375,26 @@ def test_a_granite_with_experts_is_refused(given: dict[str, int]) -> None:
         check_architecture(told | given)
 
 
+@pytest.mark.parametrize("key", ["1", "01"])
+def test_gemma4_says_the_sizes_of_its_layers_in_two_ways(key: str) -> None:
+    sizes = {"head_dim": 32, "num_key_value_heads": 1}
+    newer = {name: value for name, value in config("gemma4_text").items() if "global" not in name}
+    newer["per_layer_config"] = {key: sizes, "2": sizes, "4": sizes}
+    assert class_form(newer) == class_form(config("gemma4_text"))
+
+
+def test_a_gemma4_whose_images_alone_attend_both_ways_is_taken() -> None:
+    check_architecture(config("gemma4_text", use_bidirectional_attention="vision"))
+    for model_type, given in (("gemma4_text", "all"), ("gemma3_text", "vision")):
+        with pytest.raises(UnsupportedArchitectureError, match="use_bidirectional_attention"):
+            check_architecture(config(model_type, use_bidirectional_attention=given))
+
+
+def test_a_gemma4_with_experts_is_refused() -> None:
+    with pytest.raises(UnsupportedArchitectureError, match="a mixture of experts"):
+        check_architecture(config("gemma4_text", enable_moe_block=True, num_experts=8, top_k_experts=2))
+
+
 def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:
     older = config("qwen3_5_text", layer_types=None, full_attention_interval=2)
     assert class_form(older) == class_form(config("qwen3_5_text"))
@@ -384,11 +417,12 @@ def test_longrope_of_transformers_5_is_refused_beyond_its_switch() -> None:
 def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: str) -> None:
     theirs = built_config(class_form(DEFAULTS[model_type]), model_type)
     ours = built_config({"model_type": model_type}, model_type)
+    theirs.allow_global_per_layer_attribute_access = ours.allow_global_per_layer_attribute_access = True
     for key in sorted(READ[model_type] | {"tie_word_embeddings"}):
         value = getattr(theirs, key, None)
         if model_type == "ministral3" and key in ("rope_parameters", "rope_scaling"):
             continue  # which cannot be absent
-        if key == "full_attn_idxs":
+        if key in ("full_attn_idxs", "per_layer_config"):
             continue  # which its class derives, as it does layer_types
         if key == "head_dim" and value == theirs.hidden_size // theirs.num_attention_heads:
             continue  # what an absent one comes to

@@ -1,4 +1,5 @@
-"""Packages with recurrent layers, as users run them: proofs, sessions, prompts again, whatever kernels there are."""
+"""Packages with recurrent layers, or layers that share keys and values, as users run them: proofs, sessions, prompts
+again, whatever kernels there are."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from reader_edge_runtime.measuring.width_probe import settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.hybrid_states import check_random_trees
 
-HYBRIDS = ["lfm2", "qwen3_5_text"]
+HYBRIDS = ["lfm2", "qwen3_5_text", "gemma4_text"]
 UNMEASURED = EngineConfig(is_calibrated=False)
 CONFIG = GenerationConfig(max_tokens=40, ignores_eos=True)
 

@@ -179,8 +179,8 @@ def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) ->
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
 def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
-    changes = {"linear_num_key_heads": 4} if model_type == "qwen3_5_text" else {}
-    model = build_source(model_type, tmp_path / "source", **changes)
+    changes = {"qwen3_5_text": {"linear_num_key_heads": 4}, "gemma4_text": {"hidden_size_per_layer_input": 32}}
+    model = build_source(model_type, tmp_path / "source", **changes.get(model_type, {}))
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
     opened = open_source(path)
     kept = KeptTypes.of(opened)

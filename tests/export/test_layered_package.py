@@ -35,6 +35,8 @@ FORMS = [  # model, precision, attention, cache
     ("phi", "int8", "exact", None),
     ("lfm2", "int8", "exact", None),
     ("qwen3_5_text", "fp32", "exact", None),
+    ("gemma4_text", "int8", "exact", "int8"),
+    ("gemma4_text", "fp32", "exact", "fp16"),
     ("llama", "fp32", "fast", None),
     ("gpt2", "fp32", "portable", None),
     ("mistral", "int8", "portable", None),

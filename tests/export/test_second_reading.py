@@ -15,6 +15,7 @@ from reader_edge_export.sources import folder_weights
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.reading_check import check_layers, second_reading
+from reader_edge_export.sources.second_reading import HeldTensors
 from reader_edge_export.tracing import RecurrentLayer
 from reader_edge_export.tree_config import survey, trace_model
 from reader_edge_runtime.errors import ParityError
@@ -40,7 +41,7 @@ def test_the_second_reading_computes_what_transformers_5_computes(
     name: str, folder_of_5: Callable[[str], Path]
 ) -> None:
     model = load_folder(folder_of_5(name))
-    computed = second_reading(RECORDED[name]["config"], dict(model.named_parameters())).logits(TOKEN_IDS)
+    computed = second_reading(RECORDED[name]["config"], HeldTensors(dict(model.named_parameters()))).logits(TOKEN_IDS)
     assert np.abs(np.array(last_logits(computed)) - RECORDED[name]["logits"]).max() < 1e-4
 
 

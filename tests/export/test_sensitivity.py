@@ -38,11 +38,22 @@ def test_every_matrix_has_gradients(model_type: str, tiny_model: Callable[[str],
         assert gradients.squares.sum() > 0
 
 
-def test_gradients_are_those_of_the_whole_model(tiny_model: Callable[[str], Path]) -> None:
-    model, calibration = load_folder(tiny_model("gemma2")), Calibration()
-    measure_sensitivity(layered(tiny_model("gemma2")), SEQUENCES, calibration)
+@pytest.mark.parametrize(
+    ("model_type", "matrix"),
+    [
+        ("gemma2", "layers.0.self_attn.k_proj"),
+        ("gemma4_text", "layers.0.self_attn.k_proj"),  # whose keys another layer reads too, as those of the next one
+        ("gemma4_text", "layers.2.self_attn.k_proj"),
+        ("gemma4_text", "per_layer_model_projection"),  # read by every layer
+    ],
+)
+def test_gradients_are_those_of_the_whole_model(
+    model_type: str, matrix: str, tiny_model: Callable[[str], Path]
+) -> None:
+    model, calibration = load_folder(tiny_model(model_type)), Calibration()
+    measure_sensitivity(layered(tiny_model(model_type)), SEQUENCES, calibration)
     generator, squares = torch.Generator().manual_seed(0), 0.0
-    module = model.model.layers[0].self_attn.k_proj
+    module = model.model.get_submodule(matrix)
     for token_ids in SEQUENCES:
         outputs: list[torch.Tensor] = []
         hook = module.register_forward_hook(lambda _m, _i, output, found=outputs: found.append(output.requires_grad_()))
@@ -53,8 +64,7 @@ def test_gradients_are_those_of_the_whole_model(tiny_model: Callable[[str], Path
         gradient.scatter_add_(1, drawn, torch.full(drawn.shape, -1.0))
         (found,) = torch.autograd.grad(logits, outputs, gradient)
         squares += float(found.square().sum())
-    name = "model.layers.0.self_attn.k_proj.weight"
-    assert float(calibration.gradients_of(name).squares.sum()) == pytest.approx(squares, rel=1e-4)
+    assert float(calibration.gradients_of(f"model.{matrix}.weight").squares.sum()) == pytest.approx(squares, rel=1e-4)
 
 
 def test_the_divergence_of_small_errors_is_foretold(
@@ -162,5 +172,5 @@ def _width(model: LayeredModel) -> int:
 
 def _products(model: LayeredModel, layer: torch.nn.Module) -> list[tuple[torch.nn.Linear, str]]:
     """The modules of a layer that multiply, outputs first, and the names of their matrices."""
-    named = products_of(layer, model.source).items()
+    named = products_of([layer], model.source).items()
     return [(module, name) for module, name in named if isinstance(module, torch.nn.Linear)]

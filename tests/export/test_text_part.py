@@ -20,9 +20,11 @@ from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 
 WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
+    "gemma4_text": "gemma4",
 }
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
+GEMMA4_VISION = {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64}
 TOKEN_IDS = list(range(3, 40))
 TinyModel = Callable[[str], Path]
 
@@ -32,11 +34,11 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     model = AutoModelForCausalLM.from_pretrained(text)
-    is_qwen = model.config.model_type.startswith("qwen")
+    own = {"qwen3_5_text": QWEN_VISION, "gemma4_text": GEMMA4_VISION}.get(model.config.model_type)
     config = AutoConfig.for_model(
         WHOLE[model.config.model_type],
         text_config=model.config.to_dict(),
-        vision_config=QWEN_VISION if is_qwen else {**VISION, "image_size": 28, "patch_size": 14},
+        vision_config=own or {**VISION, "image_size": 28, "patch_size": 14},
         tie_word_embeddings=model.config.tie_word_embeddings,
     )
     whole = AutoModelForImageTextToText.from_config(config)
@@ -63,7 +65,8 @@ def logits(folder: Path) -> torch.Tensor:
 def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = whole_of(tiny_model(text_type), tmp_path / "whole")
     source = find_source(folder, None)
-    others = ("visual",) if text_type == "qwen3_5_text" else ("multi_modal_projector", "vision_tower")
+    own = {"qwen3_5_text": ("visual",), "gemma4_text": ("embed_vision", "vision_tower")}
+    others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
     assert torch.equal(logits(folder), logits(tiny_model(text_type)))
 
@@ -106,7 +109,7 @@ def test_the_report_tells_what_was_left_out(tiny_model: TinyModel, tmp_path: Pat
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda name: name.replace("vision_tower", "audio_tower"), "holds audio_tower.* has no place"),
+        (lambda name: name.replace("vision_tower", "smell_tower"), "holds smell_tower.* has no place"),
         (lambda name: f"model.{name}", "lack"),
     ],
 )

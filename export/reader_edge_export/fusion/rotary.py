@@ -9,6 +9,8 @@ from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 from reader_edge_export.fusion.matching import number_of, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 
+_HEADS_FIRST = [0, 2, 1, 3]  # and back
+
 
 def fuse_rotary(editor: GraphEditor) -> None:
     """Fuse every rotary embedding whose two halves turn by the same angles."""
@@ -18,6 +20,9 @@ def fuse_rotary(editor: GraphEditor) -> None:
     # All layers share the angles, so nodes on the way may have other readers.
     rule = RewriteRule(_turned, functools.partial(_turn, editor), _is_turned, remove_nodes=False)
     RewriteRuleSet([rule], commute=True).apply_to_model(editor.model)
+    RewriteRuleSet([RewriteRule(_turned_back, lambda op, x, **_: op.Identity(x), _is_back)]).apply_to_model(
+        editor.model
+    )
 
 
 def _spell_out(editor: GraphEditor, product: ir.Node) -> None:
@@ -30,22 +35,31 @@ def _spell_out(editor: GraphEditor, product: ir.Node) -> None:
         editor.replace(product, [editor.op("Mul", [frequencies, product.inputs[1]])])
 
 
-def _turned(op: Any, x: Any, middle: Any, half: Any, cosines: Any, sines: Any) -> Any:
+def _turned(op: Any, x: Any, middle: Any, half: Any, cosines: Any, sines: Any, axis: Any) -> Any:
     first = op.Slice(x, [0], half, _allow_other_inputs=True)
     second = op.Slice(x, middle, _allow_other_inputs=True)
-    straight = op.Mul(x, op.Unsqueeze(cosines, _allow_other_inputs=True))
+    straight = op.Mul(x, op.Unsqueeze(cosines, axis))
     rotated = op.Concat(op.Neg(second), first)
-    return op.Add(straight, op.Mul(rotated, op.Unsqueeze(sines, _allow_other_inputs=True)))
+    return op.Add(straight, op.Mul(rotated, op.Unsqueeze(sines, axis)))
 
 
-def _is_turned(context: Any, x: ir.Value, middle: ir.Value, cosines: ir.Value, sines: ir.Value, **_: ir.Value) -> bool:
+def _is_turned(
+    context: Any, x: ir.Value, middle: ir.Value, cosines: ir.Value, sines: ir.Value, axis: ir.Value, **_: ir.Value
+) -> bool:
     size = x.shape[-1] if x.shape is not None and len(x.shape) == 4 else None
-    is_halved = isinstance(size, int) and number_of(middle) == size / 2
+    is_halved = isinstance(size, int) and number_of(middle) == size / 2 and number_of(axis) in (1, 2)
     return is_halved and _is_repeated(cosines, "Cos") and _is_repeated(sines, "Sin")
 
 
 def _turn(
-    editor: GraphEditor, op: Any, x: ir.Value, middle: ir.Value, cosines: ir.Value, sines: ir.Value, **_: ir.Value
+    editor: GraphEditor,
+    op: Any,
+    x: ir.Value,
+    middle: ir.Value,
+    cosines: ir.Value,
+    sines: ir.Value,
+    axis: ir.Value,
+    **_: ir.Value,
 ) -> Any:
     halves = []
     for angles in (cosines, sines):  # (B, N, D) -> (B, N, D / 2)
@@ -53,7 +67,17 @@ def _turn(
         half = op.Slice(angles, editor.int64s(0), middle, editor.int64s(-1))
         half.dtype, half.shape = ir.DataType.FLOAT, ir.Shape([*angles.shape[:-1], int(number_of(middle) or 0)])
         halves.append(half)
-    return op.RotaryEmbedding(x, *halves)
+    if number_of(axis) == 1:  # the heads', behind the batch
+        return op.RotaryEmbedding(x, *halves)
+    return op.Transpose(op.RotaryEmbedding(op.Transpose(x, perm=_HEADS_FIRST), *halves), perm=_HEADS_FIRST)
+
+
+def _turned_back(op: Any, x: Any, there: Any, back: Any) -> Any:
+    return op.Transpose(op.Transpose(x, perm=there), perm=back)
+
+
+def _is_back(context: Any, there: ir.Attr, back: ir.Attr, **_: ir.Value) -> bool:
+    return list(there.as_ints()) == list(back.as_ints()) == _HEADS_FIRST
 
 
 def _is_repeated(angles: ir.Value, function: str) -> bool:

@@ -24,7 +24,8 @@ def lower_attention(editor: GraphEditor, attention: str, is_quantized: bool, kv_
     exact = Int8CacheAttention(editor) if kv_dtype == "int8" else ExactAttention(editor, is_quantized, is_half)
     lower = {"exact": exact.lower, "fast": lower_fast, "portable": lower_portable}[attention]
     for marker in attention_markers(editor.graph):
-        editor.replace(marker.node, lower(editor, marker))
+        outputs = lower(editor, marker)
+        editor.replace(marker.node, outputs[: len(marker.node.outputs)])
     lower_recurrences(editor)
     opset = 18 if attention == "portable" else 24
     editor.graph.opset_imports[""] = opset

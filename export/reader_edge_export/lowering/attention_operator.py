@@ -14,23 +14,24 @@ from reader_edge_export.operators import OPERATOR_DOMAIN, Definition
 class AttentionOperator(ABC):
     """name (query, *constants, keys, values, mask) -> heads (B, Hq, N, D), or merged ones (B, N, Hq * D).
 
-    One definition serves all layers of a usual model; layers that differ are spelled out.
+    One definition serves all layers of a usual model; heads of other sizes have their own.
     """
 
     def __init__(self, editor: GraphEditor, name: str, merges_heads: bool) -> None:
         self._editor = editor
         self._name = name
         self._merges_heads = merges_heads
-        self._defined: TreeAttentionMarker | None = None
+        self._overloads: dict[tuple[float, ...], str] = {}
 
     def attend(
         self, editor: GraphEditor, marker: TreeAttentionMarker, present: Sequence[ir.Value], *constants: ir.Value
     ) -> ir.Value:
         """Softmax over keys and values (B, H, S, ...), the first M rows of which count -> (B, Hq, N, D)."""
-        if not self._is_defined_for(marker, len(constants)):
+        if marker.softcap or marker.head_dim % 8:
             return self._spell_out(editor, marker, present, *constants)
         inputs = [marker.query, *constants, *present, marker.mask]
-        output = editor.op(self._name, inputs, {"scale": marker.scale}, domain=OPERATOR_DOMAIN)
+        overload = self._overload(marker, len(constants))
+        output = editor.op(self._name, inputs, {"scale": marker.scale}, domain=OPERATOR_DOMAIN, overload=overload)
         if self._merges_heads:
             sizes = editor.int64s(0, 0, marker.num_heads, marker.head_dim)
             output = editor.transpose(editor.op("Reshape", [output, sizes]), 0, 2, 1, 3)
@@ -42,17 +43,17 @@ class AttentionOperator(ABC):
     ) -> ir.Value:
         """The same in plain operators."""
 
-    def _is_defined_for(self, marker: TreeAttentionMarker, num_constants: int) -> bool:
-        if marker.softcap or marker.head_dim % 8:
-            return False
-        if self._defined is None:
-            self._define(marker, num_constants)
-            self._defined = marker
-        return _form(marker) == _form(self._defined)
+    def _overload(self, marker: TreeAttentionMarker, num_constants: int) -> str:
+        """The name of the definition for a layer, made for the first one of its form."""
+        form = marker.scale, marker.num_heads, marker.num_kv_heads, marker.head_dim
+        if form not in self._overloads:
+            self._overloads[form] = f"form{len(self._overloads)}" if self._overloads else ""
+            self._define(marker, num_constants, self._overloads[form])
+        return self._overloads[form]
 
-    def _define(self, marker: TreeAttentionMarker, num_constants: int) -> None:
+    def _define(self, marker: TreeAttentionMarker, num_constants: int, overload: str) -> None:
         names = [f"constant_{index}" for index in range(num_constants)]
-        definition = Definition(self._name, "query", *names, "keys", "values", "mask")
+        definition = Definition(self._name, "query", *names, "keys", "values", "mask", overload=overload)
         editor, (query, *constants, keys, values, mask) = definition.editor, definition.inputs
         for mine, theirs in zip((keys, values), (marker.past_key, marker.past_value), strict=True):
             mine.dtype = theirs.dtype or ir.DataType.FLOAT
@@ -60,7 +61,3 @@ class AttentionOperator(ABC):
         if self._merges_heads:
             output = editor.op("Reshape", [editor.transpose(output, 0, 2, 1, 3), editor.int64s(0, 0, -1)])
         definition.add_to(self._editor, output, ["scale"])
-
-
-def _form(marker: TreeAttentionMarker) -> tuple[float, ...]:
-    return marker.scale, marker.num_kv_heads, marker.num_heads, marker.head_dim

@@ -47,7 +47,7 @@ class ExactAttention(AttentionOperator):
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
-        if self._has_half_cache:
+        if self._has_half_cache and marker.key is not None and marker.value is not None:
             key, value = half_rows(editor, marker.key, marker.value)
             set_cache_type(marker, ir.DataType.FLOAT16, marker.head_dim)
             marker = replace(marker, key=key, value=value)

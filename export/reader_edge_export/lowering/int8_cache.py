@@ -42,9 +42,11 @@ class Int8CacheAttention(AttentionOperator):
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs."""
         spread = self._spread(editor, marker.head_dim)
-        key, value = cache_rows(editor, marker.key, marker.value, *spread)
-        set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
-        present = scatter_rows(editor, replace(marker, key=key, value=value))
+        if marker.key is not None and marker.value is not None:
+            key, value = cache_rows(editor, marker.key, marker.value, *spread)
+            set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
+            marker = replace(marker, key=key, value=value)
+        present = scatter_rows(editor, marker)
         return self.attend(editor, marker, present, *spread), *present
 
     def _spread(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:

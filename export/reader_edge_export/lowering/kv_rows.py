@@ -17,7 +17,12 @@ def set_cache_type(marker: TreeAttentionMarker, dtype: ir.DataType, row_size: in
 
 
 def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value]:
-    """Write the new keys and values at [write_pos, write_pos + N) of each sequence; in place where memory is shared."""
+    """Write the new keys and values at [write_pos, write_pos + N) of each sequence; in place where memory is shared.
+
+    Where another layer has written them, that is what it left.
+    """
+    if marker.key is None or marker.value is None:
+        return marker.past_key, marker.past_value
     present_key = _scattered(editor, marker, marker.past_key, marker.key)
     return present_key, _scattered(editor, marker, marker.past_value, marker.value)
 

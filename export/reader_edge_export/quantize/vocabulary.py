@@ -5,7 +5,6 @@ Runtime folds and packs when it loads the graph: the file holds one copy, and th
 width, as with any constant matrix.
 """
 
-import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.blocks.linear import StoredBlocks, looked_up
@@ -15,17 +14,14 @@ from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.markers import LogitHeadMarker, logit_head_marker
 from reader_edge_export.matrix import Matrix, matrix_of
 from reader_edge_export.operators import Int8Matrix
-from reader_edge_export.quantize.compensation import parts_of_outputs
 from reader_edge_export.quantize.int4 import Int4Products
-from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct
+from reader_edge_export.quantize.tables import store_table, token_lookups
 
 Stored = StoredBlocks | Int8Matrix | BlockMatrix
 
 HIDDEN_STATES = "hidden_states"  # what the logit head reads; an output of packages for the CPU
-
-_LOOKUP_BLOCK = 64  # numbers of an embedding with a scale of their own: 6 % more bytes than one for the whole row
 
 
 def vocabulary_head(graph: ir.Graph) -> tuple[Matrix, bool]:
@@ -49,10 +45,14 @@ def store_vocabulary(
 ) -> None:
     """Store embedding and logit head, one matrix where they are tied.
 
-    The head is stored as `products` stores it. An embedding of its own is among `kept`, or int8.
+    The head is stored as `products` stores it. An embedding of its own is among `kept`, or int8, and so are further
+    tables that are looked up by token.
     """
     marker = logit_head_marker(editor.graph)
     embedding = _embedding_lookup(editor.graph)
+    for lookup in token_lookups(editor.graph):
+        if lookup is not embedding:
+            store_table(editor, lookup, kept, "table")
     weight, is_tied = vocabulary_head(editor.graph)
     product = MergedProduct(_wanted_rows(editor, marker), [weight], marker.bias, calibration, "vocabulary")
     logits, head = products.multiply_stored(product)
@@ -60,10 +60,7 @@ def store_vocabulary(
     if is_tied:
         editor.replace(embedding, [_rows_of(editor, head, embedding)])
         return
-    own = _matrix(embedding.inputs[0])
-    stays = kept.store_kept(own.turned, "embedding")
-    rows = _rounded_rows(editor, own, embedding) if stays is None else _rows_of(editor, stays, embedding)
-    editor.replace(embedding, [rows])
+    store_table(editor, embedding, kept, "embedding")
 
 
 def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
@@ -77,28 +74,6 @@ def _rows_of(editor: GraphEditor, head: Stored, embedding: ir.Node) -> ir.Value:
     else:
         integers = _look_up(editor, head.values, embedding)
     return _scaled(editor, _spread_back(editor, integers, head), head.scales, embedding)
-
-
-def lookup_block(width: int) -> int:
-    """How many numbers of an embedding that is no product's share a scale."""
-    return _LOOKUP_BLOCK if width % _LOOKUP_BLOCK == 0 else width
-
-
-def _rounded_rows(editor: GraphEditor, matrix: Matrix, embedding: ir.Node) -> ir.Value:
-    """Rows (B, N, E) of a matrix (V, E) of its own, stored as int8.
-
-    Nothing takes them into a product, so each may have a scale for every _LOOKUP_BLOCK numbers.
-    """
-    num_tokens, width = matrix.shape
-    block = lookup_block(width)
-    weight = matrix.read()
-    parts = [quantize_columns(weight[part].reshape(-1, block).T) for part in parts_of_outputs(num_tokens)]
-    integers = np.concatenate([columns.T.reshape(-1, width) for columns, _ in parts])
-    scales = np.concatenate([column_scales.reshape(-1, width // block) for _, column_scales in parts])
-    stored, row_scales = editor.constant(integers, "embedding.int8"), editor.constant(scales, "embedding.scale")
-    blocks = editor.op("Reshape", [_look_up(editor, stored, embedding), editor.int64s(0, 0, width // block, block)])
-    unit_scales = editor.op("Unsqueeze", [editor.op("Gather", [row_scales, embedding.inputs[1]]), editor.int64s(-1)])
-    return editor.op("Reshape", [editor.op("Mul", [blocks, unit_scales]), editor.int64s(0, 0, width)])
 
 
 def _scaled(editor: GraphEditor, rows: ir.Value, scales: ir.Value, embedding: ir.Node) -> ir.Value:
@@ -138,13 +113,6 @@ def _wanted_rows(editor: GraphEditor, marker: LogitHeadMarker) -> ir.Value:
 
 
 def _embedding_lookup(graph: ir.Graph) -> ir.Node:
-    for node in graph:
-        if node.op_type == "Gather" and matrix_of(node.inputs[0]) is not None and _is_input_ids(node.inputs[1]):
-            return node
-    raise AssertionError("the traced graph looks up no embedding")
-
-
-def _is_input_ids(value: ir.Value | None) -> bool:
-    while value is not None and (node := value.producer()) is not None and node.op_type in ("Reshape", "Identity"):
-        value = node.inputs[0]
-    return value is not None and value.name == "input_ids"
+    """That of the vocabulary, whose rows are as long as the head's, among others by token."""
+    width = matrix_shape(logit_head_marker(graph).weight)[1]
+    return next(node for node in token_lookups(graph) if _matrix(node.inputs[0]).shape[1] == width)

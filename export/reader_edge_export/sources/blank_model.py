@@ -34,7 +34,26 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
         raise _not_built(source, reason, error) from reason
     skeleton.tie_weights()
     skeleton.eval()
+    _make_plain(skeleton)
     return skeleton
+
+
+def _make_plain(skeleton: PreTrainedModel) -> None:
+    """Make parameters of the buffers that files hold (Gemma 4's scales of layers): they are weights like others.
+
+    What a module does to save time for the last tokens alone is left out, and in which order it goes through kinds of
+    layers is the same each time.
+    """
+    modules: list[Any] = list(skeleton.modules())
+    for module in modules:
+        for name in [name for name in module._buffers if name not in module._non_persistent_buffers_set]:
+            buffer = module._buffers.pop(name)
+            assert buffer is not None
+            module.register_parameter(name, torch.nn.Parameter(buffer, requires_grad=False))
+        if hasattr(module, "unique_layer_types"):  # a set, whose order changes
+            module.unique_layer_types = sorted(module.unique_layer_types)
+        if hasattr(module, "first_kv_shared_layer_idx"):
+            module.first_kv_shared_layer_idx = len(module.layers)
 
 
 def _not_built(source: str, reason: Exception, error: type[ExportError]) -> ExportError:
@@ -73,8 +92,12 @@ def check_memory(model: PreTrainedModel, source: str, error: type[ExportError] =
 
 
 def check_largest(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
-    """Raise `error` where the largest weight of a model in fp32, and as much beside it, is more than is free."""
-    _check_free(2 * max(parameter.nbytes for parameter in model.parameters()), source, error)
+    """Raise `error` where the largest matrix of a model in fp32, and as much beside it, is more than is free."""
+    head: Any = model.get_output_embeddings()
+    embeddings = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    looked_up = {id(weight) for weight in embeddings if weight is not head.weight}  # a few rows at a time
+    sizes = [parameter.nbytes for parameter in model.parameters() if id(parameter) not in looked_up]
+    _check_free(2 * max(sizes), source, error)
 
 
 def _check_free(needed: int, source: str, error: type[ExportError]) -> None:

@@ -86,6 +86,10 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads", "full_attention_interval"), _COUNT),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), _COUNT),
     "full_attn_idxs": _INDICES,
+    **dict.fromkeys(("global_head_dim", "num_global_key_value_heads", "vocab_size_per_layer_input"), _COUNT),
+    **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input"), _SIZE),
+    **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp"), _FLAG),
+    "per_layer_config": _OBJECT,
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
     ("exaone4", "sliding_window_pattern"): (
@@ -99,7 +103,7 @@ _NULLABLE = frozenset(
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
     | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
-    | {"time_step_limit"}
+    | {"time_step_limit", "num_global_key_value_heads", "per_layer_config"}
 )
 _HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
 
@@ -150,6 +154,11 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size", "time_step_limit"}
     | {"num_local_experts", "num_experts_per_tok", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state"}
     | {"mamba_d_conv", "mamba_expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias"},
+    "gemma4_text": _GEMMA
+    | _WINDOWS
+    | {"final_logit_softcapping", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
+    | {"attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp"}
+    | {"hidden_size_per_layer_input", "vocab_size_per_layer_input"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.

@@ -1,10 +1,11 @@
 """The weights in a folder of Hugging Face format, and the model that they are for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
@@ -27,6 +28,17 @@ class FolderWeights(Weights):
     def read(self, name: str) -> Float32Array:
         return checked_values(self._folder, name, self._tensors[name].read().float())
 
+    def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        return self._values_of_rows(name, [slice(start, stop)])
+
+    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
+        found, places = np.unique(indices, return_inverse=True)
+        rows = self._values_of_rows(name, [slice(row, row + 1) for row in found.tolist()])
+        return rows[places.reshape(indices.shape)]
+
+    def _values_of_rows(self, name: str, parts: Sequence[slice]) -> Float32Array:
+        return checked_values(self._folder, name, self._tensors[name].read_rows(parts).float())
+
 
 def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
     """The model in a folder of Hugging Face format. config: what its config.json holds.
@@ -42,7 +54,8 @@ def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) 
     skeleton = skeleton_of(form, str(folder))
     check_shapes(folder, skeleton, tensors)
     places = Places(skeleton)
-    check_places(folder, places.missing(tensors), [name for name in tensors if places.find(name) is None])
+    left_over = [name for name in tensors if places.find(name) is None and not places.is_unread(name)]
+    check_places(folder, places.missing(tensors), left_over)
     check_largest(skeleton, str(folder))
     return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors)))
 

@@ -13,7 +13,8 @@ _OWN_LAYERS = {  # by model type, where they are others
 }
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
 _EXAONE_PATTERN = 4
-_DEFAULT_PATTERN = 6  # Gemma 3: every sixth layer attends to all tokens
+_BY_LAYER = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}  # Gemma 4's
+_DEFAULT_PATTERN = 6  # Gemma 3 and 4: every sixth layer attends to all tokens
 
 
 def set_layer_types(form: dict[str, Any], model_type: str) -> None:
@@ -91,6 +92,55 @@ def _set_granite(form: dict[str, Any]) -> None:
         form["layer_types"] = [_GRANITE_NAMES.get(name, name) for name in named]
 
 
+def _set_gemma4(form: dict[str, Any]) -> None:
+    """Gemma 4's sizes of layers without a window: transformers 5.23 writes them for each layer, and reads them once."""
+    num_layers = form.get("num_hidden_layers")
+    if form.get("layer_types") is None and num_layers is not None:
+        form["layer_types"] = [_KNOWN_LAYERS[(layer + 1) % _DEFAULT_PATTERN != 0] for layer in range(num_layers)]
+        form["layer_types"][-1] = "full_attention"
+    layer_types = form.get("layer_types") or []
+    if layer_types[-1:] == ["sliding_attention"]:
+        raise ExportError("config.json gives the last of its layer_types a window, which Gemma 4 has not: correct it.")
+    if form.get("vocab_size_per_layer_input", form.get("vocab_size")) != form.get("vocab_size"):
+        raise ExportError(
+            f"config.json gives vocab_size_per_layer_input as {form['vocab_size_per_layer_input']}, and vocab_size as "
+            f"{form.get('vocab_size')}, which must be the same: correct it."
+        )
+    by_layer = form.pop("per_layer_config", None)
+    if by_layer is not None:
+        _set_sizes_of_full_layers(form, by_layer, layer_types)
+
+
+def _set_sizes_of_full_layers(form: dict[str, Any], by_layer: Mapping[str, Any], layer_types: list[str]) -> None:
+    usual = {key: form.get(key) for key in _BY_LAYER}
+    numbered = {int(key) if key.isdecimal() else key: each for key, each in by_layer.items()}
+    given = [numbered.get(layer, {}) for layer in range(len(layer_types))]
+    windowed = [each for each, kind in zip(given, layer_types, strict=True) if kind == "sliding_attention"]
+    full = [each for each, kind in zip(given, layer_types, strict=True) if kind != "sliding_attention"]
+    is_known = all(isinstance(each, dict) and each.keys() <= _BY_LAYER.keys() for each in given)
+    if not is_known or len(by_layer) != sum(map(bool, given)) or any(usual | each != usual for each in windowed):
+        raise UnsupportedArchitectureError(
+            f"config.json gives per_layer_config as {by_layer!r:.200}, of which {' and '.join(_BY_LAYER)} of layers "
+            "without a window alone can be exported."
+        )
+    sizes = usual | (full[0] if full else {})
+    if any(usual | each != sizes for each in full):
+        raise UnsupportedArchitectureError("config.json gives layers without a window sizes that differ.")
+    for key, name in _BY_LAYER.items():
+        value = sizes[key]
+        if form.get(name, value) != value:
+            raise ExportError(f"config.json gives {name} as {form[name]}, and per_layer_config as {value}: remove one.")
+        if key == "num_key_value_heads" and value == usual[key]:
+            form.pop(name, None)
+        elif key == "num_key_value_heads" and not form.get("attention_k_eq_v"):
+            raise UnsupportedArchitectureError(
+                f"config.json gives layers without a window {value} heads of keys and values and others {usual[key]}, "
+                "which needs attention_k_eq_v."
+            )
+        elif value is not None:
+            form[name] = value
+
+
 def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
     layer_types = form.get("layer_types")
     if layer_types is None:
@@ -121,4 +171,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "lfm2": _set_lfm2,
     "qwen3_5_text": _set_interval,
     "granitemoehybrid": _set_granite,
+    "gemma4_text": _set_gemma4,
 }

@@ -10,7 +10,8 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sources.module import vocab_size_of
-from reader_edge_export.sources.second_reading import SecondReading
+from reader_edge_export.sources.second_gemma4 import Gemma4Reading
+from reader_edge_export.sources.second_reading import HeldTensors, SecondReading, Tensors
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tracing import RecurrentLayer, TracedLayer
 from reader_edge_runtime.errors import ParityError
@@ -24,14 +25,15 @@ _EPSILONS = ("variance_epsilon", "eps")
 _ACTIVATIONS = ("act_fn", "activation_fn", "act")
 
 
-def second_reading(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> SecondReading:
+def second_reading(config: Mapping[str, Any], weights: Tensors) -> SecondReading:
     """The second reading of a config.json, with weights by the names of the module."""
+    reading = {"gemma4_text": Gemma4Reading}.get(config["model_type"], SecondReading)
     config_class = CONFIG_MAPPING[config["model_type"]]
     supposed = {each.name: each.default for each in fields(config_class) if each.default is not MISSING}
-    rope = getattr(config_class(), "rope_parameters", {})
+    rope = getattr(config_class(), "rope_parameters", {}) or {}
     full, local = rope.get("full_attention", rope), rope.get("sliding_attention", {})
     supposed |= {name: full.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-    return SecondReading(config, supposed | {"rope_local_base_freq": local.get("rope_theta")}, weights)
+    return reading(config, supposed | {"rope_local_base_freq": local.get("rope_theta")}, weights)
 
 
 def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
@@ -56,31 +58,29 @@ def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
 
 def _num_compared(reading: SecondReading) -> int:
     layers = range(reading.num_layers)
-    kinds = [(str(reading.states(each)), reading.layer_type(each), reading.has_positions(each)) for each in layers]
+    kinds = [
+        (str(reading.states(each)), reading.layer_type(each), reading.has_positions(each), reading.shares(each) is None)
+        for each in layers
+    ]
     first_of_kind = max(kinds.index(kind) for kind in set(kinds)) + 1
     return min(reading.num_layers, max(_MIN_LAYERS, first_of_kind))
 
 
-class WeightTensors(Mapping[str, torch.Tensor]):
+class WeightTensors(Tensors):
     """The parameters of a model by their names, each read when it is asked for."""
 
     def __init__(self, model: SourceModel) -> None:
         self._weights = model.weights
-        self._names = dict.fromkeys(name for name, _ in model.skeleton.named_parameters())
+        self._names = {name for name, _ in model.skeleton.named_parameters()}
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._names:
-            raise KeyError(name)
         return torch.from_numpy(self._weights.read(name))
 
-    def __contains__(self, name: object) -> bool:
+    def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._weights.rows(name, indices.numpy()))
 
 
 def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_context: int) -> None:
@@ -88,7 +88,7 @@ def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_c
 
     max_context: windows at least this wide are none.
     """
-    reading = second_reading(config, {})
+    reading = second_reading(config, HeldTensors({}))
     for index, layer in enumerate(layers):
         states = layer.states if isinstance(layer, RecurrentLayer) else None
         if states != reading.states(index):
@@ -99,9 +99,10 @@ def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_c
         expected = replace(
             layer,
             num_heads=reading.num_heads,
-            num_kv_heads=reading.num_kv_heads,
-            head_dim=reading.head_dim,
+            num_kv_heads=reading.num_kv_heads_of(index),
+            head_dim=reading.head_dim_of(index),
             sliding_window=window if window is not None and window < max_context else None,
+            shares=reading.shares(index),
         )
         is_scaled = np.allclose((layer.scale, layer.softcap), (reading.scale(index), reading.softcap), rtol=1e-6)
         if layer != expected or not is_scaled:
@@ -135,9 +136,10 @@ def _check_rotary(model: PreTrainedModel, reading: SecondReading) -> None:
         rotary = reading.rotary(layer_type)
         if rotary is None or frequencies.shape != rotary.inverse_frequencies.shape:
             raise _differs(f"number of frequencies of {name}", str(len(frequencies)))
-        error = np.abs(frequencies.double().numpy() / rotary.inverse_frequencies - 1).max()
-        if not error <= _MAX_FREQUENCY_ERROR:
-            raise _differs(f"frequencies of {name}", f"{error:.2g} of them")
+        expected = rotary.inverse_frequencies
+        error = np.abs(frequencies.double().numpy() - expected) / np.where(expected == 0, 1, expected)
+        if not error.max() <= _MAX_FREQUENCY_ERROR:
+            raise _differs(f"frequencies of {name}", f"{error.max():.2g} of them")
         if not np.isclose(magnitude, rotary.magnitude, rtol=1e-6):
             raise _differs(f"magnitude of {name}", f"{magnitude} instead of {rotary.magnitude}")
 

@@ -13,20 +13,29 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_LOCAL_MODELS = ("gemma3_text", "olmo3")  # whose windowed layers have an embedding of their own
+_LOCAL_MODELS = ("gemma3_text", "gemma4_text", "olmo3")  # whose windowed layers have an embedding of their own
 _LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
 _PARTIAL_MODELS = ("phi", "phi3", "qwen3_5_text")
+_PROPORTIONAL_MODEL = "gemma4_text"  # where a share of the pairs rotates, at the pace that they have among all
+_SUPPOSED: dict[str, dict[str, dict[str, Any]]] = {  # by model type, where nothing is given
+    "gemma4_text": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+}
 _OUTER = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")  # also given beside the scaling
 _FACTORS = ("short_factor", "long_factor")
 _PARAMETERS: dict[str, tuple[str, ...]] = {  # by type: what it needs, then what it takes
     "default": (),
     "linear": ("factor",),
+    "proportional": (),
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
     "longrope": (*_FACTORS, "original_max_position_embeddings"),
 }
 _OPTIONAL: dict[str, tuple[str, ...]] = {
+    "proportional": ("factor",),
     "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     "longrope": ("attention_factor", "factor"),
 }
@@ -79,7 +88,8 @@ def rope_form(config: Mapping[str, Any]) -> RopeForm:
         )
     for parameters in (full, local):
         partial = parameters.get("partial_rotary_factor", 1)
-        if partial > 1 or (partial != 1 and config.get("model_type") not in _PARTIAL_MODELS):
+        is_partial = config.get("model_type") in _PARTIAL_MODELS or parameters["rope_type"] == "proportional"
+        if partial > 1 or (partial != 1 and not is_partial):
             raise UnsupportedArchitectureError(
                 f"config.json gives partial_rotary_factor as {partial}, which a {config['model_type']} model cannot "
                 "have: correct it."
@@ -89,6 +99,8 @@ def rope_form(config: Mapping[str, Any]) -> RopeForm:
 
 def _local(config: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of windowed layers. Version 4 never scales them; Gemma 3's have a base of their own."""
+    if config["model_type"] in _SUPPOSED:
+        return dict(local)
     given = dict(local) if _is_nested(config) else {"rope_type": "default"}
     key = "rope_local_base_freq" if config["model_type"] == _LOCAL_BASE_MODEL else "rope_theta"
     theta = _agreeing(key, given.get("rope_theta"), config.get(key))
@@ -104,17 +116,12 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     given = [(key, config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)]
     if len(given) > 1 and given[0][1] != given[1][1]:
         raise ExportError("config.json has rope_parameters and rope_scaling, and they differ: remove one of them.")
-    name, parameters = given[0] if given else ("rope_parameters", {})
+    supposed = _SUPPOSED.get(str(config.get("model_type")), {})
+    name, parameters = given[0] if given else ("rope_parameters", supposed)
     if not isinstance(parameters, dict):
         raise ExportError(f"config.json gives {name} as {parameters!r:.80}: it must be an object.")
-    if not _is_nested(config):
-        if config.get("model_type") in _LOCAL_MODELS and config.get("rope_parameters"):
-            raise ExportError(
-                f"config.json gives rope_parameters once, but a {config['model_type']} model has them for "
-                "full_attention and for sliding_attention: give both."
-            )
-        flat = _checked(config, name, parameters)
-        return dict.fromkeys(_LAYER_TYPES, flat)
+    if not _is_nested(config) and (given or not supposed):
+        return dict.fromkeys(_LAYER_TYPES, _flat(config, name, parameters))
     others = [key for key in parameters if key not in _LAYER_TYPES]
     if others:
         raise UnsupportedArchitectureError(
@@ -124,6 +131,8 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     nested = {key: value for key, value in parameters.items() if value is not None}
     if not all(isinstance(value, dict) for value in nested.values()):
         raise ExportError(f"config.json gives {name} as {parameters!r:.80}: each layer type must have an object.")
+    if supposed:
+        _check_bases(name, nested)
     if config.get("model_type") in _LOCAL_MODELS:
         return {key: _checked(config, name, nested.get(key, {}), key) for key in _LAYER_TYPES}
     used = [key for key in _LAYER_TYPES if key in (config.get("layer_types") or nested)]
@@ -131,6 +140,22 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if missing or not used:
         raise ExportError(f"config.json gives no {name} for layers of {missing or 'any type'}: fetch the model again.")
     return {key: _checked(config, name, nested[key if key in used else used[0]], key) for key in _LAYER_TYPES}
+
+
+def _flat(config: Mapping[str, Any], name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that are given once for all layers."""
+    if config.get("model_type") in _LOCAL_MODELS and config.get("rope_parameters"):
+        raise ExportError(
+            f"config.json gives rope_parameters once, but a {config['model_type']} model has them for "
+            "full_attention and for sliding_attention: give both."
+        )
+    return _checked(config, name, parameters)
+
+
+def _check_bases(name: str, parameters: Mapping[str, Any]) -> None:
+    incomplete = [key for key in _LAYER_TYPES if "rope_theta" not in parameters.get(key, {})]
+    if incomplete:
+        raise ExportError(f"config.json gives no rope_theta of {incomplete[0]} in {name}: fetch the model again.")
 
 
 def _checked(
@@ -141,6 +166,7 @@ def _checked(
     scale = _QUERY_SCALE.get(str(config.get("model_type")), ())
     known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale)
     checked: dict[str, Any] = {"rope_type": rope_type}
+    checked |= {"partial_rotary_factor": 1.0} if rope_type == "proportional" else {}
     for key, value in _without_context(config, parameters).items():
         if key in ("rope_type", "type", *_OF_IMAGES.get(str(config.get("model_type")), ())) or value is None:
             continue
@@ -186,9 +212,11 @@ def _rope_type(config: Mapping[str, Any], name: str, parameters: Mapping[str, An
         rope_type == "yarn" and config.get("model_type") == "phi3" and "short_factor" in parameters
     ):
         return "longrope"  # early names of it
-    if not isinstance(rope_type, str) or rope_type not in _PARAMETERS:
+    is_own = rope_type == "proportional" and config.get("model_type") != _PROPORTIONAL_MODEL
+    if not isinstance(rope_type, str) or rope_type not in _PARAMETERS or is_own:
         raise UnsupportedArchitectureError(
-            f"The RoPE scaling {rope_type!r:.80} cannot be exported; known are: {', '.join(_PARAMETERS)}."
+            f"The RoPE scaling {rope_type!r:.80} cannot be exported of a {config.get('model_type')} model; known are: "
+            f"{', '.join(_PARAMETERS)}."
         )
     return rope_type
 

@@ -5,6 +5,7 @@ wrong in both. Here the file's keys are read once more, by other code, and the m
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,13 +23,46 @@ _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
 
+class Tensors(ABC):
+    """The weights of a module by the names of its parameters, those that are tied by the first of theirs alone."""
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Tensor: ...
+
+    @abstractmethod
+    def __contains__(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def rows(self, name: str, indices: Tensor) -> Tensor:
+        """Some rows of a matrix, which need not be read whole."""
+
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if name in self else None  # noqa: SIM401 (no mapping)
+
+
+class HeldTensors(Tensors):
+    """Those of a mapping."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def rows(self, name: str, indices: Tensor) -> Tensor:
+        return self._tensors[name][indices]
+
+
 class SecondReading:
     """A model of a supported type. config: what config.json holds. defaults: what transformers supposes for keys.
 
-    weights: the module's own, by the names of its parameters, those that are tied by the first of theirs alone.
+    weights: the module's own.
     """
 
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Tensors) -> None:
         self._config = config
         self._defaults = defaults
         self._weights = weights
@@ -70,6 +104,18 @@ class SecondReading:
             return None
         return window if self._is_windowed(layer) else None
 
+    def num_kv_heads_of(self, layer: int) -> int:
+        """Heads of keys and values of a layer with attention."""
+        return self.num_kv_heads
+
+    def head_dim_of(self, layer: int) -> int:
+        """The size of a layer's heads."""
+        return self.head_dim
+
+    def shares(self, layer: int) -> int | None:
+        """The layer whose keys and values a layer attends to in place of its own."""
+        return None
+
     def rotary(self, layer_type: str) -> Rotary | None:
         """What layers of a type rotate by; None where positions are learned."""
         if self._type == "gpt2":
@@ -109,8 +155,8 @@ class SecondReading:
     def _embedded(self, token_ids: Tensor) -> Tensor:
         if self._type == "gpt2":
             positions = self._weights["transformer.wpe.weight"][: len(token_ids)]
-            return self._weights["transformer.wte.weight"][token_ids] + positions
-        embedded = self._weights["model.embed_tokens.weight"][token_ids]
+            return self._weights.rows("transformer.wte.weight", token_ids) + positions
+        embedded = self._weights.rows("model.embed_tokens.weight", token_ids)
         factor = self._width**0.5 if self._type in _GEMMA else self._value("embedding_multiplier")
         return embedded * (factor if factor is not None else 1.0)
 
@@ -162,7 +208,7 @@ class SecondReading:
         queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
         rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
-            queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
+            queries, keys = rotated(queries, rotary), rotated(keys, rotary)
         if self.query_scale is not None:
             beta, step = self.query_scale
             growth = 1 + beta * torch.log(1 + torch.arange(len(x)) // step)
@@ -362,7 +408,7 @@ class SecondReading:
         return self.num_heads if key in self._config else self._defaults.get(key) or self.num_heads
 
 
-def _rotated(x: Tensor, rotary: Rotary) -> Tensor:
+def rotated(x: Tensor, rotary: Rotary) -> Tensor:
     """Heads (H, N, D), of which the first values turn by their positions, as two halves."""
     half = len(rotary.inverse_frequencies)
     angles = torch.arange(x.shape[1])[:, None] * torch.from_numpy(rotary.inverse_frequencies)

@@ -5,8 +5,9 @@ placeholders of the right shape that share one number, until `filled` puts their
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -41,13 +42,23 @@ class SourceModel:
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.skeleton.parameters())
 
+    @property
+    def table_names(self) -> set[str]:
+        """The matrices that are looked up by token, but for positions."""
+        modules = [module for module in self.skeleton.modules() if isinstance(module, torch.nn.Embedding)]
+        learned = getattr(self.skeleton.base_model, "wpe", None)
+        return {self.names[id(module.weight)] for module in modules if module is not learned}
+
     @contextmanager
     def filled(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-        """While entered, all matrices in the modules have their values, in fp32."""
+        """While entered, matrices in the modules have their values, in fp32; embeddings look theirs up in the file."""
+        inner = [module for outer in modules for module in outer.modules()]
+        modules = [module for module in inner if not isinstance(module, torch.nn.Embedding)]
         placeholders = [(module, name, module._parameters[name]) for module, name in self._places(modules)]
         try:
             self._fill(modules)
-            yield
+            with self._looked_up() if len(modules) < len(inner) else nullcontext():
+                yield
         finally:
             for module, name, parameter in placeholders:
                 module._parameters[name] = parameter
@@ -58,8 +69,26 @@ class SourceModel:
         source: the file or folder, for the error.
         """
         check_memory(self.skeleton, source, error)
-        self._fill([self.skeleton])
+        self._fill(list(self.skeleton.modules()))
         return self.skeleton
+
+    @contextmanager
+    def _looked_up(self) -> Iterator[None]:
+        """While entered, rows of placeholders are read when they are asked for."""
+        functions = torch.nn.functional
+        embedding = functions.embedding
+
+        def read(ids: torch.Tensor, weight: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+            name = self.names.get(id(weight))
+            if name is None:
+                return embedding(ids, weight, *others, **named)
+            return torch.from_numpy(self.weights.rows(name, ids.numpy()))
+
+        functions.embedding = read  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            functions.embedding = embedding
 
     def _fill(self, modules: Iterable[torch.nn.Module]) -> None:
         read: dict[int, torch.nn.Parameter] = {}
@@ -73,11 +102,10 @@ class SourceModel:
         return torch.nn.Parameter(torch.from_numpy(self.weights.read(name)), requires_grad=False)
 
     def _places(self, modules: Iterable[torch.nn.Module]) -> Iterator[Place]:
-        for outer in modules:
-            for module in outer.modules():
-                for name, parameter in module._parameters.items():
-                    if parameter is not None and id(parameter) in self.names:
-                        yield module, name
+        for module in modules:
+            for name, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) in self.names:
+                    yield module, name
 
 
 def _is_small(parameter: torch.nn.Parameter) -> bool:

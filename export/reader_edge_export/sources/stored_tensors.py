@@ -1,9 +1,10 @@
 """The tensors in a folder's safetensors files: their shapes and types from the headers, their values one at a time."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.sources.weight_files import shard_of_tensors, weight_files
 from reader_edge_runtime.errors import ExportError
@@ -26,16 +27,28 @@ class StoredTensor:
 
     def read(self) -> "torch.Tensor":
         """Its values, as stored. Raises ExportError where the file has changed."""
+        return self._taken(lambda file: file.get_tensor(self.name))
+
+    def read_rows(self, parts: Sequence[slice]) -> "torch.Tensor":
+        """Some of its rows, in runs, likewise."""
+        import torch
+
+        def take(file: Any) -> torch.Tensor:
+            rows = file.get_slice(self.name)
+            return torch.cat([rows[part] for part in parts])
+
+        return self._taken(take)
+
+    def _taken(self, take: Callable[[Any], "torch.Tensor"]) -> "torch.Tensor":
         from safetensors import SafetensorError, safe_open
 
         with safe_open(self.file, framework="pt") as file:
             try:
-                values: torch.Tensor = file.get_tensor(self.name)
+                return take(file)
             except SafetensorError:
                 raise ExportError(
                     f"'{self.file}' changed while it was read: export it again when it is whole."
                 ) from None
-        return values
 
     def equals(self, other: "StoredTensor") -> bool:
         """Whether another tensor has the same values, of whatever type; a few rows of both are read at a time."""

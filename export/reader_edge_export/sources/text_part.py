@@ -12,12 +12,15 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "mistral3": ("ministral3", "mistral"),
     "gemma3": ("gemma3_text",),
     "qwen3_5": ("qwen3_5_text",),
+    "gemma4": ("gemma4_text",),
 }
-_CLASSES = tuple(f"{name}ForConditionalGeneration" for name in ("Mistral3", "Gemma3", "Qwen3_5"))
-_IMAGE_KEYS = (  # of config.json
+_CLASSES = tuple(f"{name}ForConditionalGeneration" for name in ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4"))
+_IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
+    *("vision_soft_tokens_per_image",),
 )
 # Makers of Gemma 3 leave these out of text_config where they are what its class supposes.
 _SUPPOSED = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072}}
@@ -30,7 +33,10 @@ _TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of tran
     "model.language_model.": "model.",
     "language_model.lm_head.": "lm_head.",
 }
-_IMAGE_MODULES = ("vision_tower", "multi_modal_projector", "visual")
+_IMAGE_MODULES = (  # and those of sounds
+    *("vision_tower", "multi_modal_projector", "visual"),
+    *("embed_vision", "audio_tower", "embed_audio"),
+)
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _WITH_LATER_TOKENS = ("qwen3_5_text",)  # model types whose folders may have them
 

@@ -24,7 +24,7 @@ class Places:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._prefix = model.base_model_prefix
         self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
-
+        self._unread = unread_modules(model)
         self._first_names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def find(self, name: str) -> torch.nn.Parameter | None:
@@ -39,12 +39,22 @@ class Places:
         """Whether a parameter has its inputs first, which no quantised matrix has."""
         return self._full(name) in self._turned
 
+    def is_unread(self, name: str) -> bool:
+        """Whether a tensor is of keys and values that no layer computes: those of another one take their place."""
+        return self._full(name).startswith(self._unread)
+
     def missing(self, names: Iterable[str]) -> list[str]:
         """Parameters that none of the names means: where two are tied, the second does not stand for the first."""
         return sorted(set(self._first_names.values()) - {self._full(name) for name in names})
 
     def _full(self, name: str) -> str:
         return name if name in self._parameters else f"{self._prefix}.{name}"
+
+
+def unread_modules(model: PreTrainedModel) -> tuple[str, ...]:
+    """Beginnings of the names that files have for what layers with the keys and values of others have no use for."""
+    sharing = (name for name, module in model.named_modules() if getattr(module, "is_kv_shared_layer", False))
+    return tuple(f"{name}.{part}." for name in sharing for part in ("k_proj", "v_proj", "k_norm", "v_norm"))
 
 
 def has_own_head(tensors: Mapping[str, StoredTensor]) -> bool:

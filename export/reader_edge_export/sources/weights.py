@@ -20,6 +20,18 @@ class Weights(ABC):
     def read(self, name: str) -> Float32Array:
         """A parameter in fp32, in the shape that its module has. Raises ExportError, also for values not finite."""
 
+    def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        """Rows of a matrix, likewise, without the others."""
+        return self.read(name)[start:stop]
+
+    def rows(self, name: str, indices: npt.NDArray[np.int64]) -> Float32Array:
+        """Rows of a matrix by their indices (...), in fp32: (..., E)."""
+        found, places = np.unique(indices, return_inverse=True)
+        if len(found) == 0:
+            return self.read_rows(name, 0, 0)
+        rows = np.concatenate([self.read_rows(name, int(row), int(row) + 1) for row in found])
+        return rows[places.reshape(indices.shape)]
+
     def block_type(self, name: str) -> BlockType | None:
         """The type that a matrix can stay in as the source stores it; None where it cannot."""
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of
+from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of, turned_share
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
@@ -93,7 +93,7 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     return {
         "vocab_size": vocab_size,
         "hidden_size": values.size("embedding_length"),
-        "intermediate_size": values.size("feed_forward_length"),
+        "intermediate_size": _mlp_width(file, values, num_layers),
         "num_hidden_layers": num_layers,
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_kv_heads,
@@ -126,8 +126,20 @@ def later_tensors(file: GgufFile, num_layers: int) -> frozenset[str]:
     return frozenset(name for name in file.tensors if name.startswith(prefixes))
 
 
+def _mlp_width(file: GgufFile, values: Metadata, num_layers: int) -> int:
+    """Of the first layer; those of Gemma 4 with the keys and values of others may be twice as wide."""
+    if architecture_of(file) == "gemma4":
+        return values.sizes_by_layer("feed_forward_length", num_layers)[0]
+    return values.size("feed_forward_length")
+
+
 def _num_kv_heads(file: GgufFile, values: Metadata, num_layers: int, num_heads: int) -> int:
     """Of the layers with attention; others have none."""
+    if architecture_of(file) == "gemma4":  # that of layers with a window is the usual one
+        by_layer = values.sizes_by_layer("attention.head_count_kv", num_layers, num_heads)
+        kinds = _layer_types(file, values, 6)
+        windowed = (count for count, kind in zip(by_layer, kinds, strict=True) if kind != "full_attention")
+        return max(1, next(windowed, by_layer[0]))
     if architecture_of(file) not in _RECURRENT:
         return values.size("attention.head_count_kv", num_heads)
     counts = set(values.sizes_by_layer("attention.head_count_kv", num_layers, num_heads)) - {0}
@@ -268,6 +280,55 @@ def _gemma3(file: GgufFile, values: Metadata) -> Config:
         "sliding_window": window or values.size("context_length"),
         "layer_types": _layer_types(file, values, 6) if window else ["full_attention"] * values.size("block_count"),
     }
+
+
+def _gemma4(file: GgufFile, values: Metadata) -> Config:
+    """Layers with a window have sizes of their own, by keys that end in _swa; the others' are the plain ones."""
+    num_layers, layer_types = values.size("block_count"), _layer_types(file, values, 6)
+    whole = layer_types.index("full_attention") if "full_attention" in layer_types else 0
+    head_dim, windowed_dim = (_agreed(file, values, end) for end in ("", "_swa"))
+    if values.size("rope.dimension_count", head_dim) != head_dim:
+        raise file.error("rotates only a part of each head by its sizes, not by factors", "convert it again")
+    if values.size("rope.dimension_count_swa", windowed_dim) != windowed_dim:
+        raise file.error("rotates only a part of the heads of layers with a window", "convert it again")
+    num_kv_heads = values.sizes_by_layer("attention.head_count_kv", num_layers, values.size("attention.head_count"))
+    num_shared = values.size("attention.shared_kv_layers", 0, least=0)
+    widths = values.sizes_by_layer("feed_forward_length", num_layers)
+    is_wide = len(set(widths)) > 1
+    wanted = [widths[0] * (2 if is_wide and layer >= num_layers - num_shared else 1) for layer in range(num_layers)]
+    if widths != wanted:
+        raise UnsupportedArchitectureError(f"'{file.path}' has MLPs of {sorted(set(widths))} values in turn.")
+    has_values = f"blk.{whole}.attn_v.weight" in file.tensors
+    return {
+        "head_dim": windowed_dim,
+        "global_head_dim": head_dim,
+        "num_global_key_value_heads": None if has_values else num_kv_heads[whole],
+        "attention_k_eq_v": not has_values,
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "proportional",
+                "rope_theta": values.positive("rope.freq_base"),
+                "partial_rotary_factor": turned_share(file, head_dim),
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": values.positive("rope.freq_base_swa")},
+        },
+        "final_logit_softcapping": values.number("final_logit_softcapping", 0.0) or None,
+        "sliding_window": values.size("attention.sliding_window"),
+        "layer_types": layer_types,
+        "num_kv_shared_layers": num_shared,
+        "use_double_wide_mlp": is_wide,
+        "hidden_size_per_layer_input": values.size("embedding_length_per_layer_input", least=0),
+        "vocab_size_per_layer_input": file.tensors["token_embd.weight"].shape[0],
+    }
+
+
+def _agreed(file: GgufFile, values: Metadata, end: str) -> int:
+    """The size of a head of keys, which that of values must be too."""
+    head_dim = values.size(f"attention.key_length{end}")
+    if values.size(f"attention.value_length{end}", head_dim) != head_dim:
+        raise UnsupportedArchitectureError(f"'{file.path}' has heads whose keys and values differ in size.")
+    return head_dim
 
 
 def _query_scalar(values: Metadata, head_dim: int, num_layers_of_27b: int) -> int:
@@ -413,6 +474,7 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "gemma": ("gemma", _heads),
     "gemma2": ("gemma2", _gemma2),
     "gemma3": ("gemma3_text", _gemma3),
+    "gemma4": ("gemma4_text", _gemma4),
     "phi2": ("phi", _phi2),
     "phi3": ("phi3", _phi3),
     "smollm3": ("smollm3", _heads),

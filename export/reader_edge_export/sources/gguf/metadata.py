@@ -66,7 +66,7 @@ class Metadata:
     def sizes(self, key: str) -> list[int]:
         return list(self._value(key, None, lambda value: _holds(value, int)))
 
-    def sizes_by_layer(self, key: str, num_layers: int, default: int) -> list[int]:
+    def sizes_by_layer(self, key: str, num_layers: int, default: int | None = None) -> list[int]:
         """A number of things, 0 or more, for each layer: given one by one, or once for all."""
         if not isinstance(self._agreed(key, default), list):
             return [self.size(key, default)] * num_layers

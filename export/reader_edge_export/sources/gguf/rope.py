@@ -10,11 +10,13 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 FREQUENCY_FACTORS = "rope_freqs.weight"  # what each frequency is divided by, as Llama 3.1 needs it
 _LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 _MAX_FACTORS = 1 << 12
+_STILL = 1e20
 
 ROPE_TENSORS = {  # those of an architecture that are no weights
     "llama": (FREQUENCY_FACTORS,),
     "granite": (FREQUENCY_FACTORS,),
     "exaone4": (FREQUENCY_FACTORS,),
+    "gemma4": (FREQUENCY_FACTORS,),
     "phi3": (_LONG_FACTORS, _SHORT_FACTORS),
 }
 
@@ -83,6 +85,18 @@ def longrope_of(file: GgufFile, values: Metadata, original_context: int) -> dict
     if abs(said - computed) > 1e-4:
         raise file.error(f"scales attention by {said:g} instead of {computed:g}", "convert it again")
     return scaling
+
+
+def turned_share(file: GgufFile, head_dim: int) -> float:
+    """Which share of the pairs of a head turns, where the others' factors leave them all but still (Gemma 4)."""
+    if FREQUENCY_FACTORS not in file.tensors:
+        return 1.0
+    factors = factors_of(file, FREQUENCY_FACTORS)
+    num_turned = int((factors == 1).sum())
+    is_known = (factors[:num_turned] == 1).all() and (factors[num_turned:] >= _STILL).all()
+    if not is_known or len(factors) != head_dim // 2:
+        raise file.error(f"has factors of {len(factors)} frequencies that are neither 1 nor so large that they stand")
+    return num_turned / len(factors)
 
 
 def factors_of(file: GgufFile, name: str) -> Float32Array:

@@ -43,9 +43,10 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _sentence_piece(vocabulary: Vocabulary) -> Tokenizer:
-    """Pieces joined by their scores, as merges; bytes as a fallback."""
+    """Pieces joined by merges, or by their scores as merges; bytes as a fallback."""
     unknown = None if vocabulary.unknown_id is None else vocabulary.tokens[vocabulary.unknown_id]
-    model = models.BPE(_ids(vocabulary), _merges(vocabulary), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    merges = [_parts(merge) for merge in vocabulary.merges] or _merges(vocabulary)
+    model = models.BPE(_ids(vocabulary), merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
     marks: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE)]
     unmarks = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -95,8 +96,8 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _parts(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
+    left, _, right = merge[1:].partition(" ")
+    return merge[:1] + left, right
 
 
 def _add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:

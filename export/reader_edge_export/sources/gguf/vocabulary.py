@@ -15,14 +15,14 @@ from reader_edge_runtime.errors import TokenizerError
 
 T = TypeVar("T")
 
-BYTE_LEVEL, SENTENCE_PIECE = "gpt2", "llama"  # values of tokenizer.ggml.model
+BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES = "gpt2", "llama", "gemma4"  # values of tokenizer.ggml.model
 _MAX_TOKEN_CHARACTERS = 1 << 10
 _MAX_TEMPLATES = 16
 _SENTENCE_PIECE_IDS = {"bos": 1, "eos": 2, "unknown": 0}
 # Tokens that end an answer wherever a vocabulary has them, as end of a text or of a turn.
 _ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>"),
-    *("<end_of_utterance>", "<EOT>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<turn|>", "<|tool_response>", "<end_of_utterance>", "<EOT>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
 _FILLER = re.compile(r"\[PAD(\d{1,9})\]", re.ASCII)
 # Tokens that no text of a decoder needs, and what only other kinds of tokenizers read.
@@ -55,8 +55,9 @@ class TokenKind(IntEnum):
 class Vocabulary:
     """The tokens of a model, by id.
 
-    kind: BYTE_LEVEL or SENTENCE_PIECE. pre: a key of PRE_TOKENIZERS, with BYTE_LEVEL. token_kinds: see TokenKind.
-    merges: "LEFT RIGHT", best first, with BYTE_LEVEL. scores: of tokens, with SENTENCE_PIECE. end_ids: tokens that end
+    kind: BYTE_LEVEL, SENTENCE_PIECE or MERGED_PIECES, which are pieces joined by merges. pre: a key of PRE_TOKENIZERS,
+    with BYTE_LEVEL. token_kinds: see TokenKind.
+    merges: "LEFT RIGHT", best first, without scores. scores: of tokens, with SENTENCE_PIECE. end_ids: tokens that end
     an answer, that of a text first. adds_bos, adds_eos: whether a text gets them. adds_space: whether a text is read as
     if a space came before it. strips_behind: whether special tokens swallow white space behind them. first_filler: from
     here on Ollama's converter made tokens up.
@@ -86,8 +87,8 @@ class Vocabulary:
 def vocabulary_of(file: GgufFile) -> Vocabulary:
     """Read and check what a file says of its tokenizer. Raises TokenizerError, GgufError for values of other kinds."""
     values = Metadata(file, "tokenizer.ggml")
-    kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE))
-    is_byte_level = kind == BYTE_LEVEL
+    kind = _one_of(file, "tokenizer.ggml.model", values.text("model"), (BYTE_LEVEL, SENTENCE_PIECE, MERGED_PIECES))
+    is_byte_level, has_scores = kind == BYTE_LEVEL, kind == SENTENCE_PIECE
     # Where the name is missing llama.cpp takes a default, and warns that the model will be the worse for it.
     pre = _one_of(file, "tokenizer.ggml.pre", values.text("pre", ""), tuple(PRE_TOKENIZERS)) if is_byte_level else ""
     tokens = _tokens(file, values)
@@ -102,15 +103,15 @@ def vocabulary_of(file: GgufFile) -> Vocabulary:
         pre=pre,
         tokens=tokens,
         token_kinds=token_kinds,
-        merges=values.texts("merges") if is_byte_level else [],
-        scores=[] if is_byte_level else _for_each(file, tokens, values.numbers("scores")),
+        merges=[] if has_scores else values.texts("merges"),
+        scores=[] if not has_scores else _for_each(file, tokens, values.numbers("scores")),
         bos_id=ids["bos"],
         eos_id=ids["eos"],
         unknown_id=ids["unknown"],
         end_ids=tuple(dict.fromkeys(end for end in ends if end is not None)),
         adds_bos=values.flag("add_bos_token", PRE_TOKENIZERS[pre].adds_bos if is_byte_level else True),
         adds_eos=values.flag("add_eos_token", False),
-        adds_space=not is_byte_level and values.flag("add_space_prefix", True),
+        adds_space=has_scores and values.flag("add_space_prefix", True),
         first_filler=_first_filler(tokens),
         strips_behind="phi-3" in name or "phi3" in name,  # the format has no word for it, llama.cpp goes by the name
     )

@@ -27,6 +27,7 @@ from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Te
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weight_places import unread_modules
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
@@ -72,6 +73,14 @@ class GgufWeights(Weights):
             filled += piece.num_rows
         return self._placement.undone(name, values)
 
+    def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        first, *others = self._rows[name]
+        if others or self._placement.is_changed(name):
+            return super().read_rows(name, start, stop)
+        values = np.empty((stop - start, *first.tensor.shape[1:]), np.float32)
+        self._file.read_into(values, first.tensor, first.start + start)
+        return values
+
     def block_type(self, name: str) -> BlockType | None:
         return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
 
@@ -114,13 +123,16 @@ class Placement:
         self._parameters = dict(model.named_parameters())
         self._turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
         self._num_heads = {"q_proj": model.config.num_attention_heads}
-        self._num_heads["k_proj"] = getattr(model.config, "num_key_value_heads", self._num_heads["q_proj"])
+        if self._architecture in _PAIRED:
+            self._num_heads["k_proj"] = model.config.num_key_value_heads
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
         self._by_tensor = {
             stored: name for name in self._parameters for stored in _stored_names(names, self._architecture, name)
         }
         self._num_parts = Counter(self._by_tensor.values())
+        unread = (names.get_name(name.removesuffix(".")) for name in unread_modules(model))
+        self._unread = tuple(f"{name}.weight" for name in unread if name is not None)
         self._config = model.config
 
     def check(self) -> None:
@@ -158,7 +170,8 @@ class Placement:
 
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
-        others = {*ROPE_TENSORS.get(self._architecture, ()), *later_tensors(self._file, self._config.num_hidden_layers)}
+        later = later_tensors(self._file, self._config.num_hidden_layers)
+        others = {*ROPE_TENSORS.get(self._architecture, ()), *later, *self._unread}
         return (tensor for name, tensor in self._file.tensors.items() if name not in others)
 
     def targets(self, tensor_name: str) -> list[str]:
@@ -203,6 +216,10 @@ class Placement:
             return np.ascontiguousarray(values.T)
         return np.ascontiguousarray(values).reshape(self._parameters[name].shape)
 
+    def is_changed(self, name: str) -> bool:
+        """Whether a matrix is not in the file as its module has it."""
+        return name in self._turned or self.row_order(name) is not None or self.column_order(name) is not None
+
     def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
         if self._architecture == "qwen35":
@@ -224,11 +241,12 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str) -> li
     if architecture == "granitehybrid" and module in _SHARED_MLP:
         layer = name.split(".")[2]
         return [f"blk.{layer}.{stored}.weight" for stored in _SHARED_MLP[module]]
-    return [names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")) or name]
+    stored = names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")) or name
+    return [f"{stored}.weight" if name.endswith(".layer_scalar") else stored]
 
 
 def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:
-    if FREQUENCY_FACTORS in file.tensors:
+    if FREQUENCY_FACTORS in file.tensors and architecture_of(file) != "gemma4":
         frequencies = model.get_buffer("model.rotary_emb.inv_freq")
         factors = torch.from_numpy(factors_of(file, FREQUENCY_FACTORS))
         if factors.shape != frequencies.shape:
