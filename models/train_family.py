@@ -37,7 +37,6 @@ _SIZES: dict[str, Any] = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 64,
     "intermediate_size": 768,
     "tie_word_embeddings": True,
     "max_position_embeddings": MAX_POSITIONS,
@@ -52,6 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "conv_L_cache": 3,
     },
     "qwen3_5_text": {
+        "head_dim": 64,
         "layer_types": ["linear_attention"] * 3 + ["full_attention"],
         "linear_num_key_heads": 4,
         "linear_num_value_heads": 8,
