@@ -14,7 +14,7 @@ from reader_edge_runtime.measuring.machine_key import machine_key
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost, measure_verify_cost
 from reader_edge_runtime.target import Target
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have

@@ -165,14 +165,8 @@ def _padding_share(target: Target, cache: Cache, batch_size: int, past: int, wid
     width = min(width, _PADDED_WIDTH)
     if width == 1 or batch_size == 1:
         return 1.0
-    wide, narrow = _tree(width), _tree(1)
-    rounds = [
-        [
-            _seconds(target, cache, past, [wide] * num_wide + [narrow] * (batch_size - num_wide))
-            for num_wide in (0, 1, batch_size)
-        ]
-        for _ in range(_ROW_ROUNDS)
-    ]
+    batches = [[width] * num_wide + [1] * (batch_size - num_wide) for num_wide in (0, 1, batch_size)]
+    rounds = [[_seconds(target, cache, past, _trees(target, widths)) for widths in batches] for _ in range(_ROW_ROUNDS)]
     none, one, every = np.min(rounds, axis=0)
     if every <= none:
         return 1.0
@@ -184,7 +178,7 @@ def _pass_seconds(
     target: Target, cache: Cache, batch_size: int, past: int, width: int, num_rows: int | None = None
 ) -> float:
     """Time a pass over trees of one width; None: all rows' logits."""
-    return _seconds(target, cache, past, [_tree(width)] * batch_size, num_rows)
+    return _seconds(target, cache, past, _trees(target, [width] * batch_size), num_rows)
 
 
 def _seconds(target: Target, cache: Cache, past: int, trees: Sequence[DraftTree], num_rows: int | None = None) -> float:
@@ -196,12 +190,17 @@ def _seconds(target: Target, cache: Cache, past: int, trees: Sequence[DraftTree]
     return time.perf_counter() - start
 
 
-def _tree(width: int) -> DraftTree:
-    """Every second node branches off the root, as in drafts."""
-    tree = DraftTree.root(0)
-    for node in range(1, width):
-        tree.add(0, (node - 1) * (node % 2), "")
-    return tree
+def _trees(target: Target, widths: Sequence[int]) -> list[DraftTree]:
+    """A tree of each width, its tokens drawn from the vocabulary: those that are alike would share their experts."""
+    generator = np.random.Generator(np.random.Philox(0))
+    token_ids = iter(generator.integers(target.manifest.vocab_size, size=sum(widths)).tolist())
+    trees = []
+    for width in widths:
+        tree = DraftTree.root(next(token_ids))
+        for node in range(1, width):  # every second one branches off the root, as in drafts
+            tree.add(next(token_ids), (node - 1) * (node % 2), "")
+        trees.append(tree)
+    return trees
 
 
 def bounded(seconds: Float64Array, widths: Sequence[int]) -> Float64Array:

@@ -85,6 +85,21 @@ def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
     assert cost.seconds[0].tolist() == pytest.approx([(9 + width) * node_s for width in cost.widths])
 
 
+def test_passes_that_are_timed_have_tokens_of_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of one token choose the same experts of a mixture, and would look cheaper than a draft's."""
+    seen: list[list[int]] = []
+
+    def seconds(_target: object, _cache: object, _past: int, trees: list[DraftTree], *_: object) -> float:
+        seen.append([token_id for tree in trees for token_id in tree.token_ids])
+        return 1e-6
+
+    monkeypatch.setattr(verify_cost, "_seconds", seconds)
+    measure_verify_cost(FakeTarget(make_manifest(50_000, max_context=4096)), 4, max_seconds=0.0)
+    assert max(map(len, seen)) == 64
+    assert all(len(set(token_ids)) == len(token_ids) for token_ids in seen)
+    assert all(0 <= token_id < 50_000 for token_ids in seen for token_id in token_ids)
+
+
 @pytest.mark.parametrize(("cost_of_padding", "share"), [(0.0, 0.0), (0.25, 0.25), (1.0, 1.0)])
 def test_what_padding_takes_is_told_by_one_wide_tree_among_narrow_ones(
     cost_of_padding: float, share: float, monkeypatch: pytest.MonkeyPatch
