@@ -78,13 +78,18 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
     checks = [(f"  {name}", value) for name, value in check_pairs(manifest.checks)]
+    cached = manifest.cached_layers.values()
+    kv_heads, head_sizes = (
+        " or ".join(map(str, dict.fromkeys(sizes)))
+        for sizes in ((layer.num_kv_heads for layer in cached), (layer.head_dim for layer in cached))
+    )
     return [
         ("source", manifest.source_name),
         ("fingerprint", manifest.source_fingerprint),
         ("architecture", manifest.architecture),
         ("layers", str(manifest.num_layers)),
-        ("attention heads", f"{manifest.num_heads}, {manifest.num_kv_heads} for keys and values"),
-        ("head size", str(manifest.head_dim)),
+        ("attention heads", f"{manifest.num_heads}, {kv_heads} for keys and values"),
+        ("head size", head_sizes),
         ("vocabulary", str(manifest.vocab_size)),
         ("max context", f"{manifest.max_context} tokens"),
         ("sliding window", "none" if manifest.sliding_window is None else f"{manifest.sliding_window} tokens"),
