@@ -1,21 +1,24 @@
 """GGUF files read by us and by llama.cpp: architectures by their logits, types by their values; prints Markdown.
 
-    python -m benchmarks.gguf_proof CACHE --model FILE.gguf [--only architectures|types]
+    python -m benchmarks.gguf_proof CACHE --sources LLAMA_CPP [--families MODEL_TYPE,...]
+    python -m benchmarks.gguf_proof CACHE --model FILE.gguf
 
-Tiny random models of every architecture are written as llama.cpp's converters write them (tests/export/gguf_models.py),
-exported, and run by llama.cpp. The real FILE is stored again in every type by llama.cpp's quantiser; what we read of it
-is compared with what llama.cpp makes of it in fp32. CACHE keeps llama.cpp's environment, nothing else.
+Tiny random models of every family are converted by the converter in LLAMA_CPP, llama.cpp's sources, read, exported, and
+run by llama.cpp; the files are compared with those that the tests write (tests/export/gguf_models.py). The real FILE is
+stored again in every type by llama.cpp's quantiser; what we read of it is compared with what llama.cpp makes of it in
+fp32. CACHE keeps llama.cpp's environment, nothing else.
 """
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
 
+from benchmarks.gguf_families import converted_model, unlike_tests
 from benchmarks.measuring import say
 from benchmarks.prepare import StepError, install, run
 from benchmarks.runtimes import ROOT, Contender, contenders
@@ -27,7 +30,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
+from tests.export.gguf_models import GGUF_MODELS
 
 TYPES = (
     *("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_1", "q5_0", "q4_k_m", "q4_1", "q4_0"),
@@ -39,32 +42,40 @@ NUM_TOKENS = 40
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
-    parser.add_argument("--model", type=Path, required=True, help="the real GGUF file")
-    parser.add_argument("--only", choices=["architectures", "types"])
+    parser.add_argument("--sources", type=Path, help="llama.cpp's, for architectures")
+    parser.add_argument("--families", default=",".join(GGUF_MODELS), help="model types, separated by commas")
+    parser.add_argument("--model", type=Path, help="the real GGUF file, for types")
     options = parser.parse_args()
     llama_cpp = next(c for c in contenders(options.cache.resolve()) if c.name == "llama.cpp f32")
     install(llama_cpp)
     with quiet_libraries(), tempfile.TemporaryDirectory(dir=options.cache) as folder:
-        if options.only != "types":
-            header = ["file", "model", "read by us", "our package in fp32", "llama.cpp"]
-            print("\n".join(table(header, architecture_rows(llama_cpp, Path(folder)))))
-        if options.only != "architectures":
+        if options.sources:
+            header = [
+                "in the file",
+                "model",
+                "unlike the tests' file",
+                "read by us",
+                "our package in fp32",
+                "llama.cpp",
+            ]
+            families = options.families.split(",")
+            print("\n".join(table(header, architecture_rows(llama_cpp, options.sources, families, Path(folder)))))
+        if options.model:
             header = ["asked for", "types in the file", "MB", "values", "values that differ"]
             print("\n".join(table(header, type_rows(llama_cpp, options.model, Path(folder)))))
 
 
-def architecture_rows(llama_cpp: Contender, folder: Path) -> Iterator[list[str]]:
-    """How far logits of one text are from those of the module that was written, at most."""
+def architecture_rows(
+    llama_cpp: Contender, sources: Path, families: Sequence[str], folder: Path
+) -> Iterator[list[str]]:
+    """How far logits of one text are from those of the module that was converted, at most."""
     token_ids = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
-    for model_type, (architecture, _) in GGUF_MODELS.items():
-        # llama.cpp leaves Phi-3's window and its partial rotation out.
-        changes = {"sliding_window": None, "partial_rotary_factor": 1.0} if model_type == "phi3" else {}
-        model = build_source(model_type, folder / model_type, **changes)
-        file = write_model(model, folder / model_type, folder / f"{model_type}-f32.gguf")
+    for model_type in families:
+        model, file = converted_model(model_type, sources, folder)
         expected = chain_logits(model, token_ids)
         loaded = chain_logits(find_source(file, None).load_model(), token_ids)
         out = folder / f"{model_type}-package"
-        export_model(file, out, ExportOptions(precision="fp32"))
+        export_model(file, out, ExportOptions(precision="fp32", max_context=2 * NUM_TOKENS))
         with llama_cpp_scorer(llama_cpp, file, 2 * NUM_TOKENS) as score:
             theirs = torch.from_numpy(score(token_ids))
         errors = [
@@ -72,8 +83,9 @@ def architecture_rows(llama_cpp: Contender, folder: Path) -> Iterator[list[str]]
             ModelPackage.open(out).manifest.checks["tree_logit_error"],
             float((theirs - expected).abs().max()),
         ]
-        say(f"{model_type}: {errors}")
-        yield [architecture, model_type, *(f"{error:.1e}" for error in errors)]
+        unlike = ", ".join(unlike_tests(model, file)) or "nothing"
+        say(f"{model_type}: {errors}, {unlike}")
+        yield [GGUF_MODELS[model_type][0], model_type, unlike, *(f"{error:.1e}" for error in errors)]
 
 
 def type_rows(llama_cpp: Contender, model: Path, folder: Path) -> Iterator[list[str]]:

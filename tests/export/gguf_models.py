@@ -15,6 +15,9 @@ from tests.tiny_models import build_tiny_model
 
 Values = dict[str, Any]
 _KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
+_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid")
+_TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2")  # where converters write vocab_size
+_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "qwen3_5_text")  # and rope.dimension_count
 _GATED = ("ffn_gate", "ffn_up")
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 
@@ -93,23 +96,18 @@ def _values(config: PretrainedConfig) -> Values:
     if config.model_type == "gpt2":
         epsilon = config.layer_norm_epsilon
         return {**values, "feed_forward_length": 4 * config.hidden_size, "attention.layer_norm_epsilon": epsilon}
-    values |= {
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count_kv": config.num_key_value_heads,
-        "rope.dimension_count": int(head_dim * share),
-    }
+    values |= {"feed_forward_length": config.intermediate_size, "attention.head_count_kv": config.num_key_value_heads}
+    values |= {"rope.dimension_count": int(head_dim * share)} if config.model_type in _TELLING_ROTATED else {}
+    values |= {"vocab_size": config.vocab_size} if config.model_type in _TELLING_VOCABULARY else {}
     if config.model_type == "phi":
         return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
     epsilon = config.norm_eps if config.model_type == "lfm2" else config.rms_norm_eps
-    shared = {"attention.layer_norm_rms_epsilon": epsilon, "rope.freq_base": rope["rope_theta"]}
+    shared = {"attention.layer_norm_rms_epsilon": epsilon}
+    shared |= {"rope.freq_base": rope["rope_theta"]} if config.model_type not in ("gemma", "gemma2") else {}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
-    lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim}
-    return {
-        **values,
-        **shared,
-        **(lengths if config.model_type not in ("phi3", "granite", "granitemoehybrid") else {}),
-        **extra,
-    }
+    has_lengths = "head_dim" in config.to_dict() and config.model_type != "granite"
+    lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim} if has_lengths else {}
+    return {**values, **shared, **lengths, **extra}
 
 
 def _gemma2(config: PretrainedConfig) -> Values:
@@ -178,6 +176,7 @@ def _granite_hybrid(config: PretrainedConfig) -> Values:
     has_positions = config.position_embedding_type == "rope"
     heads = [config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types]
     return _granite(config) | {
+        "context_length": config.max_position_embeddings if has_positions else 1 << 20,
         "attention.head_count_kv": heads,
         "expert_count": config.num_local_experts,
         "expert_used_count": config.num_experts_per_tok,
@@ -210,6 +209,7 @@ def _olmo3(config: PretrainedConfig) -> Values:
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": yarn["factor"],
         "rope.scaling.original_context_length": yarn["original_max_position_embeddings"],
+        "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
     }
 
 
@@ -232,13 +232,14 @@ def _lfm2(config: PretrainedConfig) -> Values:
 
 def _qwen35(config: PretrainedConfig) -> Values:
     return {
-        "rope.dimension_sections": [11, 11, 10, 0],
+        "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0][:4],
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads,
         "ssm.time_step_rank": config.linear_num_value_heads,
         "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
-        "full_attention_interval": config.layer_types.index("full_attention") + 1,
+        "full_attention_interval": 4,  # whatever the layers are
+        "attention.recurrent_layers": [kind == "linear_attention" for kind in config.layer_types],
     }
 
 
@@ -312,7 +313,7 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
     """Of a gated delta layer: value heads with one of each key head in turn, decays as they are used."""
     own = name.split(".linear_attn.")[-1]
     if own == "A_log":
-        weight = -np.exp(weight)
+        weight = _decays(weight)
     rows = {"in_proj_z.weight": (0, config.linear_value_head_dim), "out_proj.weight": (1, config.linear_value_head_dim)}
     rows |= dict.fromkeys(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"), (0, 1))
     if own in rows:
@@ -326,12 +327,16 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
 def _as_granite_hybrid(name: str, weight: Array) -> tuple[str, Array]:
     """Decays as they are used, what each head has in a row of its own, norms by groups of heads."""
     if name.endswith(".A_log"):
-        weight = -np.exp(weight)
+        weight = _decays(weight)
     if name.endswith((".A_log", ".D")):
         weight = weight[:, None]
     if name.endswith(".mamba.norm.weight"):
         weight = weight[None]
     return name.replace("dt_bias", "dt_proj.bias").replace("shared_mlp.output_linear", "mlp.down_proj"), weight
+
+
+def _decays(weight: Array) -> Array:
+    return (-torch.exp(torch.from_numpy(weight))).numpy()
 
 
 def _tiled(config: PretrainedConfig, weight: Array, axis: int, size: int) -> Array:

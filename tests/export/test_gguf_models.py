@@ -144,6 +144,12 @@ def test_layers_that_guess_later_tokens_are_left_out_and_told(tmp_path: Path) ->
             find_source(path, None).load_model()
 
 
+def test_layers_that_keep_states_may_be_told_by_their_period(tmp_path: Path) -> None:
+    model = build_source("qwen3_5_text", tmp_path / "source")
+    values = {"qwen35.attention.recurrent_layers": None, "qwen35.full_attention_interval": 2}
+    check(write_model(model, tmp_path / "source", tmp_path / "model.gguf", values=values), model)
+
+
 def test_files_of_granite_4_without_states_are_those_of_granite_3_that_tell_of_states(tmp_path: Path) -> None:
     """As llama.cpp's converter writes them, whose sizes of states nothing has."""
     model = build_source("granite", tmp_path / "source")
