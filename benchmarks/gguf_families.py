@@ -14,14 +14,17 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from tests.export.gguf_models import build_source, write_model
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
-# What llama.cpp leaves out of a family, or takes for granted of it.
+# What llama.cpp leaves out of a family, or takes for granted of it. 304: what its tokenizer has, for Gemma's converter.
 CHANGES: dict[str, dict[str, Any]] = {
     "phi3": {"sliding_window": None, "partial_rotary_factor": 1.0},
     "gemma3_text": {"vocab_size": 304, "num_hidden_layers": 6, "layer_types": [*[_WINDOWED] * 5, _WHOLE]},
-    "exaone4": {
-        "num_hidden_layers": 64,
-        "layer_types": [*[_WINDOWED] * 3, _WHOLE] * 16,
-    },  # windows in its largest alone
+    "gemma4_text": {  # the last two layers with keys of their own: one with a window, one without
+        "vocab_size": 304,
+        "vocab_size_per_layer_input": 304,
+        "layer_types": [_WINDOWED, _WINDOWED, _WHOLE, _WINDOWED, _WHOLE],
+    },
+    # Windows in its largest alone.
+    "exaone4": {"num_hidden_layers": 64, "layer_types": [*[_WINDOWED] * 3, _WHOLE] * 16},
     "seed_oss": {"attention_out_bias": False},
     "lfm2": {"conv_bias": False},
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
