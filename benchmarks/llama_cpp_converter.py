@@ -7,6 +7,7 @@ as GPT-2's, whatever the architecture, since the converter knows tokenizers of p
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -16,14 +17,14 @@ def main() -> None:
     sources, folder, out = map(Path, sys.argv[1:])
     sys.path[:0] = [str(sources), str(sources / "gguf-py")]
     import gguf
-    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
-    from conversion.base import TextModel
 
-    config = ModelBase.load_hparams(folder, False)
-    model_class = get_model_class(get_model_architecture(config, ModelType.TEXT), mmproj=False)
+    conversion = import_module("conversion")
+    base = conversion.ModelBase
+    architecture = conversion.get_model_architecture(base.load_hparams(folder, False), conversion.ModelType.TEXT)
+    model_class = conversion.get_model_class(architecture, mmproj=False)
     if model_class.supports_mtp_export:
         model_class.no_mtp = True
-    TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    import_module("conversion.base").TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     with torch.inference_mode():
         model = model_class(folder, gguf.LlamaFileType.ALL_F32, out, model_name="tiny")
         writer = getattr(model, "impl", model)  # of a class that stands for several
