@@ -2,8 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -17,8 +16,8 @@ from reader_edge_export.options import AUTO, ExportOptions
 from reader_edge_export.pipeline import check_installation
 from reader_edge_export.sources.gguf.magic import is_gguf
 from reader_edge_export.sources.source_name import source_name
-from reader_edge_runtime import Engine, EngineConfig
-from reader_edge_runtime.assembly import open_draft_model_source, open_head_source
+from reader_edge_runtime import DraftSources, Engine, EngineConfig
+from reader_edge_runtime.assembly import open_sources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.errors import CatalogueError, PackageError, TokenizerError
@@ -26,6 +25,7 @@ from reader_edge_runtime.package.manifest import FORMAT_VERSION, MANIFEST_NAME, 
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
+NO_SOURCES = DraftSources()
 _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
 
 
@@ -37,41 +37,22 @@ class ModelSource:
     name: str | None = None
 
 
-def load_engine(
-    model: str | None,
-    config: EngineConfig,
-    history: Path | None = None,
-    datastores: Sequence[str] = (),
-    head: Path | None = None,
-    draft_model: str | None = None,
-) -> Engine:
+def load_engine(model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES) -> Engine:
     """Find a model and load it, with progress on a terminal.
 
-    history, datastores, head: files to draft from. draft_model: what names a model to draft with, as `model` does.
+    sources: their draft model may be whatever `model` may be.
     """
     package = find_package(model)
-    drafting = find_package(draft_model) if draft_model is not None and config.is_drafted else None
+    found = _found(sources) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_calibration):
-        engine = Engine.load(
-            package,
-            config,
-            history=history,
-            datastores=datastores,
-            head=head,
-            draft_model=drafting,
-            on_progress=on_files,
-            on_calibration=on_calibration,
-        )
-    if notice := draft_notice(engine, [history, *datastores, head, draft_model]):
+        engine = Engine.load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration)
+    if notice := draft_notice(engine, sources):
         click.echo(notice, err=True)
     return engine
 
 
-def draft_notice(engine: Engine, given: Sequence[object] = ()) -> str:
-    """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything.
-
-    given: what was named to draft from, None for nothing.
-    """
+def draft_notice(engine: Engine, sources: DraftSources = NO_SOURCES) -> str:
+    """What to tell a user whose engine drafts less than was asked for; "" where it drafts everything."""
     permission = engine.draft_permission
     if permission.scope == "all":
         return ""
@@ -80,7 +61,7 @@ def draft_notice(engine: Engine, given: Sequence[object] = ()) -> str:
             "Passes of several widths give other bits on this machine: only greedy answers without penalties, biases "
             "and grammars are drafted, and their near ties decided by single passes (--guard)."
         )
-    left_out = " What was named to draft from is not loaded." if any(each is not None for each in given) else ""
+    left_out = " What was named to draft from is not loaded." if sources != NO_SOURCES else ""
     if not engine.decoder.config.is_drafted:
         return f"Answers are decoded plainly (--no-draft).{left_out}" if left_out else ""
     return (
@@ -90,13 +71,15 @@ def draft_notice(engine: Engine, given: Sequence[object] = ()) -> str:
     )
 
 
-def further_sources(engine: Engine, head: Path | None, draft_model: str | None) -> list[Source]:
-    """A head and a draft model as sources for other drafters of an engine's model; arguments as of `load_engine`."""
-    sources: list[Source] = [] if head is None else [open_head_source(head, engine.package)]
-    if draft_model is not None:
-        given = (engine.package, engine.tokenizer, engine.decoder.config)
-        sources.append(open_draft_model_source(find_package(draft_model), *given))
-    return sources
+def further_sources(engine: Engine, sources: DraftSources) -> list[Source]:
+    """Head, draft model and own sources, opened for other drafters of an engine's model; given as for `load_engine`."""
+    return open_sources(_found(sources), engine.package, engine.tokenizer, engine.decoder.config)
+
+
+def _found(sources: DraftSources) -> DraftSources:
+    """The same with the package of the draft model that is named."""
+    named = sources.draft_model
+    return sources if named is None else replace(sources, draft_model=find_package(str(named)))
 
 
 def model_name(model: str | None) -> str:

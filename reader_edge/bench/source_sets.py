@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from reader_edge_runtime import DraftConfig, Engine
 from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.drafting.draft_sources import FilePath
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
@@ -24,7 +25,9 @@ class SourceStock:
     further: Sequence[Source]
 
     @classmethod
-    def of_engine(cls, engine: Engine, datastores: Sequence[str] = (), further: Sequence[Source] = ()) -> "SourceStock":
+    def of_engine(
+        cls, engine: Engine, datastores: Sequence[FilePath] = (), further: Sequence[Source] = ()
+    ) -> "SourceStock":
         """What an engine's package has, with files of `reader-edge datastore build`. Raises DatastoreError."""
         fingerprint, package = engine.tokenizer.fingerprint(), engine.package
         opened = open_datastores(datastores, fingerprint, package.manifest.vocab_size) if datastores else []

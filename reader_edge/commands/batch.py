@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @options.head
 @options.draft_model
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, by an engine on each node.")
-@options.grouped(engine_config="EngineConfig")
+@options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def batch(
     input_file: Path,
     output_file: Path,
@@ -42,9 +42,7 @@ def batch(
     name: str | None,
     max_tokens: int,
     engine_config: "reader_edge.EngineConfig",
-    datastores: tuple[str, ...],
-    head: Path | None,
-    draft_model: str | None,
+    sources: "reader_edge.DraftSources",
     ray_address: str | None,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format.
@@ -63,7 +61,7 @@ def batch(
     from reader_edge.model_source import load_engine, model_name
     from reader_edge.terminal.console import count_progress
 
-    load = partial(load_engine, model, engine_config, None, datastores, head, draft_model)
+    load = partial(load_engine, model, engine_config, sources)
     with open_batch(input_file, output_file) as opened:
         if opened.num_done < opened.num_requests:
             answering = _answering(ray_address, load, name or model_name(model), max_tokens)

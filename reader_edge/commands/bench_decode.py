@@ -31,7 +31,9 @@ from reader_edge.commands import options
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the result: a .png, .svg or .pdf file."
 )
 @options.as_json
-@options.grouped(sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig")
+@options.grouped(
+    sampling="SamplingConfig", config="GenerationConfig", engine_config="EngineConfig", sources="DraftSources"
+)
 def decode(
     model: str | None,
     prompts: Path | None,
@@ -39,9 +41,7 @@ def decode(
     rounds: int,
     nodes: tuple[int, ...] | None,
     each_set: bool,
-    datastores: tuple[str, ...],
-    head: Path | None,
-    draft_model: str | None,
+    sources: "reader_edge.DraftSources",
     engine_config: "reader_edge.EngineConfig",
     plot: Path | None,
     as_json: bool,
@@ -65,14 +65,14 @@ def decode(
 
     check_plot(plot)
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
-    engine = load_engine(model, engine_config, None, datastores, head, draft_model)
+    engine = load_engine(model, engine_config, sources)
     questions = play_out(engine, file_prompts, config, is_raw=False)
     each_set = each_set and engine.draft_permission.is_on
     if nodes and not engine.draft_permission.is_on:
         click.echo("At fixed numbers of nodes drafts are made all the same, to tell what they would bring.", err=True)
     stock = None
     if nodes or each_set:
-        stock = SourceStock.of_engine(engine, datastores, further_sources(engine, head, draft_model))
+        stock = SourceStock.of_engine(engine, sources.datastores, further_sources(engine, sources))
     with count_progress("Answers") as on_progress:
         sets = stock.engines(engine) if each_set and stock else {}
         bench = bench_decode(engine, questions, config, rounds, on_progress, sets)

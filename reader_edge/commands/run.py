@@ -89,17 +89,20 @@ def _dash(context: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--compare", is_flag=True, help="Answer plainly and drafted in turn; tell both speeds.")
 # The engine's group comes first: --no-draft is its own, so that nothing is loaded to draft with.
-@options.grouped(question=Question, engine_config="EngineConfig", sampling="SamplingConfig", config="GenerationConfig")
+@options.grouped(
+    question=Question,
+    engine_config="EngineConfig",
+    sources="DraftSources",
+    sampling="SamplingConfig",
+    config="GenerationConfig",
+)
 def run(
     model: str | None,
     question: Question,
     config: "reader_edge.GenerationConfig",
     engine_config: "reader_edge.EngineConfig",
-    history: Path | None,
+    sources: "reader_edge.DraftSources",
     session_file: Path | None,
-    datastores: tuple[str, ...],
-    head: Path | None,
-    draft_model: str | None,
     stats: bool,
     as_json: bool,
     compare: bool,
@@ -112,7 +115,7 @@ def run(
     """
     if model == "-":
         model, question = None, replace(question, dash="-")
-    _check_together(engine_config, history, session_file, compare)
+    _check_together(engine_config, sources, session_file, compare)
     text = question.read()
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
@@ -125,7 +128,7 @@ def run(
 
     accept_any_text()
     config = replace(config, is_scored=stats or as_json)
-    engine = load_engine(model, engine_config, history, datastores, head, draft_model)
+    engine = load_engine(model, engine_config, sources)
     session = None if session_file is None else KeptSession(engine, session_file, question.system)
     if text is None:
         said = session.messages if session else ()
@@ -147,12 +150,15 @@ def run(
 
 
 def _check_together(
-    engine_config: "reader_edge.EngineConfig", history: Path | None, session_file: Path | None, compare: bool
+    engine_config: "reader_edge.EngineConfig",
+    sources: "reader_edge.DraftSources",
+    session_file: Path | None,
+    compare: bool,
 ) -> None:
     """Raise UsageError for options that exclude each other."""
     if compare and not engine_config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if compare and (history or session_file):
+    if compare and (sources.history or session_file):
         raise click.UsageError("--compare starts each round without past answers: leave --history and --session out.")
-    if history and session_file:
+    if sources.history and session_file:
         raise click.UsageError("A session keeps past answers itself: leave --history out.")

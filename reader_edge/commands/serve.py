@@ -72,7 +72,9 @@ class Limits:
 @options.datastores
 @options.head
 @options.draft_model
-@options.grouped(place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig")
+@options.grouped(
+    place=Place, limits=Limits, serving="ServingConfig", engine_config="EngineConfig", sources="DraftSources"
+)
 def serve(
     model: str | None,
     name: str | None,
@@ -80,10 +82,7 @@ def serve(
     limits: Limits,
     serving: "reader_edge.ServingConfig",
     engine_config: "reader_edge.EngineConfig",
-    history: Path | None,
-    datastores: tuple[str, ...],
-    head: Path | None,
-    draft_model: str | None,
+    sources: "reader_edge.DraftSources",
 ) -> None:
     """Answer programs that speak OpenAI's HTTP interface, at http://HOST:PORT/v1.
 
@@ -102,7 +101,7 @@ def serve(
     settings = ServerSettings(name, place.keys(), limits.max_tokens, max_choices, max_answer_s=limits.max_answer_s)
     with open_socket(place.host, place.port) as socket:
         click.echo(f"Loading '{name}'.", err=True)
-        loaded = load_engine(model, engine_config, history, datastores, head, draft_model)
+        loaded = load_engine(model, engine_config, sources)
         engine = AsyncEngine(loaded, serving)
         port = socket.getsockname()[1]
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host

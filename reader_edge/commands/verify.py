@@ -27,14 +27,13 @@ from reader_edge.commands import options
 @options.engine
 @options.guard
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@options.grouped(engine_config="EngineConfig")
+@options.grouped(engine_config="EngineConfig", sources="DraftSources")
 def verify(
     model: str | None,
     prompts: Path | None,
     max_tokens: int,
     minutes: float,
-    head: Path | None,
-    draft_model: str | None,
+    sources: "reader_edge.DraftSources",
     engine_config: "reader_edge.EngineConfig",
     as_json: bool,
 ) -> None:
@@ -72,7 +71,7 @@ def verify(
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     if not engine.draft_permission.is_on:
         click.echo("The proof drafts all the same, to show what drafts would change.", err=True)
-    further = further_sources(engine, head, draft_model)
+    further = further_sources(engine, sources)
     budget = TimeBudget(60 * minutes or math.inf)
     playing_end = budget.end_of(1 / 4)
     config = GenerationConfig(max_tokens=max_tokens)

@@ -11,6 +11,7 @@ from reader_edge_runtime.config import (
     SamplingConfig,
     ServingConfig,
 )
+from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.stats import GenerationStats
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncEngine",
     "Conversation",
     "DraftConfig",
+    "DraftSources",
     "Engine",
     "EngineConfig",
     "GenerationChunk",

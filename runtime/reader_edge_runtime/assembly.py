@@ -1,6 +1,5 @@
 """The composition root: package, target, probe, pass times, drafter and decoder are put together here alone."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Recheck, acc
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
 from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -32,7 +32,6 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-FilePath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]  # told what is done, and how much there is in all
 
 
@@ -40,11 +39,8 @@ def assemble(
     path: FilePath,
     config: EngineConfig,
     draft: DraftConfig,
+    sources: DraftSources,
     drafter: Drafter | None,
-    history: FilePath | None,
-    datastores: Sequence[FilePath],
-    head: FilePath | None,
-    draft_model: FilePath | None,
     on_progress: Progress | None,
     on_calibration: Progress | None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
@@ -55,18 +51,26 @@ def assemble(
     if not draft_permission(config, package.manifest.attention, report).is_on:
         return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
-    opened = open_datastores(datastores, fingerprint, vocab_size) if datastores else []
-    sources: list[Source] = [] if head is None else [open_head_source(head, package)]
-    if draft_model is not None:
-        sources.append(open_draft_model_source(draft_model, package, tokenizer, config))
+    opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
+    further = open_sources(sources, package, tokenizer, config)
     costs = [load_or_measure(target, config.threads, 1, on_progress=on_calibration)] if config.is_calibrated else []
     if drafter is None:  # not before the measuring: its kernels take time and memory while they load
         file = None
-        if history is not None:
-            file = HistoryFile(Path(history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
+        if sources.history is not None:
+            file = HistoryFile(Path(sources.history), bytes.fromhex(fingerprint), draft.max_history_tokens, vocab_size)
         table, own_answers = SuccessorTable.of_package(package, fingerprint), OwnAnswers.of_package(package)
-        drafter = RetrievalDrafter(draft, sources, opened, file, table, own_answers)
+        drafter = RetrievalDrafter(draft, further, opened, file, table, own_answers)
     return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
+
+
+def open_sources(
+    given: DraftSources, package: ModelPackage, tokenizer: Tokenizer, config: EngineConfig
+) -> list[Source]:
+    """A head, a draft model and the caller's own, as sources of a package's drafts; each raises its own errors."""
+    sources: list[Source] = [] if given.head is None else [open_head_source(given.head, package)]
+    if given.draft_model is not None:
+        sources.append(open_draft_model_source(given.draft_model, package, tokenizer, config))
+    return [*sources, *given.extra]
 
 
 def open_head_source(path: FilePath, package: ModelPackage) -> HeadSource:

@@ -17,6 +17,7 @@ from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
+from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.given_arguments import Callback, given_callback, given_config, is_iterable
@@ -72,35 +73,25 @@ class Engine:
         path: str | os.PathLike[str],
         config: EngineConfig | None = None,
         draft: DraftConfig | None = None,
+        sources: DraftSources | None = None,
         drafter: Drafter | None = None,
-        history: str | os.PathLike[str] | None = None,
-        datastores: Sequence[str | os.PathLike[str]] = (),
-        head: str | os.PathLike[str] | None = None,
-        draft_model: str | os.PathLike[str] | None = None,
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
     ) -> "Engine":
         """Open a package, check its files, load its graph and probe it.
 
-        drafter: an own one in place of the retrieval drafter that the arguments below describe.
-        history: a file that keeps past answers for drafting between runs; made when it is not there.
-        datastores: files of `reader-edge datastore build`, made with this model's tokenizer, to draft from; 4 at most.
-        head: a file of `reader-edge train-drafter`, made for this model, to draft from.
-        draft_model: the package of a smaller model with the same tokenizer, to draft with. None of these is opened
-        where the engine does not draft (`draft_permission`).
+        draft, sources: what may be drafted, and from what. drafter: one of the caller's own, in place of what these
+        describe.
         on_progress: told bytes checked and bytes in all. on_calibration: told rounds measured and rounds at most, at
         the first use of a package on a machine. Raises PackageError, TokenizerError, DatastoreError, HeadError,
         DraftModelError or ProviderError.
         """
-        if isinstance(datastores, str | os.PathLike) or not is_iterable(datastores):
-            raise ConfigError(f"datastores is {shown(datastores)}, but must be a list of files.")
         configs = given_config(config, EngineConfig, "config"), given_config(draft, DraftConfig, "draft")
+        drafted_from = given_config(sources, DraftSources, "sources")
+        if drafter is not None and drafted_from != DraftSources():
+            raise ConfigError("drafter is in place of what sources describe: give one of them.")
         told = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        named = {"history": history, "head": head, "draft_model": draft_model}
-        past, trained, smaller = (None if file is None else given_path(file, name) for name, file in named.items())
-        stores = [given_path(file, "A datastore") for file in datastores]
-        folder = given_path(path, "path")
-        return cls(*assemble(folder, *configs, drafter, past, stores, trained, smaller, *told))
+        return cls(*assemble(given_path(path, "path"), *configs, drafted_from, drafter, *told))
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, ServingConfig
+from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.shown import shown
 
 Callback = Callable[[int, int], None]
-Config = TypeVar("Config", EngineConfig, DraftConfig, GenerationConfig, ServingConfig)
+Config = TypeVar("Config", EngineConfig, DraftConfig, DraftSources, GenerationConfig, ServingConfig)
 
 
 def is_iterable(value: object) -> bool:

@@ -14,6 +14,7 @@ from reader_edge.model_source import further_sources
 from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
 from reader_edge.question import Question
+from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.errors import DraftModelError, IntegrityError, PackageError
 from reader_edge_runtime.package.layer import Layer
@@ -37,7 +38,7 @@ def drafting(exported: Callable[..., Path]) -> Path:
 def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: Path) -> None:
     config = GenerationConfig(max_tokens=60, ignores_eos=True)
     unaided = DraftConfig(is_history_used=False, is_logits_used=False)
-    engine = Engine.load(package, UNMEASURED, unaided, draft_model=drafting)
+    engine = Engine.load(package, UNMEASURED, unaided, sources=DraftSources(draft_model=drafting))
     drafted, plain = (engine.generate("the cat", replace(config, is_drafted=each)) for each in (True, False))
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.drafted_by_source["draft model"] > 0
@@ -48,7 +49,7 @@ def test_a_proof_has_runs_of_its_own_for_a_draft_model(
 ) -> None:
     monkeypatch.setattr(ways, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)
-    further = further_sources(engine, None, str(drafting))
+    further = further_sources(engine, DraftSources(draft_model=drafting))
     report = prove(engine, [Question("the cat"), Question("tides")], 12, further=further)
     assert report.counts.divergences == 0
     runs = [run for run in report.runs if run.setting.drafter == "all sources + draft model"]
@@ -59,11 +60,11 @@ def test_a_model_of_another_tokenizer_the_model_itself_and_no_package_are_refuse
     package: Path, demo_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(DraftModelError, match=r"has another tokenizer than .*same family.*\.$"):
-        Engine.load(package, UNMEASURED, draft_model=demo_folder)
+        Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=demo_folder))
     with pytest.raises(DraftModelError, match=r"is the very model .* give a smaller one\.$"):
-        Engine.load(package, UNMEASURED, draft_model=package)
+        Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=package))
     with pytest.raises(PackageError, match=r"No model package at"):
-        Engine.load(package, UNMEASURED, draft_model=tmp_path / "none")
+        Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=tmp_path / "none"))
 
 
 def test_a_model_whose_states_cannot_be_taken_back_is_refused(package: Path, drafting: Path, tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_a_model_whose_states_cannot_be_taken_back_is_refused(package: Path, dra
     with pytest.raises(
         DraftModelError, match=r"'.*copy' has recurrent layers, .* draft with a model of attention alone"
     ):
-        Engine.load(package, UNMEASURED, draft_model=copy)
+        Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=copy))
 
 
 def test_a_damaged_draft_model_is_refused(package: Path, drafting: Path, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_damaged_draft_model_is_refused(package: Path, drafting: Path, tmp_pat
     with (copy / "model.onnx").open("r+b") as file:
         file.write(b"\0")
     with pytest.raises(IntegrityError, match="differs from its checksum"):
-        Engine.load(package, UNMEASURED, draft_model=copy)
+        Engine.load(package, UNMEASURED, sources=DraftSources(draft_model=copy))
 
 
 def test_commands_tell_in_one_sentence_why_a_draft_model_is_refused(package: Path, demo_folder: Path) -> None:

@@ -15,6 +15,7 @@ from reader_edge.proof import ways
 from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_export.heads.rounded_head import rounded_head
+from reader_edge_runtime import DraftSources
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.head_file import (
@@ -93,7 +94,10 @@ def test_every_source_together_changes_nothing(
     head = tmp_path / "sure.head"
     rounded_head(module, all_ids()).write(head, engine.package.manifest)
     report = prove(
-        engine, QUESTIONS, MAX_TOKENS, further=further_sources(engine, head, str(exported("llama", "fp32", "exact")))
+        engine,
+        QUESTIONS,
+        MAX_TOKENS,
+        further=further_sources(engine, DraftSources(head=head, draft_model=exported("llama", "fp32", "exact"))),
     )
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal

@@ -18,6 +18,7 @@ from reader_edge.question import Question
 from reader_edge_export.heads.head_graph import head_graph
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.rounded_head import rounded_head
+from reader_edge_runtime import DraftSources
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile
@@ -88,7 +89,7 @@ def test_a_head_of_random_weights_changes_no_token(
     path = tmp_path / "random.head"
     rounded(untrained(seed)).write(path, manifest)
     config = GenerationConfig(max_tokens=40)
-    drafted = Engine.load(package, head=path).generate("the cat", config)
+    drafted = Engine.load(package, sources=DraftSources(head=path)).generate("the cat", config)
     assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
 
 
@@ -99,7 +100,7 @@ def test_a_head_of_no_numbers_changes_no_token(package: Path, manifest: Manifest
     path = tmp_path / "nan.head"
     rounded(module).write(path, manifest)
     config = GenerationConfig(max_tokens=24)
-    drafted = Engine.load(package, head=path).generate("the cat", config)
+    drafted = Engine.load(package, sources=DraftSources(head=path)).generate("the cat", config)
     assert drafted.token_ids == Engine.load(package).generate("the cat", config).token_ids
 
 

@@ -19,6 +19,7 @@ from reader_edge_export.heads.held_out import held_out_apart
 from reader_edge_export.heads.payback import Payback
 from reader_edge_export.heads.state_recorder import RecordedAnswer
 from reader_edge_export.heads.train_drafter import HeadTraining, TrainingOptions
+from reader_edge_runtime import DraftSources
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -51,7 +52,9 @@ def test_a_head_learns_from_its_targets_own_answers(package: Path, tmp_path: Pat
     losses = [loss for _, loss in report.curve]
     assert losses[-1] < losses[0]
     answers = [
-        Engine.load(package, head=path).generate("the cat", GenerationConfig(max_tokens=40)).token_ids
+        Engine.load(package, sources=DraftSources(head=path))
+        .generate("the cat", GenerationConfig(max_tokens=40))
+        .token_ids
         for path in (None, report.out)
     ]
     assert answers[0] == answers[1]
@@ -209,7 +212,7 @@ def test_the_command_prints_the_heads_file_and_tells_what_it_found(package: Path
     stages = ["having the model answer", "finding the rows of the logit head", "training", "measuring acceptance"]
     assert lines[2:6] == [f"{label}: {stage}" for stage in stages]
     assert re.search(r"next token .* by the best four", told.stderr)
-    Engine.load(package, head=path)
+    Engine.load(package, sources=DraftSources(head=path))
 
 
 @pytest.mark.long

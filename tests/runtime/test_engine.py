@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig, assembly
+from reader_edge_runtime import (
+    DraftSources,
+    Engine,
+    EngineConfig,
+    GenerationConfig,
+    GenerationStats,
+    SamplingConfig,
+    assembly,
+)
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
@@ -164,9 +172,8 @@ def test_context_limit_ends_the_answer(engine: Engine) -> None:
 
 def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Path, tmp_path: Path) -> None:
     def answer() -> GenerationStats:
-        engine = Engine.load(
-            demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history"
-        )
+        sources = DraftSources(history=tmp_path / "history")
+        engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), sources=sources)
         assert isinstance(engine.decoder.drafter, RetrievalDrafter)
         engine.decoder.drafter.wait()
         return engine.generate("# tar", GREEDY).stats
@@ -180,7 +187,11 @@ def test_history_file_lets_the_next_run_draft_from_past_answers(demo_folder: Pat
 def test_history_file_that_cannot_be_written_costs_no_answer(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history")
+    engine = Engine.load(
+        demo_folder,
+        EngineConfig(is_calibrated=False, is_probed=False),
+        sources=DraftSources(history=tmp_path / "history"),
+    )
 
     def full(file: HistoryFile, record: bytes) -> None:
         raise OSError(28, "No space left on device")

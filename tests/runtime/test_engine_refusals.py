@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import (
     ConfigError,
@@ -54,11 +54,13 @@ def test_what_cannot_be_told_of_progress_is_refused(demo_folder: Path) -> None:
 
 @pytest.mark.parametrize("given", [3, b"history", [], "a\0b", "\ud800", "a" * 5000], ids=ascii)
 def test_what_can_be_no_path_is_refused_in_one_sentence(engine: Engine, demo_folder: Path, given: Any) -> None:
-    for name in ("path", "history", "head", "draft_model"):
+    with pytest.raises(ConfigError, match="path is "):
+        Engine.load(given)
+    for name in ("history", "head", "draft_model"):
         with pytest.raises(ConfigError, match=f"{name} is "):
-            Engine.load(**{"path": demo_folder, name: given})
+            DraftSources(**{name: given})
     with pytest.raises(ConfigError, match="A datastore is "):
-        Engine.load(demo_folder, datastores=[given])
+        DraftSources(datastores=[given])
     for use in (engine.save_session, engine.load_session):
         with pytest.raises(ConfigError, match="path is "):
             use(given)
@@ -73,9 +75,12 @@ def test_a_number_of_too_many_digits_to_show_is_refused_wherever_it_stands(engin
         engine.generate_batch(huge)
     with pytest.raises(ConfigError, match="too long to show"):
         engine.generate("# tar", huge)
-    for choice in ({"path": huge}, {"path": "", "datastores": huge}, {"path": "", "head": huge}):
+    for choice in ({"path": huge}, {"path": "", "sources": huge}):
         with pytest.raises(ConfigError, match="too long to show"):
             Engine.load(**choice)
+    for source in ({"datastores": huge}, {"head": huge}, {"extra": huge}, {"extra": [huge]}):
+        with pytest.raises(ConfigError, match="too long to show"):
+            DraftSources(**source)
 
 
 def test_the_root_folder_is_no_history() -> None:
@@ -135,7 +140,11 @@ def test_tokenizer_of_another_model_is_refused(demo_folder: Path, tmp_path: Path
 def test_history_file_of_another_tokenizer_is_refused(demo_folder: Path, tmp_path: Path) -> None:
     HistoryFile(tmp_path / "history", bytes(32), 100, 100).append(np.array([1], np.int32))
     with pytest.raises(HistoryError, match="another tokenizer"):
-        Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_probed=False), history=tmp_path / "history")
+        Engine.load(
+            demo_folder,
+            EngineConfig(is_calibrated=False, is_probed=False),
+            sources=DraftSources(history=tmp_path / "history"),
+        )
 
 
 @pytest.mark.parametrize("name", ["smollm2:135m", "owner/name"])

@@ -46,7 +46,7 @@ class DraftingCore:
         table: SuccessorTable | None = None,
     ) -> None:
         self.config = config
-        self.names = (*layout.SOURCES[:4], *source_names)
+        self.names = (*layout.SOURCES, *source_names)
         self.history = History(config.max_history_tokens if config.is_history_used else 0)
         self.successors = SuccessorStore(config.max_recorded_pairs if config.is_logits_used else 0, table)
         self.datastores = DatastoreSet(datastores)

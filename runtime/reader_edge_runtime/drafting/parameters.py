@@ -103,7 +103,10 @@ def _set_unrecorded_priors(parameters: Float32Array) -> None:
     classes[at, :, mixture.PROBABILITY] = np.clip(_row_probabilities(), 0.002, 0.995)
     classes[at, :, mixture.RATE], weights[at] = _FIRST_RATE, _DATASTORE_WEIGHT
     _set_log_odds(classes[at])
-    weights[layout.PROPOSAL_INPUTS : layout.PROPOSAL_INPUTS + layout.NUM_PROPOSALS] = _PROPOSAL_WEIGHT
+    for at in layout.PROPOSAL_INPUTS:
+        classes[at, :, mixture.PROBABILITY] = np.clip(_proposal_probabilities(), 0.002, 0.995)
+        classes[at, :, mixture.RATE], weights[at] = _FIRST_RATE, _PROPOSAL_WEIGHT
+        _set_log_odds(classes[at])
 
 
 def _inputs(parameters: Float32Array) -> tuple[Float32Array, Float32Array]:
@@ -128,9 +131,14 @@ def _first_probabilities() -> Float32Array:
         store[: layout.SINGLE] = _row_probabilities()
         store[[layout.SINGLE, layout.COPY], : 2 * len(length)] = _in_turn(0.04 * (1 - comes) + 0.002, comes)
         store[layout.RESUMED, : 2 * len(agreed)] = _in_turn(np.full(64, 0.02), 0.3 + 0.5 * agreed / 7)
-    proposals = p[layout.PROPOSAL_INPUTS : layout.PROPOSAL_INPUTS + layout.NUM_PROPOSALS]
-    proposals[:, 0] = 0.02
-    proposals[:, 1 : 1 + PROBABILITY_BUCKETS] = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
+    return p
+
+
+def _proposal_probabilities() -> Float32Array:
+    """(CLASSES,): a source is as sure as it says; what it does not name seldom comes."""
+    p = np.full(layout.CLASSES, 0.3, np.float32)
+    p[0] = 0.02
+    p[1 : 1 + PROBABILITY_BUCKETS] = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
     return p
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
+from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.drafting import core as drafting_core
 from reader_edge_runtime.drafting.kernels import learning, tree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -87,7 +87,7 @@ def test_an_interrupted_core_is_made_anew_with_what_a_file_has(
     demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False)
-    engine = Engine.load(demo_folder, config, history=tmp_path / "past")
+    engine = Engine.load(demo_folder, config, sources=DraftSources(history=tmp_path / "past"))
     drafter = engine.decoder.drafter
     assert isinstance(drafter, RetrievalDrafter)
     before = drafter.loaded_core()

@@ -123,8 +123,8 @@ def test_a_source_that_answers_too_few_is_at_fault_with_all() -> None:
 
 
 def test_more_sources_than_can_be_mixed_are_refused() -> None:
-    with pytest.raises(ConfigError, match="At most 2"):
-        RetrievalDrafter(DraftConfig(), [EchoSource()] * 3)
+    with pytest.raises(ConfigError, match="At most 4"):
+        RetrievalDrafter(DraftConfig(), [EchoSource() for _ in range(5)])
 
 
 @pytest.mark.parametrize("token_id", [-1, -(2**31), VOCAB_SIZE, 2**31, 2**63 - 1])

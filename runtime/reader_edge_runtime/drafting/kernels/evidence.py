@@ -75,7 +75,7 @@ def _add_proposals(proposals: Int32Table, node: Int32Array, evidence: Int32Array
             continue
         child = proposals[node[layout.PROPOSAL_STATE + e], 1]
         if child:
-            which = layout.PROPOSAL_INPUTS + e
+            which = np.int64(layout.PROPOSAL_INPUTS[e])
             speaker = add_speaker(evidence, which, 0, 0)
             while child:
                 add_pair(evidence, work, speaker, which, 1 + proposals[child, 3], proposals[child, 0])

@@ -8,9 +8,9 @@ each a class, for which mixture.py learns how often such a claim came true.
         SINGLE      a suffix that occurred once, classes by match length
         COPY        the text since an earlier match has repeated what followed it, classes by length
         RESUMED     a copy continued after a token that differed (an edit, a changed value in a repeated form)
-    inputs 24..26   datastores (24: the longest match; two are free)
+    input 24        datastores: the longest match
     inputs 27, 28   successors recorded from the target's logits: after a token, after a pair
-    inputs 29 to 31  proposals of other sources, three at most
+    inputs 29 to 31, 25, 26  proposals of other sources, in this order
 """
 
 import numpy as np
@@ -18,14 +18,15 @@ import numpy as np
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED
 
-SOURCES = ("context", "history", "datastore", "logits", "proposal 1", "proposal 2", "proposal 3")
+SOURCES = ("context", "history", "datastore", "logits")  # and those that propose
 
 NUM_INPUTS = 32
-CONTEXT_INPUTS, HISTORY_INPUTS, DATASTORE_INPUTS, LOGITS_INPUTS, PROPOSAL_INPUTS = 0, 12, 24, 27, 29
+CONTEXT_INPUTS, HISTORY_INPUTS, DATASTORE_INPUTS, LOGITS_INPUTS = 0, 12, 24, 27
+PROPOSAL_INPUTS = np.array([29, 30, 31, 25, 26], np.int32)
 AFTER_TOKEN, AFTER_PAIR = 0, 1
 SINGLE, COPY, RESUMED = 9, 10, 11
-NUM_PROPOSALS = 3
-SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2] * 3 + [3] * 2 + [4, 5, 6], np.int32)
+NUM_PROPOSALS = len(PROPOSAL_INPUTS)
+SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2, 7, 8] + [3] * 2 + [4, 5, 6], np.int32)
 
 # An input's weight depends on its level (support or match length), and on two sets chosen by the match state.
 LEVELS = 8
@@ -35,8 +36,8 @@ NUM_SETS_2 = 72
 # State of a node, int32 (STATE,): the last ORDER tokens, newest first, -1 before the text; for each store the position
 # and length of a copy, the position and state of a resumed copy; for each proposal its node; then the match in
 # datastores (datastore.py).
-CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 11
-STATE = 28
+CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 13
+STATE = 30
 
 # Evidence at a node, int32 (EVIDENCE,): counts, then speakers (inputs that name a token), candidates (the tokens named)
 # and pairs of both. A speaker has the number of its weight, input * LEVELS + level, and its miss: the class of the

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish, Guide, RequestDrafter
+from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source, WeighedSource
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
 from reader_edge_runtime.errors import ConfigError, DraftError
 
-MAX_SOURCES = 2
+MAX_SOURCES = layout.NUM_PROPOSALS - 1  # beside the source of tools
 
 _Foreign = TypeVar("_Foreign")
 _Result = TypeVar("_Result")

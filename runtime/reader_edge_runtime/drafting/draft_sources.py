@@ -1,0 +1,46 @@
+"""What an engine drafts from, as one value: files, a smaller model, and sources of the caller's own."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reader_edge_runtime.config_checks import require
+from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.given_path import given_path
+
+FilePath = str | os.PathLike[str]
+
+_MEMBERS = ("name", "wants_hidden_states", "begin", "propose", "state", "restore")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSources:
+    """Beside a request's own text and past answers. None of these is opened where an engine does not draft.
+
+    history: a file that keeps past answers between runs; made when it is not there.
+    datastores: files of `reader-edge datastore build`, made with the model's tokenizer; 4 at most.
+    head: a file of `reader-edge train-drafter`, made for the model.
+    draft_model: the package of a smaller model with the same tokenizer.
+    extra: sources of the caller's own (`Source`); with head and draft model as many as can be mixed.
+    Raises ConfigError.
+    """
+
+    history: FilePath | None = None
+    datastores: Sequence[FilePath] = ()
+    head: FilePath | None = None
+    draft_model: FilePath | None = None
+    extra: Sequence[Source] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("history", "head", "draft_model"):
+            if (file := getattr(self, name)) is not None:
+                given_path(file, name)
+        for name, members in (("datastores", "files"), ("extra", "sources")):
+            value = getattr(self, name)
+            require(isinstance(value, list | tuple), name, value, f"a list of {members}")
+            object.__setattr__(self, name, tuple(value))
+        for file in self.datastores:
+            given_path(file, "A datastore")
+        for source in self.extra:
+            is_source = not isinstance(source, type) and all(hasattr(source, member) for member in _MEMBERS)
+            require(is_source, "A source", source, f"an object with {', '.join(_MEMBERS)}")
