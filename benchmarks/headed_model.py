@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.fusion import DraftModel, Path
 from benchmarks.replayed_states import HeardText
 from reader_edge.bench.recording import RecordedTurn
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 
@@ -18,7 +18,7 @@ class HeadedModel:
     def __init__(self, recorded: DraftModel, head: HeadSource, turn: RecordedTurn, states: Float32Array) -> None:
         self._recorded, self._head = recorded, head
         self._text = HeardText(turn, states)
-        self._request = head.begin(self._text.token_ids)
+        self._request = head.begin(RequestContext(self._text.token_ids))
         self._guessed: dict[Path, dict[int, float]] = {}  # by what was drafted before it
 
     def observe(self, token_ids: Sequence[int]) -> None:
@@ -26,13 +26,15 @@ class HeadedModel:
         self._recorded.observe(token_ids)
         for scored in self._text.extend(token_ids):
             self._request.observe(scored)
-        [proposal] = self._head.propose([DraftWish(self._request, 1, _AHEAD)])
+        [tree] = self._head.propose([DraftWish(self._request, 1, _AHEAD)])
         self._guessed = {}
-        paths: list[Path] = []
-        for token_id, parent, p in zip(proposal.token_ids, proposal.parents, proposal.probabilities, strict=True):
-            above = paths[parent] if parent >= 0 else ()
+        paths: list[Path] = [()]
+        if tree is None:
+            return
+        for node, (parent, token_id) in enumerate(zip(tree.parents[1:], tree.token_ids[1:], strict=True), start=1):
+            above = paths[parent]
             paths.append((*above, token_id))
-            self._guessed.setdefault(above, {}).setdefault(token_id, p)
+            self._guessed.setdefault(above, {}).setdefault(token_id, tree.values[node] / tree.values[parent])
 
     def __call__(self, path: Path) -> Mapping[int, float]:
         """Each token has the greater of both probabilities."""

@@ -17,7 +17,7 @@ from typing import Any
 from reader_edge_runtime.assembly import open_package
 from reader_edge_runtime.config import DraftConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, DraftWish, Guesses
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, DraftWish, Guesses, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.guesses import guessed_answer
 from reader_edge_runtime.text.call_form import CALL_BEGIN, CALL_END
@@ -132,7 +132,7 @@ def replay(tokenizer: Tokenizer, budget: int, is_guessed: bool, in_turn: bool) -
 
 def _replay(drafter: RetrievalDrafter, text: list[int], answer: list[int], guesses: Guesses, budget: int) -> int:
     """Passes of one answer, the prompt's own included."""
-    request = drafter.begin_guided(text, guesses)
+    request = drafter.begin(RequestContext(text, guesses))
     num_passes = 1
     text.append(answer[0])
     place = 1

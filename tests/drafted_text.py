@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext
 from reader_edge_runtime.errors import ReaderEdgeError
 
 
@@ -13,7 +13,7 @@ class DraftedText:
     def __init__(self, drafter: Drafter, prompt: Sequence[int]) -> None:
         self.token_ids = list(prompt)
         self.drafter = drafter
-        self.request = drafter.begin(self.token_ids)
+        self.request = drafter.begin(RequestContext(self.token_ids))
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
         [tree] = self.drafter.draft([DraftWish(self.request, max_nodes, max_depth)])

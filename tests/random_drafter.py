@@ -9,26 +9,24 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
 
 
-class RandomDrafter:
+class RandomDrafter(Drafter):
     """Random trees over a small vocabulary: many are right by chance, at scattered nodes."""
 
     num_harvested_rows = 5
-    wants_hidden_states = False
-    is_ready = True
 
     def __init__(self, vocab_size: int, num_nodes: int, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._vocab_size = vocab_size
         self._num_nodes = num_nodes
 
-    def begin(self, token_ids: Sequence[int]) -> "RandomRequest":
-        return RandomRequest(token_ids, min(4, self._vocab_size))
+    def begin(self, context: RequestContext) -> "RandomRequest":
+        return RandomRequest(context, min(4, self._vocab_size))
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         return [self._tree(cast(RandomRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
@@ -44,15 +42,12 @@ class RandomDrafter:
                 depths.append(depths[parent] + 1)
         return tree
 
-    def forget(self) -> None:
-        return None
 
-
-class RandomRequest:
+class RandomRequest(RequestDrafter):
     """Checks what it observes of its own list of token ids."""
 
-    def __init__(self, token_ids: Sequence[int], top_k: int) -> None:
-        self.token_ids = token_ids
+    def __init__(self, context: RequestContext, top_k: int) -> None:
+        super().__init__(context)
         self._top_k = top_k
 
     def observe(self, scored: ScoredTree | None) -> None:
@@ -62,9 +57,6 @@ class RandomRequest:
         assert range(len(scored.tree))[scored.rows.start : scored.rows.stop] == scored.rows
         assert self.token_ids[scored.root] == scored.tree.token_ids[0]
         assert (np.diff(scored.top_logits, axis=1) <= 0).all()
-
-    def finish(self) -> None:
-        return None
 
 
 def make_decoder(manifest: Manifest, drafter: Drafter, max_batch: int = 4, chunk: int = 7) -> Decoder:

@@ -9,8 +9,8 @@ from benchmarks.head_forms.form import Form, best
 from benchmarks.head_forms.places import Places, places_of
 from reader_edge_export.heads.examples import Int32Array
 from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND
-from reader_edge_runtime.drafting.sources.source import Proposal
 
 _LEAST = 0.01  # as in head_source
 
@@ -18,7 +18,7 @@ Said = tuple[torch.Tensor, torch.Tensor]  # probabilities and numbers (..., K)
 
 
 @torch.no_grad()
-def guesses_of(form: Form, ids: Int32Array, answer: RecordedAnswer, vocab_size: int) -> list[Proposal]:
+def guesses_of(form: Form, ids: Int32Array, answer: RecordedAnswer, vocab_size: int) -> list[DraftTree]:
     """At each place of an answer, trees as a form's step makes them: on from its first guesses, then from the best."""
     found = places_of([answer], ids, vocab_size)
     if not found:
@@ -27,8 +27,8 @@ def guesses_of(form: Form, ids: Int32Array, answer: RecordedAnswer, vocab_size: 
     first = best(form.logits(places)[0, :, 0])
     branches = [_branch(form, places, first[1][None, :, branch]) for branch in range(NUM_GUESSES)]
     return [
-        _proposal(ids, _at(first, place), [[_at(said, place) for said in branch] for branch in branches])
-        for place in range(len(found[0].pending))
+        _tree(pending, ids, _at(first, place), [[_at(said, place) for said in branch] for branch in branches])
+        for place, pending in enumerate(answer.token_ids[1:].tolist())
     ]
 
 
@@ -47,37 +47,33 @@ def _at(said: Said, place: int) -> Said:
     return said[0][place], said[1][place]
 
 
-def _proposal(ids: Int32Array, first: Said, branches: Sequence[Sequence[Said]]) -> Proposal:
-    token_ids, parents, shares = list[int](), list[int](), list[float]()
+def _tree(pending: int, ids: Int32Array, first: Said, branches: Sequence[Sequence[Said]]) -> DraftTree:
+    tree = DraftTree.root(pending)
 
     def add(parent: int, said: Said) -> list[int]:
-        """The node of each guess below a parent, -1 for one that was left out."""
+        """The node of each guess below a parent, 0 for one that was left out."""
         nodes = []
         for share, number in zip(said[0].tolist(), said[1].tolist(), strict=True):
             is_usable = share >= _LEAST and number < len(ids)
-            nodes.append(len(token_ids) if is_usable else -1)
-            if is_usable:
-                token_ids.append(int(ids[number]))
-                parents.append(parent)
-                shares.append(share)
+            value = share * tree.values[parent]
+            nodes.append(tree.add(int(ids[number]), parent, "head", value) if is_usable else 0)
         return nodes
 
-    for node, branch in zip(add(-1, first), branches, strict=False):
+    for node, branch in zip(add(0, first), branches, strict=False):
         for said in branch:
-            if node >= 0:
+            if node:
                 node = add(node, said)[0]
-    return Proposal(token_ids, parents, shares)
+    return tree
 
 
-def up_to(proposal: Proposal, depth: int) -> Proposal:
+def up_to(tree: DraftTree, depth: int) -> DraftTree:
     """The part of a tree that looks so far ahead."""
-    depths = list[int]()
-    for parent in proposal.parents:
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    kept = [node for node, found in enumerate(depths) if found <= depth]
+    _, depths = tree.ancestors_and_depths()
+    kept = [node for node in range(len(tree)) if depths[node] <= depth]
     new = {node: number for number, node in enumerate(kept)} | {-1: -1}
-    return Proposal(
-        [proposal.token_ids[node] for node in kept],
-        [new[proposal.parents[node]] for node in kept],
-        [proposal.probabilities[node] for node in kept],
+    return DraftTree(
+        [tree.token_ids[node] for node in kept],
+        [new[tree.parents[node]] for node in kept],
+        [tree.sources[node] for node in kept],
+        [tree.values[node] for node in kept],
     )

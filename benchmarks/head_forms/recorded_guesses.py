@@ -1,16 +1,15 @@
 """A source of drafts in the replay of a recorded answer, whose every guess is known before."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import numpy as np
 
 from reader_edge.bench.recording import RecordedTurn
 from reader_edge_export.heads.state_recorder import RecordedAnswer
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Source
 
 
 def recorded_answer(turn: RecordedTurn, states: Float32Array) -> RecordedAnswer:
@@ -24,41 +23,19 @@ def recorded_answer(turn: RecordedTurn, states: Float32Array) -> RecordedAnswer:
     return RecordedAnswer(prompt_ids, token_ids, states[rows].astype(np.float16), top_ids, top_logits)
 
 
-class RecordedGuesses:
-    """A `Source` that knows what a form guesses at each position of the text that is replayed.
+class RecordedGuesses(Source):
+    """Knows what a form guesses at each position of the text that is replayed.
 
     at: by the position of the token before the pending one.
     """
 
     name = "head"
-    wants_hidden_states = False
 
     def __init__(self) -> None:
-        self.at: Mapping[int, Proposal] = {}
+        self.at: Mapping[int, DraftTree] = {}
 
-    def begin(self, token_ids: Sequence[int]) -> "GuessedRequest":
-        return GuessedRequest(token_ids)
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
-        requests = [cast(GuessedRequest, wish.request) for wish in wishes]
-        return [self.at.get(len(request.token_ids) - 2, NO_GUESS) for request in requests]
-
-    def state(self) -> Arrays:
-        """It learns nothing."""
-        return {}
-
-    def restore(self, arrays: Arrays) -> None:
-        """There is nothing to take up."""
-
-
-class GuessedRequest:
-    """token_ids: the request's own list."""
-
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self.token_ids = token_ids
-
-    def observe(self, scored: ScoredTree | None) -> None:
-        """All is known."""
-
-    def finish(self) -> None:
-        """Nothing is kept."""
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
+        return [self.at.get(len(wish.request.token_ids) - 2) for wish in wishes]

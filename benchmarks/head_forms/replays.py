@@ -12,7 +12,7 @@ from reader_edge.bench.fixed_budget import budget_config
 from reader_edge.bench.source_sets import SourceStock
 from reader_edge_export.heads.examples import Int32Array
 from reader_edge_runtime import GenerationStats
-from reader_edge_runtime.drafting.sources.source import Proposal
+from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Target
 
@@ -43,20 +43,20 @@ class Replays:
     def without(self) -> Replayed:
         return self._replayed(None)
 
-    def guesses(self, form: Form, ids: Int32Array) -> list[list[Proposal]]:
+    def guesses(self, form: Form, ids: Int32Array) -> list[list[DraftTree]]:
         """At each place of each answer."""
         answers = (recorded_answer(each.turns[0], states) for each, states in self._pairs)
         return [guesses_of(form, ids, answer, self._vocab_size) for answer in answers]
 
-    def with_guesses(self, guesses: Sequence[Sequence[Proposal]], depth: int) -> Replayed:
+    def with_guesses(self, guesses: Sequence[Sequence[DraftTree]], depth: int) -> Replayed:
         """guesses: of `guesses`, no further ahead than depth."""
-        return self._replayed([[up_to(proposal, depth) for proposal in each] for each in guesses])
+        return self._replayed([[up_to(tree, depth) for tree in each] for each in guesses])
 
     def tokens_a_pass(self, found: Replayed, num_nodes: int, task: str) -> float:
         pairs = zip(self._requests, found[num_nodes], strict=True)
         return GenerationStats.total(stats for request, stats in pairs if task in ("", request.task)).acceptance_length
 
-    def _replayed(self, guesses: Sequence[Sequence[Proposal]] | None) -> Replayed:
+    def _replayed(self, guesses: Sequence[Sequence[DraftTree]] | None) -> Replayed:
         source = RecordedGuesses()
         names = ("context", "logits", "table", *([] if guesses is None else [source.name]))
         stock = SourceStock((), self._table, None, [source])

@@ -7,7 +7,7 @@ from reader_edge.bench.fixed_budget import answer_at
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 
 
 def record_answers(engine: Engine, questions: Sequence[Question], config: GenerationConfig) -> Iterator[str]:
@@ -31,39 +31,34 @@ def record_answers(engine: Engine, questions: Sequence[Question], config: Genera
         yield json.dumps({**facts, "turns": [turn]}, ensure_ascii=False)
 
 
-class Listener:
+class Listener(Drafter):
     """A drafter of one request that drafts nothing and keeps what the target says.
 
     positions, top_ids, top_logits: see `recording.Successors`.
     """
 
-    is_ready = True
     num_harvested_rows = DraftConfig().max_harvested_tokens
-    wants_hidden_states = False
 
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.top_ids: list[list[int]] = []
         self.top_logits: list[list[float]] = []
-        self._token_ids: Sequence[int] = ()
 
-    def begin(self, token_ids: Sequence[int]) -> "Listener":
-        """Itself, for the only request there is."""
-        self._token_ids = token_ids
-        return self
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        return _HeardRequest(self, context)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [DraftTree.root(self._token_ids[-1]) for _ in wishes]
+        return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
+
+
+class _HeardRequest(RequestDrafter):
+    def __init__(self, listener: Listener, context: RequestContext) -> None:
+        super().__init__(context)
+        self._listener = listener
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None:
-            self.positions += [scored.root + row for row in scored.rows]
-            self.top_ids += scored.top_ids.tolist()
+            self._listener.positions += [scored.root + row for row in scored.rows]
+            self._listener.top_ids += scored.top_ids.tolist()
             # As few digits as tell a float32 apart.
-            self.top_logits += [[float(str(logit)) for logit in row] for row in scored.top_logits]
-
-    def finish(self) -> None:
-        """Nothing is kept for later requests."""
-
-    def forget(self) -> None:
-        """Nothing was learned."""
+            self._listener.top_logits += [[float(str(logit)) for logit in row] for row in scored.top_logits]

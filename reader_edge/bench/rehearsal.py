@@ -16,6 +16,7 @@ from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConf
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.core import DraftingCore
+from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
@@ -101,8 +102,8 @@ class RehearsalDrafter(RetrievalDrafter):
         super().__init__(config, datastores=datastores)
         self._parameters = parameters
 
-    def begin(self, prompt_token_ids: Sequence[int]) -> RetrievalRequest:
-        return _Rehearsal(self, prompt_token_ids)
+    def begin(self, context: RequestContext) -> RetrievalRequest:
+        return _Rehearsal(self, context)
 
     def loaded_core(self) -> DraftingCore:
         core = super().loaded_core()

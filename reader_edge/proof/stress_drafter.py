@@ -5,15 +5,15 @@ from typing import cast
 
 import numpy as np
 
-from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_NODES = 40
 _MAX_RIGHT = 12
 
 
-class StressDrafter:
+class StressDrafter(Drafter):
     """Random trees that hold 0 to 12 tokens of the plain answer's continuation, among random siblings and dead ends.
 
     So accepted paths are long, their KV rows lie apart and must be moved, and every tree also holds rejections.
@@ -21,9 +21,7 @@ class StressDrafter:
     same trees.
     """
 
-    is_ready = True
     num_harvested_rows = 3  # so that a prompt's end is read at more than one row
-    wants_hidden_states = False
 
     def __init__(
         self, answers: Sequence[tuple[tuple[int, ...], Sequence[int]]], vocab_size: int, seed: int = 0
@@ -32,15 +30,12 @@ class StressDrafter:
         self._vocab_size = vocab_size
         self._random = np.random.Generator(np.random.Philox(seed))
 
-    def begin(self, token_ids: Sequence[int]) -> "StressRequest":
-        prompt = tuple(token_ids)
-        return StressRequest(token_ids, [answer for asked, answer in self._answers if asked == prompt])
+    def begin(self, context: RequestContext) -> "StressRequest":
+        prompt = tuple(context.token_ids)
+        return StressRequest(context, [answer for asked, answer in self._answers if asked == prompt])
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         return [self._tree(cast(StressRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
-
-    def forget(self) -> None:
-        """Nothing was learned: the answers are given."""
 
     def _tree(self, request: "StressRequest", max_nodes: int, max_depth: int) -> DraftTree:
         num_right = min(int(self._random.integers(_MAX_RIGHT + 1)), max_depth)
@@ -58,25 +53,18 @@ class StressDrafter:
         return tree
 
 
-class StressRequest:
-    """One request of a StressDrafter. token_ids: its own list. answers: what plain decoding may give."""
+class StressRequest(RequestDrafter):
+    """One request of a StressDrafter. answers: what plain decoding may give."""
 
-    def __init__(self, token_ids: Sequence[int], answers: Sequence[Sequence[int]]) -> None:
-        self.token_ids = token_ids
+    def __init__(self, context: RequestContext, answers: Sequence[Sequence[int]]) -> None:
+        super().__init__(context)
         self._answers = answers
-        self._num_prompt_tokens = len(token_ids)
 
     def following(self, num_tokens: int) -> list[int]:
         """The next tokens of a plain answer that begins as this one does."""
-        said = list(self.token_ids[self._num_prompt_tokens :])
+        said = list(self.token_ids[self.num_prompt_tokens :])
         known = (answer for answer in self._answers if list(answer[: len(said)]) == said)
         return list(next(known, ())[len(said) : len(said) + num_tokens])
-
-    def observe(self, scored: ScoredTree | None) -> None:
-        """Nothing to learn: the answer is known."""
-
-    def finish(self) -> None:
-        """Nothing is kept for later requests."""
 
 
 def _child(tree: DraftTree, depths: list[int], parent: int, token_id: int, source: str) -> int:

@@ -12,6 +12,8 @@ Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Float32Array = npt.NDArray[np.float32]
 
+FORCED_SOURCE = "constraint"  # the source of drafted tokens that had to come
+
 _BITS = tuple(1 << node for node in range(256))
 _ROOT_ALONE = np.ones((1, 1), np.bool_), np.zeros(1, np.int64)
 
@@ -25,14 +27,12 @@ class DraftTree:
     sources: N names of who proposed the node; the root's is "".
     values: N estimated probabilities that the node will be reached, 1 for the root; no child's is above its parent's.
         Left out, all are 1: every node is worth a place in the pass.
-    asked_s: seconds of its making that sources took which are asked only where they pay.
     """
 
     token_ids: list[int]
     parents: list[int]
     sources: list[str]
     values: list[float] = field(default_factory=list)
-    asked_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         if not self.values:

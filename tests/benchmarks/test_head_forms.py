@@ -18,6 +18,7 @@ from benchmarks.head_forms.sequential import SequentialForm
 from benchmarks.head_forms.training import form_loss, train_form
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 
@@ -99,9 +100,9 @@ def test_guesses_at_a_place_are_a_tree_that_can_be_cut() -> None:
     form = form_of(ChainForm)
     found = guesses_of(form, IDS, answer(), VOCAB_SIZE)
     assert len(found) == LENGTH - 1
-    for proposal in found:
-        proposal.check("a form")
-        assert set(proposal.token_ids) <= set(IDS.tolist())
+    for place, tree in enumerate(found):
+        check_proposal(tree, int(answer().token_ids[1 + place]), "a form")
+        assert set(tree.token_ids[1:]) <= set(IDS.tolist())
     first = up_to(found[0], 1)
-    assert set(first.parents) == {-1} < set(found[0].parents)
+    assert set(first.parents) == {-1, 0} < set(found[0].parents)
     assert up_to(found[0], form.depth) == found[0]

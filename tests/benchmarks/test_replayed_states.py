@@ -15,10 +15,9 @@ from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
-from reader_edge_runtime.draft_tree import ScoredTree
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Proposal
 from reader_edge_runtime.target import Pass, Target
 from tests.runtime.drafting.echo_source import EchoSource
 
@@ -28,10 +27,14 @@ NUM_NODES = 4
 class KnowingSource(EchoSource):
     """Proposes the token that the state of the last scored one tells."""
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
         observed = self.requests[-1].observed
         states = observed[-1].hidden_states if observed else None
-        return [NO_GUESS if states is None else Proposal([int(states[-1, 0])], [-1], [0.9])]
+        if states is None:
+            return [None]
+        tree = DraftTree.root(wishes[0].request.token_ids[-1])
+        tree.add(int(states[-1, 0]), 0, self.name, 0.9)
+        return [tree]
 
 
 class CountingTarget:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
 from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -98,14 +97,14 @@ class _Knowing(RandomDrafter):
         super().__init__(VOCAB_SIZE, 1, 0)
         self._texts = texts
 
-    def begin(self, token_ids: Sequence[int]) -> RandomRequest:
-        return RandomRequest(token_ids, TOP_K)
+    def begin(self, context: RequestContext) -> RandomRequest:
+        return RandomRequest(context, TOP_K)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         return [self._knowing_tree(wish) for wish in wishes]
 
     def _knowing_tree(self, wish: DraftWish) -> DraftTree:
-        token_ids = list(cast(RandomRequest, wish.request).token_ids)
+        token_ids = list(wish.request.token_ids)
         text = next((text for text in self._texts if list(text[: len(token_ids)]) == token_ids), token_ids)
         tree, node = DraftTree.root(token_ids[-1]), 0
         for token_id in text[len(token_ids) :][: min(wish.max_depth, (wish.max_nodes - 1) // 2)]:
@@ -125,7 +124,7 @@ def test_drafted_answers_are_the_plain_ones(target: HostTarget) -> None:
 
 
 def _decoder(target: HostTarget, drafter: _Knowing) -> Decoder:
-    return Decoder(target, cast(Drafter, drafter), EngineConfig(max_batch=2))
+    return Decoder(target, drafter, EngineConfig(max_batch=2))
 
 
 def _prefilled(target: HostTarget, token_ids: list[int]) -> HostCache:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 
 
@@ -27,13 +26,12 @@ class RecordedAnswer:
     top_logits: npt.NDArray[np.float32]
 
 
-class StateRecorder:
+class StateRecorder(Drafter):
     """A drafter that drafts nothing and keeps what the target thought.
 
     answers: of requests that ended, by their number in the order in which they began.
     """
 
-    is_ready = True
     num_harvested_rows = 1
     wants_hidden_states = True
 
@@ -41,26 +39,23 @@ class StateRecorder:
         self.answers: dict[int, RecordedAnswer] = {}
         self._num_begun = 0
 
-    def begin(self, token_ids: Sequence[int]) -> "RecordedRequest":
+    def begin(self, context: RequestContext) -> "RecordedRequest":
         self._num_begun += 1
-        return RecordedRequest(self, self._num_begun - 1, token_ids)
+        return RecordedRequest(self, self._num_begun - 1, context)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         # Roots, and not nothing: only what was drafted for is observed.
-        return [DraftTree.root(cast(RecordedRequest, wish.request).token_ids[-1]) for wish in wishes]
-
-    def forget(self) -> None:
-        """Nothing was learned."""
+        return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
 
 
-class RecordedRequest:
+class RecordedRequest(RequestDrafter):
     """What the target thought of one request's tokens, from the last one of its prompt on."""
 
-    def __init__(self, recorder: StateRecorder, number: int, token_ids: Sequence[int]) -> None:
-        self.token_ids = token_ids
+    def __init__(self, recorder: StateRecorder, number: int, context: RequestContext) -> None:
+        super().__init__(context)
         self._recorder = recorder
         self._number = number
-        self._first = len(token_ids) - 1
+        self._first = self.num_prompt_tokens - 1
         self._scored: list[ScoredTree] = []
 
     def observe(self, scored: ScoredTree | None) -> None:

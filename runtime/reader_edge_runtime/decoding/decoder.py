@@ -264,7 +264,7 @@ class Decoder:
     def _settle(self, plan: StepPlan, verifications: list[Verification | None]) -> None:
         """Let the planner and the statistics know what the step took and gave; requests that ended leave."""
         times = self.recorder.end_step()
-        self.planner.settle(plan, self.running, times, verifications)
+        self.planner.settle(plan, self.running, times, verifications, self.drafter.asked_s if plan.drafts else 0.0)
         self.prompt_pace.earn(verifications)
         for request in self.running:
             request.stats.count_step(plan.width, times)

@@ -10,9 +10,9 @@ from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.logprobs import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
-from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, GuidedDrafter, RequestDrafter
+from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.worth import Trust
 from reader_edge_runtime.errors import ConfigError, PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.shown import shown
@@ -171,11 +171,9 @@ class Request:
 
     def begin_drafting(self, drafter: Drafter) -> None:
         """Have a drafter draft for this request, of whose guesses other requests say nothing."""
-        if self._guesses and isinstance(drafter, GuidedDrafter):
+        if self._guesses:
             self.trust = Trust()
-            self.drafter = drafter.begin_guided(self.token_ids, self._guesses)
-        else:
-            self.drafter = drafter.begin(self.token_ids)
+        self.drafter = drafter.begin(RequestContext(self.token_ids, self._guesses))
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.drafting.drafter import LastingDrafter
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
 from reader_edge_runtime.shown import shown
 from reader_edge_runtime.target import SlotContents, TextState
@@ -46,8 +45,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
     for slot, text in enumerate(texts):
         if text:
             arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
-    if isinstance(decoder.drafter, LastingDrafter):
-        arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
+    arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
     FORMAT.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # what was said is nobody else's
 
 
@@ -69,8 +67,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
         with decoder.slots.resizing():
             decoder.kv_budget.make_room_for(list(map(len, texts)))
         learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
-        if isinstance(decoder.drafter, LastingDrafter):
-            decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
+        decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
     except (CapacityError, DraftError) as error:
         raise SessionError(f"'{path}' cannot be taken up: {error}") from None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -17,10 +17,10 @@ from reader_edge_runtime.drafting.kernels.kernel import packed
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.kernels.tree import Arrays
 from reader_edge_runtime.drafting.parameters import shipped_parameters
+from reader_edge_runtime.drafting.proposals import NO_PROPOSALS, pack_proposals
 from reader_edge_runtime.drafting.sources.count_store import CountStore, History
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
-from reader_edge_runtime.drafting.sources.source import NO_PROPOSALS, Proposal, pack_proposals
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.errors import DraftError
@@ -135,10 +135,10 @@ class RequestCore:
         datastore.find(datastores.files, recent, len(recent), match)
         self._answer_begin = max(1, self._context.end - PROMPT_TAIL)
 
-    def draft(self, max_nodes: int, max_depth: int, proposals: Sequence[Proposal] = ()) -> DraftTree:
+    def draft(self, max_nodes: int, max_depth: int, proposals: Sequence[DraftTree | None] = ()) -> DraftTree:
         """A tree of at most max_nodes nodes, the root included, and max_depth levels below the root.
 
-        proposals: checked ones, one of each further source.
+        proposals: checked ones, one of each further source, None where it proposes nothing.
         """
         core = self.core
         max_nodes, max_depth = min(max_nodes, core.config.max_nodes, _MAX_NODES), min(max_depth, core.config.max_depth)
@@ -148,16 +148,16 @@ class RequestCore:
         names[0] = ""
         return DraftTree(token_ids, parents, names, self._values[1, :n].tolist())
 
-    def surest(self, proposals: Sequence[Proposal] = ()) -> float:
+    def surest(self, proposals: Sequence[DraftTree | None] = ()) -> float:
         """How likely the likeliest next token is; 0 where none is named. It takes a fraction of a draft."""
         return float(self._values[1, 1]) if self._grow(2, 1, proposals) == 2 else 0.0
 
-    def _grow(self, max_nodes: int, max_depth: int, proposals: Sequence[Proposal]) -> int:
+    def _grow(self, max_nodes: int, max_depth: int, proposals: Sequence[DraftTree | None]) -> int:
         """Draft into the arrays. Returns how many nodes there are."""
         self._check_epoch()
         said = self._state[layout.PROPOSAL_STATE : layout.PROPOSAL_STATE + layout.NUM_PROPOSALS]
         said[:] = -1
-        if any(proposal.token_ids for proposal in proposals):
+        if any(proposal is not None for proposal in proposals):
             self._proposals, roots = pack_proposals(proposals)
             said[: len(roots)] = roots
         self._num_nodes = tree.draft(self._current_arrays(), max_nodes, max_depth)

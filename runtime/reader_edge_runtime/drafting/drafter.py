@@ -1,18 +1,55 @@
 """What decoding knows of drafting: it asks for trees before each forward pass and reports what became of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.text.call_guide import CallGuide
 
 PROMPT_TAIL = 4  # tokens of a prompt that are remembered with its answer
 
 
-class RequestDrafter(Protocol):
-    """The drafting state of one request: it reads the request's own list of token ids, and keeps positions in it."""
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What is known of an answer.
+
+    texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
+    the tools that its conversation declares allow next; None without tools.
+    """
+
+    texts: Sequence[Sequence[int]] = ()
+    guide: CallGuide | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.texts) or self.guide is not None
+
+
+NO_GUESSES = Guesses()
+
+
+class RequestContext(NamedTuple):
+    """What is known of a request when its drafting begins.
+
+    token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it.
+    """
+
+    token_ids: Sequence[int]
+    guesses: Guesses = NO_GUESSES
+
+
+class RequestDrafter:
+    """What a drafter or a source keeps of one request; this much and nothing more where no child says otherwise.
+
+    token_ids: the request's own list. num_prompt_tokens: as many of them were there when it began.
+    """
+
+    def __init__(self, context: RequestContext) -> None:
+        self.token_ids = context.token_ids
+        self.num_prompt_tokens = len(context.token_ids)
 
     def observe(self, scored: ScoredTree | None) -> None:
         """The target scored some nodes, the text grew, or both; called after the text has grown."""
@@ -34,76 +71,35 @@ class DraftWish(NamedTuple):
     token_s: float = 0.0
 
 
-class Drafter(Protocol):
-    """What an engine drafts with, for all its requests."""
+class Drafter(ABC):
+    """What an engine drafts with, for all its requests.
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether it can draft by now; until then nobody waits for it."""
+    is_ready: whether it can draft by now; until then nobody waits for it. num_harvested_rows: of how many of a prompt's
+    last tokens scores are wanted. wants_hidden_states: whether `observe` wants those of the nodes that were scored.
+    asked_s: seconds that the last drafts took for sources that are asked only where they pay.
+    """
 
-    @property
-    def num_harvested_rows(self) -> int:
-        """Of how many of a prompt's last tokens scores are wanted."""
+    is_ready = True
+    num_harvested_rows = 0
+    wants_hidden_states = False
+    asked_s = 0.0
 
-    @property
-    def wants_hidden_states(self) -> bool:
-        """Whether `observe` wants the hidden states of the nodes that were scored."""
+    @abstractmethod
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        """Start a request."""
 
-    def begin(self, token_ids: Sequence[int]) -> RequestDrafter:
-        """Start a request. token_ids: its own list, the prompt, which grows by the answer; it is only read here."""
-
+    @abstractmethod
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         """A tree for each wish, its root the request's last token; an error instead ends that request alone."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027  # many learn nothing
         """Drop everything learned from past requests."""
-
-
-# Values that arguments had, in raw JSON and the last first, by tool and argument.
-Calls = Mapping[str, Mapping[str, Sequence[str]]]
-
-
-class Guide(Protocol):
-    """Follows one answer, and tells what calls of declared tools allow next."""
-
-    @property
-    def calls(self) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """Those of the conversation and the answer so far: the tool, and values by argument in raw JSON."""
-
-    def paths(self, answer: Sequence[int], past: Calls) -> Sequence[tuple[Sequence[int], float]]:
-        """Tokens that may come next behind an answer's, and how likely each path is; none where nothing is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guesses:
-    """What is known of an answer. texts: of tokens, drafted from as if they came before the prompt."""
-
-    texts: Sequence[Sequence[int]] = ()
-    guide: Guide | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.texts) or self.guide is not None
-
-
-NO_GUESSES = Guesses()
-
-
-@runtime_checkable
-class GuidedDrafter(Drafter, Protocol):
-    """One that drafts also from what somebody expects an answer to say."""
-
-    def begin_guided(self, token_ids: Sequence[int], guesses: Guesses) -> RequestDrafter:
-        """As `begin`, with what is known of the answer."""
-
-
-@runtime_checkable
-class LastingDrafter(Drafter, Protocol):
-    """One whose knowledge can outlive it."""
 
     def state(self) -> Mapping[str, Array]:
         """All that was learned from past requests, as named arrays of `array_file`; {} for nothing."""
+        return {}
 
-    def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:
+    def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:  # noqa: B027
         """Draft as if what `state` gave had just been learned, and nothing else.
 
         Raises DraftError for what it could not have given; then nothing has changed.

@@ -4,25 +4,23 @@ from collections.abc import Mapping, Sequence
 
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
+_REFUSAL = "This engine decodes plainly: there is nothing to draft with."
 
-class NoDrafter:
-    """A `LastingDrafter`: what a session's drafter learned elsewhere is kept and saved again as it was."""
 
-    is_ready = True
-    num_harvested_rows = 0
-    wants_hidden_states = False
+class NoDrafter(Drafter):
+    """What a session's drafter learned elsewhere is kept and saved again as it was."""
 
     def __init__(self) -> None:
         self._kept: Mapping[str, Array] = {}
 
-    def begin(self, token_ids: Sequence[int]) -> RequestDrafter:
-        raise DraftError("This engine decodes plainly: there is nothing to draft with.")
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        raise DraftError(_REFUSAL)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [DraftError("This engine decodes plainly: there is nothing to draft with.") for _ in wishes]
+        return [DraftError(_REFUSAL) for _ in wishes]
 
     def forget(self) -> None:
         self._kept = {}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.drafting.kernels import layout, mixture, successors
 from reader_edge_runtime.drafting.kernels.arrays import Float32Array
-from reader_edge_runtime.drafting.sources.source import PROBABILITY_BUCKETS
+from reader_edge_runtime.drafting.proposals import PROBABILITY_BUCKETS
 
 Float64Array = npt.NDArray[np.float64]
 

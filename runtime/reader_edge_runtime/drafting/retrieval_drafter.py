@@ -4,7 +4,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -12,17 +11,16 @@ import numpy as np
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import NO_GUESSES, PROMPT_TAIL, DraftWish, Guesses
+from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Proposal, Source
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource
-from reader_edge_runtime.drafting.state_file import read_state, write_state
 from reader_edge_runtime.errors import DraftError, HistoryError, ReaderEdgeError
 
 if TYPE_CHECKING:
@@ -30,11 +28,11 @@ if TYPE_CHECKING:
 
 # Past answers that wait to be learned with the next draft.
 _MAX_UNLEARNED = 64
-# Of so many drafts that a weighed source was asked for, one is made without it, too.
+# Of so many drafts for which a source was asked that is told its gain, one is made without it, too.
 _COMPARED = 2
 
 
-class RetrievalDrafter:
+class RetrievalDrafter(Drafter):
     """Drafts from the request's own text (context), past answers (history) and further sources.
 
     table: the target's likely successors of single tokens, where its package has them. own_answers: what the target
@@ -54,7 +52,7 @@ class RetrievalDrafter:
         own_answers: OwnAnswers | None = None,
     ) -> None:
         self.config = config
-        self.sources = SourceSet(sources, ToolSource(config.is_history_used))
+        self.sources = SourceSet([ToolSource(config.is_history_used), *sources])
         self.num_harvested_rows = config.max_harvested_tokens if config.is_logits_used else 0
         self.wants_hidden_states = self.sources.wants_hidden_states
         self._datastores = tuple(datastores)
@@ -72,19 +70,16 @@ class RetrievalDrafter:
         return self
 
     @property
-    def is_ready(self) -> bool:
+    def is_ready(self) -> bool:  # type: ignore[override]  # it becomes so
         return self._loader.is_ready
 
-    def begin(self, token_ids: Sequence[int]) -> "RetrievalRequest":
-        return RetrievalRequest(self, token_ids)
-
-    def begin_guided(self, token_ids: Sequence[int], guesses: Guesses) -> "RetrievalRequest":
-        return RetrievalRequest(self, token_ids, guesses)
+    def begin(self, context: RequestContext) -> "RetrievalRequest":
+        return RetrievalRequest(self, context)
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        core = self.core()
+        core, self.asked_s = self.core(), 0.0
         if core is None:
-            return [DraftTree.root(cast(RetrievalRequest, wish.request).token_ids[-1]) for wish in wishes]
+            return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
         with self.changing():
             return self._drafts(core, wishes)
 
@@ -101,10 +96,8 @@ class RetrievalDrafter:
                 continue
             began = time.perf_counter()
             request.compare(wish, proposed)
-            asked_s = request.sources.asked_s + time.perf_counter() - began
-            draft = state.draft(wish.max_nodes, wish.max_depth, proposed)
-            draft.asked_s = asked_s
-            drafts.append(draft)
+            self.asked_s += request.sources.asked_s + time.perf_counter() - began
+            drafts.append(state.draft(wish.max_nodes, wish.max_depth, proposed))
         return drafts
 
     def forget(self) -> None:
@@ -112,14 +105,6 @@ class RetrievalDrafter:
         self.sources.restore({})
         self._core, self._past_answers, self._is_changing = None, [], False
         self.core()  # now, so that the next request need not wait for the counting
-
-    def save(self, path: Path, tokenizer_fingerprint: bytes) -> None:
-        """Write all that was learned from past requests to a file. Raises DraftError."""
-        write_state(path, tokenizer_fingerprint, self.state())
-
-    def load(self, path: Path, tokenizer_fingerprint: bytes, vocab_size: int) -> None:
-        """Draft as if what `save` wrote had just been learned, and nothing else. Raises DraftError."""
-        self.restore(read_state(path, tokenizer_fingerprint), vocab_size)
 
     def state(self) -> dict[str, Array]:
         return {**self.loaded_core().state(), **self.sources.state()}
@@ -198,19 +183,18 @@ class RetrievalDrafter:
         )
 
 
-class RetrievalRequest:
+class RetrievalRequest(RequestDrafter):
     """One request of a RetrievalDrafter, which learns what it is told when it next drafts.
 
-    token_ids: the request's own list. guesses: what is known of the answer. sources: what the further ones hold of it.
-    made_without: what the last draft would have been without a weighed source; None where that was not found out.
+    sources: what the further ones hold of it. made_without: what the last draft would have been without a source that
+    is told its gain; None where that was not found out.
     """
 
-    def __init__(self, drafter: RetrievalDrafter, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> None:
-        self.token_ids = token_ids
-        self.sources = drafter.sources.begin(token_ids, guesses.guide)
+    def __init__(self, drafter: RetrievalDrafter, context: RequestContext) -> None:
+        super().__init__(context)
+        self.sources = drafter.sources.begin(context)
         self._drafter = drafter
-        self._num_prompt_tokens = len(token_ids)
-        self._guesses = guesses.texts
+        self._guesses = context.guesses.texts
         self._num_learned = 0
         self._scored: list[ScoredTree] = []
         self._state: RequestCore | None = None
@@ -226,22 +210,22 @@ class RetrievalRequest:
                 self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
         self.made_without = None
 
-    def compare(self, wish: DraftWish, proposed: Sequence[Proposal]) -> None:
-        """Where a weighed source was asked, draft without it now and then, so that it is known what it brings."""
+    def compare(self, wish: DraftWish, proposed: Sequence[DraftTree | None]) -> None:
+        """Where a source was asked that is told its gain, draft without it now and then, to know what it brings."""
         self.made_without = None
         if self._drafter.sources.weighed(self.sources) is None:
             return
         self._num_asked += 1
         if self._num_asked % _COMPARED == 1:
             assert self._state is not None
-            others = [NO_GUESS if i in self.sources.asked else each for i, each in enumerate(proposed)]
+            others = [None if i in self.sources.asked else each for i, each in enumerate(proposed)]
             self.made_without = self._state.draft(wish.max_nodes, wish.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made again if `core` has changed."""
         if self._state is None or self._state.core is not core:
-            self._state = core.begin(self.token_ids[: self._num_prompt_tokens], self._guesses)
-            self._num_learned = self._num_prompt_tokens
+            self._state = core.begin(self.token_ids[: self.num_prompt_tokens], self._guesses)
+            self._num_learned = self.num_prompt_tokens
         if len(self.token_ids) > self._num_learned:
             self._state.observe(self.token_ids[self._num_learned :])
             self._num_learned = len(self.token_ids)
@@ -253,8 +237,8 @@ class RetrievalRequest:
 
     def finish(self) -> None:
         core = self._drafter.core()
-        has_answer = len(self.token_ids) > self._num_prompt_tokens
-        answer = self.token_ids[max(0, self._num_prompt_tokens - PROMPT_TAIL) :]
+        has_answer = len(self.token_ids) > self.num_prompt_tokens
+        answer = self.token_ids[max(0, self.num_prompt_tokens - PROMPT_TAIL) :]
         if self._state is not None and core is not None:
             with self._drafter.changing():
                 used = self.caught_up(core).finish()

@@ -16,7 +16,10 @@ _BEFORE = 8  # characters before a path that tell how it begins
 
 
 class CallGuide:
-    """A `Guide` of one answer to a conversation that declares tools."""
+    """Follows one answer to a conversation that declares tools, and tells what calls allow next.
+
+    calls: those of the conversation and the answer so far: the tool, and values by argument in raw JSON.
+    """
 
     def __init__(self, conversation: Conversation, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
         form = _guessed(tokenizer.call_form)

@@ -17,6 +17,7 @@ from reader_edge.cli import main
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter, RetrievalRequest
 from reader_edge_runtime.drafting.sources.datastore.builder import DatastoreBuilder
 from reader_edge_runtime.drafting.sources.datastore.header import DatastoreFacts
@@ -123,13 +124,13 @@ def test_a_replay_tells_what_decoding_told(
 class PathDrafter(RetrievalDrafter):
     """Hears of accepted drafts only, as a recording does."""
 
-    def begin(self, token_ids: Sequence[int]) -> RetrievalRequest:
-        return PathRequest(self, token_ids)
+    def begin(self, context: RequestContext) -> RetrievalRequest:
+        return PathRequest(self, context)
 
 
 class PathRequest(RetrievalRequest):
     def observe(self, scored: ScoredTree | None) -> None:
-        if scored is None or scored.root < self._num_prompt_tokens:  # the prompt's
+        if scored is None or scored.root < self.num_prompt_tokens:  # the prompt's
             super().observe(scored)
             return
         path, text = [0], self.token_ids[scored.root + 1 : -1]  # without the pending token

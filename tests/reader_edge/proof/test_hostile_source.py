@@ -7,13 +7,13 @@ import pytest
 from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "package"
 VOCAB_SIZE = 6144
-_WISHES = [DraftWish(HostileSource(range(100)), 24, 8)] * 20
+_WISHES = [DraftWish(RequestDrafter(RequestContext([1])), 24, 8)] * 20
 
 
 def _engine(token_ids: range) -> Engine:

@@ -22,7 +22,6 @@ from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.source import Proposal
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
@@ -87,7 +86,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
 
 @pytest.mark.usefixtures("few_drafters")
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [Proposal([], [], [])] * len(wishes))
+    monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [None] * len(wishes))
     report = prove(engine, QUESTIONS[:1], 4)
     assert report.refusal is None
     assert report.counts.divergences == 0

@@ -9,10 +9,10 @@ import numpy as np
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
-from reader_edge_runtime.decoding.planning.step_times import Overheads
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.worth import Overheads
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
@@ -63,6 +63,7 @@ def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float],
     return planner.plan(requests, 50, room, draft)
 
 
-def settle(planner: Planner, made: StepPlan, requests: Sequence[Request], **times: float) -> None:
+def settle(planner: Planner, made: StepPlan, requests: Sequence[Request], asked_s: float = 0.0, **times: float) -> None:
     """Nothing of the drafts was accepted."""
-    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), [Verification([0], [31])] * len(requests))
+    refused = [Verification([0], [31])] * len(requests)
+    planner.settle(made, requests, StepTimes(forward_s=0.015, **times), refused, asked_s)

@@ -30,6 +30,7 @@ from reader_edge_runtime.decoding.draft_permission import (
     draft_permission,
 )
 from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.no_drafter import NoDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, DraftError
@@ -86,7 +87,7 @@ def test_a_guarded_trial_drafts_what_a_guarded_engine_would() -> None:
 
 def test_nothing_begins_with_a_drafter_that_drafts_nothing() -> None:
     with pytest.raises(DraftError, match=r"^This engine decodes plainly"):
-        NoDrafter().begin([1])
+        NoDrafter().begin(RequestContext([1]))
 
 
 @pytest.fixture

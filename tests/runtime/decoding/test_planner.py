@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.planner import Planner
-from reader_edge_runtime.decoding.planning.step_times import Overheads
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.worth import Overheads
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest
@@ -158,8 +158,7 @@ def test_sources_that_are_asked_only_where_they_pay_make_nobody_rest() -> None:
     planner, requests = planner_of(cost(0.02), overheads=Overheads(0.0, 1e-4, 0.0, 0.0)), [a_request()]
     for _ in range(20):
         made = plan(planner, requests, [1.0, 0.5, 0.4])
-        made.drafts[0].asked_s = 8e-3
-        settle(planner, made, requests, draft_s=8.1e-3)
+        settle(planner, made, requests, asked_s=8e-3, draft_s=8.1e-3)
         requests[0].trust.accepted = requests[0].trust.predicted
     assert planner.overheads.draft_s == pytest.approx(1e-4)
     assert requests[0].stats.num_rested_steps == 0

@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
@@ -193,24 +193,19 @@ def test_a_fault_of_one_request_ends_that_request_alone(place: str) -> None:
     assert decode(decoder, [faulty.token_ids], [config]) == [reference(manifest, faulty.token_ids, config)]
 
 
-class FaultyDrafter:
+class FaultyDrafter(Drafter):
     """Random drafts, and one fault in the requests that begin while it is faulty."""
 
     num_harvested_rows = 5
-    wants_hidden_states = False
-    is_ready = True
 
     def __init__(self, place: str) -> None:
         self.is_faulty = False
         self._inner = RandomDrafter(6, 9, seed=1)
         self._place = place
 
-    def begin(self, token_ids: Sequence[int]) -> RequestDrafter:
-        request = self._inner.begin(token_ids)
-        return FaultyRequest(request, self._place) if self.is_faulty else request
-
-    def forget(self) -> None:
-        return None
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        request = self._inner.begin(context)
+        return FaultyRequest(context, request, self._place) if self.is_faulty else request
 
     def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
         inner = [each._replace(request=getattr(each.request, "inner", each.request)) for each in wishes]
@@ -223,10 +218,11 @@ class FaultyDrafter:
         return drafts
 
 
-class FaultyRequest:
+class FaultyRequest(RequestDrafter):
     """A request's drafting that fails when it is told something."""
 
-    def __init__(self, inner: RequestDrafter, place: str) -> None:
+    def __init__(self, context: RequestContext, inner: RequestDrafter, place: str) -> None:
+        super().__init__(context)
         self.inner = inner
         self._place = place
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from reader_edge_runtime.decoding.planning.step_times import PassTimes
+from reader_edge_runtime.decoding.planning.pass_times import PassTimes
 from reader_edge_runtime.decoding.planning.tree_widths import equal_width, time_at
 from reader_edge_runtime.measuring.verify_cost import VerifyCost, bounded
 

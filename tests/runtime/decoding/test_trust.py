@@ -1,43 +1,42 @@
 """Trust: few losing drafts end belief in them, rests grow and end, and the next request knows."""
 
-from reader_edge_runtime.decoding.acceptance import Verification
-from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.worth import Trust
 
-VAIN, PAYING = 0.0, 10.0  # promises, as multiples of what drafting takes
+VAIN, PAYING = 0.0, 10.0  # payoffs: multiples of what drafting takes
 SURE = DraftTree([0, 1, 2, 3], [-1, 0, 1, 2], [""] * 4, [1.0, 0.9, 0.8, 0.7])
-ACCEPTED = Verification([0, 1, 2, 3], [1, 2, 3, 4])
-REFUSED = Verification([0], [9])
+ACCEPTED = [0, 1, 2, 3], 1
+REFUSED = [0], 9
 
 
-def rested(trust: Trust, longest: int, promise: float = VAIN) -> int:
+def rested(trust: Trust, longest: int, payoff: float = VAIN) -> int:
     trust.rest_left = 0
-    trust.weigh(promise, longest)
+    trust.weigh(payoff, longest)
     return trust.rest_left
 
 
 def doubting() -> Trust:
     """Drafts long promised nothing."""
-    return Trust(promise=0.0)
+    return Trust(payoff=0.0)
 
 
 def test_three_refused_drafts_leave_little_trust_and_accepted_ones_restore_it() -> None:
     trust = Trust()
     assert 0.6 < trust.factor < 1
     for _ in range(3):
-        trust.learn(SURE, SURE, REFUSED)
+        trust.learn(SURE, SURE, *REFUSED)
     assert trust.factor < 0.2
     for _ in range(20):
-        trust.learn(SURE, SURE, ACCEPTED)
+        trust.learn(SURE, SURE, *ACCEPTED)
     assert trust.factor > 0.8
 
 
 def test_a_draft_that_was_not_verified_teaches_too() -> None:
     trust, root = Trust(), DraftTree.chain([0])
-    trust.learn(SURE, root, REFUSED)
+    trust.learn(SURE, root, *REFUSED)
     doubted = trust.factor
     assert doubted < 0.5
-    trust.learn(SURE, root, Verification([0], [1]))
+    trust.learn(SURE, root, [0], 1)
     assert trust.factor > doubted
 
 
@@ -45,7 +44,7 @@ def test_rests_double_up_to_the_longest_and_start_anew_after_success() -> None:
     trust = doubting()
     assert [rested(trust, longest=20) for _ in range(7)] == [1, 2, 4, 8, 16, 20, 20]
     assert trust.is_in_vain
-    assert rested(trust, longest=20, promise=PAYING) == 0
+    assert rested(trust, longest=20, payoff=PAYING) == 0
     assert not trust.is_in_vain
     assert [rest for _ in range(5) if (rest := rested(trust, longest=20))] == [1, 2, 4]
 
@@ -53,8 +52,8 @@ def test_rests_double_up_to_the_longest_and_start_anew_after_success() -> None:
 def test_nobody_rests_while_drafts_promise_more_than_they_take_on_the_whole() -> None:
     trust = Trust()
     for _ in range(20):
-        assert [rested(trust, 20, promise) for promise in (PAYING, VAIN, VAIN, VAIN)] == [0] * 4
-    few = [rested(trust, 20, promise) for _ in range(20) for promise in (PAYING, *[VAIN] * 19)]
+        assert [rested(trust, 20, payoff) for payoff in (PAYING, VAIN, VAIN, VAIN)] == [0] * 4
+    few = [rested(trust, 20, payoff) for _ in range(20) for payoff in (PAYING, *[VAIN] * 19)]
     assert max(few) > 0
 
 
@@ -72,9 +71,9 @@ def test_where_drafting_costs_nothing_nobody_rests() -> None:
 def test_the_next_request_neither_trusts_nor_drafts_sooner() -> None:
     trust = Trust()
     for _ in range(12):
-        trust.learn(SURE, SURE, REFUSED)
+        trust.learn(SURE, SURE, *REFUSED)
         trust.weigh(VAIN, longest=16)
     following = trust.for_next()
-    assert following.promise < 1
+    assert following.payoff < 1
     assert following.factor < 0.3
     assert following.rest_left == 16

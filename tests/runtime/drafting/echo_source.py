@@ -1,28 +1,26 @@
 """A further source that is plain to see through, a drafter that has it, and what a target says of its texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Source
 from tests.drafted_text import DraftedText
 
 VOCAB_SIZE = 1000
 
 
-@dataclass
-class EchoRequest:
+class EchoRequest(RequestDrafter):
     """Keeps what it observes. is_faulty: then observing fails."""
 
-    token_ids: Sequence[int]
-    is_faulty: bool
-    observed: list[ScoredTree] = field(default_factory=list)
+    def __init__(self, context: RequestContext, is_faulty: bool) -> None:
+        super().__init__(context)
+        self.is_faulty = is_faulty
+        self.observed: list[ScoredTree] = []
 
     def observe(self, scored: ScoredTree | None) -> None:
         if self.is_faulty:
@@ -34,34 +32,36 @@ class EchoRequest:
         self.observed.clear()
 
 
-class EchoSource:
+class EchoSource(Source):
     """Proposes 500 plus a text's first token, as sure as it was told to be; texts that begin with `faulty` fail."""
 
-    name = "echo"
     wants_hidden_states = True
 
-    def __init__(self, faulty: int = -1, fault: str = "propose") -> None:
+    def __init__(self, faulty: int = -1, fault: str = "propose", name: str = "echo") -> None:
+        self.name = name
         self.faulty, self.fault = faulty, fault
         self.probability = np.array([0.9])
         self.requests: list[EchoRequest] = []
         self.asked: list[int] = []
 
-    def begin(self, token_ids: Sequence[int]) -> EchoRequest:
-        is_faulty = token_ids[0] == self.faulty
+    def begin(self, context: RequestContext) -> EchoRequest | None:
+        is_faulty = context.token_ids[0] == self.faulty
         if is_faulty and self.fault == "begin":
             raise ZeroDivisionError("began")
-        self.requests.append(EchoRequest(token_ids, is_faulty and self.fault == "observe"))
+        self.requests.append(EchoRequest(context, is_faulty and self.fault == "observe"))
         return self.requests[-1]
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
         self.asked.append(len(wishes))
-        return [self._proposal(cast(EchoRequest, wish.request).token_ids) for wish in wishes]
+        return [self._proposal(wish.request.token_ids) for wish in wishes]
 
-    def _proposal(self, token_ids: Sequence[int]) -> Proposal:
+    def _proposal(self, token_ids: Sequence[int]) -> DraftTree:
         if token_ids[0] == self.faulty and self.fault == "propose":
             raise ZeroDivisionError("proposed")
         bad = token_ids[0] == self.faulty and self.fault == "proposal"
-        return Proposal([-1 if bad else 500 + token_ids[0]], [-1], [float(self.probability[0])])
+        tree = DraftTree.root(token_ids[-1])
+        tree.add(-1 if bad else 500 + token_ids[0], 0, self.name, float(self.probability[0]))
+        return tree
 
     def state(self) -> Arrays:
         return {"probability": self.probability}

@@ -10,59 +10,54 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.asked_gain import AskedGain
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal
-from tests.runtime.drafting.echo_source import EchoRequest
+from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.worth import SourceGain
 
 TOKEN_S, ASKED_S = 10e-3, 1e-3
 VOCAB_SIZE = 50_000
 
 
-class PlantedHead:
+class PlantedHead(Source):
     """Knows the text to come while it is good, and else names a token that never comes."""
 
     name = "planted"
-    wants_hidden_states = False
+    is_costly = wants_gain = True
 
     def __init__(self, text: Sequence[int]) -> None:
         self.text, self.is_good = text, True
-        self.gain = AskedGain()
+        self.gain = SourceGain()
         self.asked: list[int] = []  # lengths of the text so far
-        self._promised = 0.0
+        self._top_probability = 0.0
 
-    def begin(self, token_ids: Sequence[int]) -> EchoRequest:
-        return EchoRequest(token_ids, is_faulty=False)
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        return RequestDrafter(context)
 
-    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
-        self._promised = promised
-        return self.gain.is_paid(promised, wish.token_s)
+    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
+        self._top_probability = top_probability
+        return self.gain.pays(top_probability, wish.token_s)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
-        self.gain.learn(self._promised, num_gained, ASKED_S)
+        self.gain.learn(self._top_probability, num_gained, ASKED_S)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
         if not wishes:
             return []
         [wish] = wishes
-        assert isinstance(wish.request, EchoRequest)
         length = len(wish.request.token_ids)
         self.asked.append(length)
         ahead = self.text[length : length + 2] if self.is_good else [VOCAB_SIZE - 1]
-        return [Proposal(ahead, range(-1, len(ahead) - 1), [0.9] * len(ahead))]
-
-    def state(self) -> Arrays:
-        return {}
-
-    def restore(self, arrays: Arrays) -> None:
-        """Nothing is kept."""
+        tree = DraftTree.root(wish.request.token_ids[-1])
+        for node, token_id in enumerate(ahead):
+            tree.add(token_id, node, self.name, 0.9 * tree.values[node])
+        return [tree]
 
 
 def asked_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, start: int = 1) -> float:
     """Of the steps in which a drafter follows the head's text from a place on, with trees of four nodes."""
     text = list(head.text[:start])
-    request, num_steps, before = drafter.begin(text), 0, len(head.asked)
+    request, num_steps, before = drafter.begin(RequestContext(text)), 0, len(head.asked)
     while len(text) < start + num_tokens:
         [tree] = drafter.draft([DraftWish(request, 4, 4, TOKEN_S)])
         assert isinstance(tree, DraftTree)
@@ -103,13 +98,13 @@ def test_a_head_that_adds_nothing_falls_silent_and_is_tried_for_a_two_hundredth_
 
 
 def test_steps_in_which_nobody_knows_more_do_not_silence_it_in_others() -> None:
-    gain = AskedGain()
+    gain = SourceGain()
     for number in range(600):
         gain.learn(0.05, 0, ASKED_S)
         gain.learn(0.2, number % 4 == 0, ASKED_S)
     assert gain.gain(0.2) == pytest.approx(0.25, abs=0.02)
-    assert gain.is_paid(0.2, TOKEN_S)
-    assert not gain.is_paid(0.05, TOKEN_S)
+    assert gain.pays(0.2, TOKEN_S)
+    assert not gain.pays(0.05, TOKEN_S)
 
 
 def test_a_head_is_asked_where_the_text_is_new_and_not_where_it_repeats() -> None:

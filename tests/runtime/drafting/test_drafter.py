@@ -9,52 +9,40 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import Arrays, Proposal, pack_proposals
+from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.errors import DraftError
 from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
+from tests.proposed import Guess, proposed
 from tests.runtime.drafting.integrity import check_integrity, text_ends
 
 VOCAB_SIZE = 8
 
 
-class ScriptedSource:
+class ScriptedSource(Source):
     """Proposes what it is told to, whatever the text."""
 
     name = "scripted"
-    wants_hidden_states = False
 
-    def __init__(self, *proposals: Proposal) -> None:
-        self.proposals = list(proposals)
+    def __init__(self, *guesses: Guess) -> None:
+        self.guesses = list(guesses)
         self.text: Sequence[int] = ()
 
-    def begin(self, token_ids: Sequence[int]) -> "ScriptedSource":
-        self.text = token_ids
-        return self
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        self.text = context.token_ids
+        return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
-        return [self._next() for _ in wishes]
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
+        return [proposed(wish.request.token_ids[-1], self._next()) for wish in wishes]
 
-    def observe(self, scored: ScoredTree | None) -> None:
-        """It proposes the same whatever the target says."""
-
-    def finish(self) -> None:
-        """It keeps nothing."""
-
-    def state(self) -> Arrays:
-        """It learns nothing."""
-        return {}
-
-    def restore(self, arrays: Arrays) -> None:
-        """There is nothing to take up."""
-
-    def _next(self) -> Proposal:
-        self.proposals.append(self.proposals.pop(0))
-        return self.proposals[-1]
+    def _next(self) -> Guess:
+        self.guesses.append(self.guesses.pop(0))
+        return self.guesses[-1]
 
 
 def make_drafter(config: DraftConfig | None = None, *sources: ScriptedSource) -> RetrievalDrafter:
@@ -108,10 +96,10 @@ def test_drafted_batches_with_shared_history_change_no_token(
 def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None:
     config = GenerationConfig(max_tokens=200, sampling=SamplingConfig(temperature=1.5, seed=1))
     nonsense = ScriptedSource(
-        Proposal([1, 2, 3, 1], [-1, 0, 1, 2], [1.0, 1.0, 1.0, 1.0]),
-        Proposal([], [], []),
-        Proposal([7, 6, 5], [-1, -1, -1], [0.0, 0.5, 1.0]),
-        Proposal([2, 2, 3, 3, 3], [-1, -1, 0, 1, 1], [0.9, 0.1, 0.9, 0.9, 0.9]),
+        ([1, 2, 3, 1], [-1, 0, 1, 2], [1.0, 1.0, 1.0, 1.0]),
+        ([], [], []),
+        ([7, 6, 5], [-1, -1, -1], [0.0, 0.5, 1.0]),
+        ([2, 2, 3, 3, 3], [-1, -1, 0, 1, 1], [0.9, 0.1, 0.9, 0.9, 0.9]),
     )
     drafter = make_drafter(None, nonsense)
     prompts = [[1, 2, 3], [4, 5]]
@@ -121,20 +109,20 @@ def test_proposals_of_a_source_are_drafted_and_trusted_as_they_deserve() -> None
 
 
 @pytest.mark.parametrize(
-    "proposal",
+    "guess",
     [
-        Proposal([-1], [-1], [0.9]),
-        Proposal([2**40], [-1], [0.9]),
-        Proposal([1, 1], [-1, 1], [0.9, 0.9]),
-        Proposal([1, 1], [-1, -2], [0.9, 0.9]),
-        Proposal([1], [-1], [1.5]),
-        Proposal([1], [-1], [float("nan")]),
-        Proposal([1, 2], [-1], [0.5, 0.5]),
-        Proposal([VOCAB_SIZE], [-1], [1.0]),
+        ([-1], [-1], [0.9]),
+        ([2**40], [-1], [0.9]),
+        ([1, 1], [-1, 1], [0.9, 0.9]),
+        ([1, 1], [-1, -2], [0.9, 0.9]),
+        ([1], [-1], [1.5]),
+        ([1], [-1], [float("nan")]),
+        ([1, 2], [-1], [0.5, 0.5]),
+        ([VOCAB_SIZE], [-1], [1.0]),
     ],
 )
-def test_hostile_source_is_named_in_an_error_and_says_no_token(proposal: Proposal) -> None:
-    drafter = make_drafter(None, ScriptedSource(proposal))
+def test_hostile_source_is_named_in_an_error_and_says_no_token(guess: Guess) -> None:
+    drafter = make_drafter(None, ScriptedSource(guess))
     with pytest.raises(DraftError, match="scripted"):
         decode(drafter, [[1, 2, 3]], GenerationConfig(max_tokens=20))
     config = GenerationConfig(max_tokens=40)
@@ -142,9 +130,9 @@ def test_hostile_source_is_named_in_an_error_and_says_no_token(proposal: Proposa
 
 
 def test_a_token_named_again_below_its_parent_is_the_same_node() -> None:
-    again = Proposal([2, 2, 3, 3, 4], [-1, -1, 0, 1, 3], [0.9, 0.1, 0.8, 0.2, 0.7])
-    packed = pack_proposals([again])
-    once = pack_proposals([Proposal([2, 3, 4], [-1, 0, 1], [0.9, 0.8, 0.7])])
+    again = ([2, 2, 3, 3, 4], [-1, -1, 0, 1, 3], [0.9, 0.1, 0.8, 0.2, 0.7])
+    packed = pack_proposals([proposed(9, again)])
+    once = pack_proposals([proposed(9, ([2, 3, 4], [-1, 0, 1], [0.9, 0.8, 0.7]))])
     assert _paths(*packed) == _paths(*once)
 
 

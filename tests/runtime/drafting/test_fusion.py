@@ -5,51 +5,40 @@ from collections.abc import Sequence
 import pytest
 
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Source
 from tests.drafted_text import DraftedText
+from tests.proposed import Guess, proposed
 
+NO_GUESS: Guess = (), (), ()
 RETRIEVING = DraftConfig(is_logits_used=False, is_history_used=False)
 LAST, OFTEN, SELDOM = 10, 11, 12  # the text ends with LAST, behind which it had both others before
 TEXT = [LAST, OFTEN, 1, 2, LAST, SELDOM, 3, 4, LAST, OFTEN, 5, 6, LAST, OFTEN, 7, 8, LAST]
 
 
-class Head:
+class Head(Source):
     """Always says the same."""
 
     name = "head"
-    wants_hidden_states = False
 
-    def __init__(self, proposal: Proposal) -> None:
-        self._proposal = proposal
+    def __init__(self, guess: Guess) -> None:
+        self._guess = guess
 
-    def begin(self, token_ids: Sequence[int]) -> "Head":
-        return self
+    def begin(self, context: RequestContext) -> RequestDrafter:
+        return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
-        return [self._proposal] * len(wishes)
-
-    def observe(self, scored: ScoredTree | None) -> None:
-        """Learn nothing."""
-
-    def finish(self) -> None:
-        """Keep nothing."""
-
-    def state(self) -> Arrays:
-        return {}
-
-    def restore(self, arrays: Arrays) -> None:
-        """There is nothing to take up."""
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
+        return [proposed(wish.request.token_ids[-1], self._guess) for wish in wishes]
 
 
-def draft(proposal: Proposal, text: Sequence[int] = TEXT, max_nodes: int = 16) -> DraftTree:
-    return DraftedText(RetrievalDrafter(RETRIEVING, [Head(proposal)]).wait(), text).draft(max_nodes, 8)
+def draft(guess: Guess, text: Sequence[int] = TEXT, max_nodes: int = 16) -> DraftTree:
+    return DraftedText(RetrievalDrafter(RETRIEVING, [Head(guess)]).wait(), text).draft(max_nodes, 8)
 
 
-def says(token_id: int, probability: float) -> Proposal:
-    return Proposal([token_id], [-1], [probability])
+def says(token_id: int, probability: float) -> Guess:
+    return [token_id], [-1], [probability]
 
 
 def value(tree: DraftTree, *path: int) -> float:
@@ -90,7 +79,7 @@ def test_a_head_decides_which_retrieved_branches_a_small_tree_holds() -> None:
 
 def test_a_head_prunes_below_its_first_guess_too() -> None:
     first = [OFTEN, 5]
-    unaided, sure = draft(NO_GUESS), draft(Proposal(first, [-1, 0], [0.9, 0.95]))
+    unaided, sure = draft(NO_GUESS), draft((first, [-1, 0], [0.9, 0.95]))
     assert value(sure, OFTEN, 5) > value(unaided, OFTEN, 5)
     others = [value(sure, OFTEN, token_id) / value(sure, OFTEN) for token_id in (1, 7)]
     before = [value(unaided, OFTEN, token_id) / value(unaided, OFTEN) for token_id in (1, 7)]
@@ -109,7 +98,7 @@ def test_retrieved_text_goes_on_behind_a_heads_guess() -> None:
 
 def test_a_guess_that_was_retrieved_too_is_one_node_with_what_both_say_below() -> None:
     text = [20, 50, 51, 52, 21, 50, 88, 22, 99]
-    tree = draft(Proposal([50, 51, 77], [-1, 0, 0], [0.9, 0.3, 0.7]), text, max_nodes=64)
+    tree = draft(([50, 51, 77], [-1, 0, 0], [0.9, 0.3, 0.7]), text, max_nodes=64)
     below = [tree.token_ids[node] for node in range(len(tree)) if tree.parents[node] == tree.child(0, 50)]
     assert sorted(below) == sorted(set(below))
     assert {51, 77, 88} <= set(below)
@@ -122,5 +111,5 @@ def test_behind_guesses_the_longest_match_decides_what_goes_on(
 ) -> None:
     """Two places of the text agree with the last guess, one of them with both."""
     text = [1, 2, 50, 60, 3, 4, 50, 61, 5, 99]
-    tree = draft(Proposal(guessed, [-1, 0], [0.9, 0.9]), text, max_nodes=32)
+    tree = draft((guessed, [-1, 0], [0.9, 0.9]), text, max_nodes=32)
     assert value(tree, *guessed, follows) > value(tree, *guessed, other)

@@ -8,7 +8,8 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.head_file import (
     NUM_FIRST,
@@ -21,7 +22,6 @@ from reader_edge_runtime.drafting.sources.head_file import (
 )
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadRequest, HeadSource
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Proposal, WeighedSource
 from reader_edge_runtime.errors import ProviderError
 from tests.drafted_text import DraftedText
 
@@ -65,64 +65,66 @@ def test_a_head_reads_the_state_that_the_pending_token_was_chosen_from() -> None
     model = FakeHead()
     source = source_of(model)
     token_ids = [1, 2, 3]
-    request = source.begin(token_ids)
+    request = source.begin(RequestContext(token_ids))
     tree = DraftTree([3, 7, 20, 22], [-1, 0, 0, 2], [""] * 4)
     token_ids += [20, 22, 30]  # by node 2 to node 3, and what the target chose there
     request.observe(scored(2, tree))
     [proposal] = source.propose([DraftWish(request, 8, 4)])
     assert [state.tolist() for state in model.asked] == [[3.0]]
-    assert list(proposal.token_ids[:NUM_FIRST]) == [32, 34, 36, 38, 40, 42]
-    assert [proposal.token_ids[i] for i, parent in enumerate(proposal.parents) if parent == 0] == [34, 36, 38, 40]
-    proposal.check("head")
+    assert proposal is not None
+    assert proposal.token_ids[: 1 + NUM_FIRST] == [30, 32, 34, 36, 38, 40, 42]
+    assert [proposal.token_ids[i] for i, parent in enumerate(proposal.parents) if parent == 1] == [34, 36, 38, 40]
+    check_proposal(proposal, 30, "head")
 
 
 def test_a_head_says_nothing_where_the_target_was_not_heard() -> None:
     source = source_of(FakeHead())
     token_ids = [1, 2, 3]
-    request = source.begin(token_ids)
-    assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
+    request = source.begin(RequestContext(token_ids))
+    assert source.propose([DraftWish(request, 8, 4)]) == [None]
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     token_ids += [22]  # by a step of which nothing was told
-    assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
+    assert source.propose([DraftWish(request, 8, 4)]) == [None]
 
 
 @pytest.mark.parametrize("probability", [math.nan, math.inf, -1.0, 2.0])
 def test_guesses_that_are_no_probabilities_are_left_out(probability: float) -> None:
-    assert proposal_of(FakeHead(probability=probability)) == Proposal([], [], [])
+    assert proposal_of(FakeHead(probability=probability)) == DraftTree.root(20)
 
 
 @pytest.mark.parametrize("offset", [-(2**62), -1000, 1000, 2**62])
 def test_guesses_that_are_no_tokens_are_left_out(offset: int) -> None:
-    assert proposal_of(FakeHead(offset=offset)) == Proposal([], [], [])
+    assert proposal_of(FakeHead(offset=offset)) == DraftTree.root(20)
 
 
-def proposal_of(model: FakeHead) -> Proposal:
+def proposal_of(model: FakeHead) -> DraftTree:
     source, token_ids = source_of(model), [1, 2, 3]
-    request = source.begin(token_ids)
+    request = source.begin(RequestContext(token_ids))
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     [proposal] = source.propose([DraftWish(request, 8, 4)])
+    assert proposal is not None
     return proposal
 
 
 def test_a_head_that_fails_is_told_once_and_asked_no_more() -> None:
     model = FakeHead(is_broken=True)
     source, token_ids = source_of(model), [1, 2, 3]
-    request = source.begin(token_ids)
+    request = source.begin(RequestContext(token_ids))
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     with pytest.warns(UserWarning, match="not asked again"):
-        assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
+        assert source.propose([DraftWish(request, 8, 4)]) == [None]
     model.is_broken = False
-    assert source.propose([DraftWish(request, 8, 4)]) == [NO_GUESS]
+    assert source.propose([DraftWish(request, 8, 4)]) == [None]
     assert not source.is_worth_asking(DraftWish(request, 8, 4, token_s=1.0), 0.0)
 
 
 def heard(source: HeadSource) -> HeadRequest:
     """A request that knows what the target thought of its last token but one."""
     token_ids = [1, 2, 3]
-    request = source.begin(token_ids)
+    request = source.begin(RequestContext(token_ids))
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     return request
@@ -130,19 +132,21 @@ def heard(source: HeadSource) -> HeadRequest:
 
 def test_a_head_is_asked_where_others_promise_less_than_it_costs() -> None:
     source = source_of(FakeHead())
-    assert isinstance(source, WeighedSource)
+    assert source.is_costly
+    assert source.wants_gain
     wish = DraftWish(heard(source), 8, 4, token_s=1e-2)
     assert source.is_worth_asking(wish, 0.9)  # what it takes is not known
     source.learn_gain(wish.request, 0, 1e-3)  # a tenth of a token
     assert source.is_worth_asking(wish, 0.1)
     assert not source.is_worth_asking(wish, 0.9)
     assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
-    assert not source.is_worth_asking(wish._replace(request=source.begin([1, 2])), 0.1)  # the target was not heard
+    unheard = source.begin(RequestContext([1, 2]))
+    assert not source.is_worth_asking(wish._replace(request=unheard), 0.1)
 
 
 def test_a_token_is_worth_less_where_steps_bring_several() -> None:
     source, token_ids = source_of(FakeHead()), [1, 2, 3]
-    request = source.begin(token_ids)
+    request = source.begin(RequestContext(token_ids))
     source.gain.learn(0.1, 0, 1e-3)
     wish = DraftWish(request, 8, 4, token_s=1e-2)
     for slow in (True, False):

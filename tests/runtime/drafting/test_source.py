@@ -11,12 +11,12 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays
 from reader_edge_runtime.errors import ConfigError, DraftError
 from tests.drafted_text import DraftedText
-from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoSource, make_drafter, scored_root
+from tests.runtime.drafting.echo_source import VOCAB_SIZE, EchoRequest, EchoSource, make_drafter, scored_root
 
 
 @contextmanager
@@ -123,8 +123,27 @@ def test_a_source_that_answers_too_few_is_at_fault_with_all() -> None:
 
 
 def test_more_sources_than_can_be_mixed_are_refused() -> None:
-    with pytest.raises(ConfigError, match="At most 4"):
-        RetrievalDrafter(DraftConfig(), [EchoSource() for _ in range(5)])
+    with pytest.raises(ConfigError, match=r"At most 5 sources .* got tools, a, b, c, d, e"):
+        RetrievalDrafter(DraftConfig(), [EchoSource(name=name) for name in "abcde"])
+
+
+@pytest.mark.parametrize("name", ["echo", "tools", "context"])
+def test_two_sources_of_one_name_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"two sources named '{name}'"):
+        RetrievalDrafter(DraftConfig(), [EchoSource(), EchoSource(name=name)])
+
+
+def test_as_many_sources_as_can_be_mixed_are_all_drafted_from() -> None:
+    class Other(EchoSource):
+        """Has something to say of texts alone that begin with its own letter."""
+
+        def begin(self, context: RequestContext) -> EchoRequest | None:
+            return super().begin(context) if context.token_ids[0] == ord(self.name) else None
+
+    drafter = RetrievalDrafter(DraftConfig(max_nodes=16), [Other(name=name) for name in "abcd"]).wait()
+    for name in "abcd":
+        tree = DraftedText(drafter, [ord(name), 2, 3]).draft(16, 4)
+        assert tree.sources[tree.child(0, 500 + ord(name))] == name
 
 
 @pytest.mark.parametrize("token_id", [-1, -(2**31), VOCAB_SIZE, 2**31, 2**63 - 1])

@@ -43,8 +43,8 @@ def test_what_was_saved_drafts_as_what_stayed(tmp_path: Path) -> None:
     source, loaded_source = EchoSource(), EchoSource()
     stayed, loaded = taught(make_drafter(source)), taught(make_drafter(loaded_source), seed=5)
     source.probability[:] = 0.25
-    stayed.save(tmp_path / "learned", FINGERPRINT)
-    loaded.load(tmp_path / "learned", FINGERPRINT, VOCAB_SIZE)
+    write_state(tmp_path / "learned", FINGERPRINT, stayed.state())
+    loaded.restore(read_state(tmp_path / "learned", FINGERPRINT), VOCAB_SIZE)
     assert loaded_source.probability == 0.25
     assert next_drafts(loaded) == next_drafts(stayed)
     loaded.forget()
@@ -65,15 +65,12 @@ def break_bytes(data: bytes) -> bytes:
         (lambda data: data[:12] + bytes(32) + data[44:], "another tokenizer"),
     ],
 )
-def test_a_foreign_or_damaged_file_is_refused_and_nothing_changes(
-    spoil: Callable[[bytes], bytes], sentence: str, tmp_path: Path
-) -> None:
-    path, drafter = tmp_path / "learned", taught(make_drafter(EchoSource()))
-    drafter.save(path, FINGERPRINT)
+def test_a_foreign_or_damaged_file_is_refused(spoil: Callable[[bytes], bytes], sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "learned"
+    write_state(path, FINGERPRINT, taught(make_drafter(EchoSource())).state())
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(DraftError, match=sentence):
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
-    assert next_drafts(drafter) == next_drafts(taught(make_drafter(EchoSource())))
+        read_state(path, FINGERPRINT)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +89,20 @@ def test_a_foreign_or_damaged_file_is_refused_and_nothing_changes(
         ("echo/probability", np.zeros(2)),
     ],
 )
-def test_arrays_that_no_drafter_saved_are_refused(name: str, array: np.ndarray, tmp_path: Path) -> None:
-    path, drafter = tmp_path / "learned", make_drafter(EchoSource())
-    drafter.save(path, FINGERPRINT)
-    arrays = read_state(path, FINGERPRINT)
-    write_state(path, FINGERPRINT, {**arrays, name: array})
+def test_arrays_that_no_drafter_saved_are_refused_and_nothing_changes(name: str, array: np.ndarray) -> None:
+    drafter = taught(make_drafter(EchoSource()))
     with pytest.raises(DraftError):
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
+        drafter.restore({**make_drafter(EchoSource()).state(), name: array}, VOCAB_SIZE)
+    assert next_drafts(drafter) == next_drafts(taught(make_drafter(EchoSource())))
 
 
-def test_a_mixture_of_any_finite_numbers_drafts_without_harm(tmp_path: Path) -> None:
-    path, drafter = tmp_path / "learned", make_drafter(EchoSource())
-    drafter.save(path, FINGERPRINT)
-    arrays = read_state(path, FINGERPRINT)
+def test_a_mixture_of_any_finite_numbers_drafts_without_harm() -> None:
+    drafter = make_drafter(EchoSource())
+    arrays = drafter.state()
     random = np.random.default_rng(0)
     for scale in (1e-30, 1.0, 1e30, 3e38):
         arrays["parameters"] = (scale * (random.random(len(arrays["parameters"])) + 0.1)).astype(np.float32)
-        write_state(path, FINGERPRINT, arrays)
-        drafter.load(path, FINGERPRINT, VOCAB_SIZE)
+        drafter.restore(arrays, VOCAB_SIZE)
         taught(drafter)
 
 

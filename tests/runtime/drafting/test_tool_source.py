@@ -1,28 +1,36 @@
 """Drafts of tool calls: paths become a tree, past calls are bounded, and requests without tools go on without them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Calls, DraftWish, Guesses
+from reader_edge_runtime.drafting.drafter import DraftWish, Guesses, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
+from reader_edge_runtime.text.call_guide import CallGuide
+
+Calls = Mapping[str, Mapping[str, Sequence[str]]]
+CALL = ("weather", {"city": '"Rome"'})
 
 
-@dataclass
-class PlantedGuide:
+class PlantedGuide(CallGuide):
     """Knows one path, and tells of one call. asked: answers, and what it was told of past calls."""
 
-    path: Sequence[int] = (30, 31, 32)
-    calls: Sequence[tuple[str, Mapping[str, str]]] = (("weather", {"city": '"Rome"'}),)
-    asked: list[tuple[list[int], Calls]] = field(default_factory=list)
+    calls: list[tuple[str, Mapping[str, str]]] = []  # type: ignore[assignment]  # noqa: RUF012
 
-    def paths(self, answer: Sequence[int], past: Calls) -> Sequence[tuple[Sequence[int], float]]:
+    def __init__(self, *calls: tuple[str, Mapping[str, str]]) -> None:
+        self.calls = list(calls) or [CALL]
+        self.asked: list[tuple[list[int], Calls]] = []
+
+    def paths(self, answer: Sequence[int], past: Calls) -> list[tuple[list[int], float]]:
         self.asked.append((list(answer), past))
-        return [(self.path, 0.9)]
+        return [([30, 31, 32], 0.9)]
+
+
+def guided(text: list[int], guide: CallGuide) -> RequestContext:
+    return RequestContext(text, Guesses(guide=guide))
 
 
 def drafted(drafter: RetrievalDrafter, *wishes: DraftWish) -> list[DraftTree]:
@@ -32,18 +40,18 @@ def drafted(drafter: RetrievalDrafter, *wishes: DraftWish) -> list[DraftTree]:
 
 
 def test_paths_become_a_tree_whose_nodes_are_as_sure_as_the_paths_through_them() -> None:
-    tree = merged([([1, 2, 3], 0.6), ([1, 4], 0.2), ([5], 0.1)])
-    assert (tree.token_ids, tree.parents) == ([1, 2, 3, 4, 5], [-1, 0, 1, 0, -1])
-    assert tree.probabilities == pytest.approx([0.8, 0.75, 1.0, 0.25, 0.1])
-    assert merged([]).token_ids == []
-    assert merged([([1], 0.9), ([1, 2], 0.9)]).probabilities == pytest.approx([1.0, 0.5])
+    tree = merged(9, [([1, 2, 3], 0.6), ([1, 4], 0.2), ([5], 0.1)])
+    assert (tree.token_ids, tree.parents) == ([9, 1, 2, 3, 4, 5], [-1, 0, 1, 2, 1, 0])
+    assert tree.values == pytest.approx([1.0, 0.8, 0.6, 0.6, 0.2, 0.1])
+    assert merged(9, []).token_ids == [9]
+    assert merged(9, [([1], 0.9), ([1, 2], 0.9)]).values == pytest.approx([1.0, 1.0, 0.5])
 
 
 def test_a_guide_is_drafted_from_and_named() -> None:
     drafter = RetrievalDrafter(DraftConfig(max_nodes=8)).wait()
     guide = PlantedGuide()
     text = [5]
-    request = drafter.begin_guided(text, Guesses(guide=guide))
+    request = drafter.begin(guided(text, guide))
     [tree] = drafted(drafter, DraftWish(request, 8, 4))
     assert tree.token_ids[:4] == [5, 30, 31, 32]
     assert tree.sources[:4] == ["", "tools", "tools", "tools"]
@@ -57,9 +65,9 @@ def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
     config = DraftConfig(max_nodes=8)
     alone, beside = (RetrievalDrafter(config).wait() for _ in range(2))
     text = [5, 6, 7, 8, 5, 6]
-    guided = beside.begin_guided([1, 2], Guesses(guide=PlantedGuide()))
-    expected = drafted(alone, DraftWish(alone.begin(text), 8, 4))
-    trees = drafted(beside, DraftWish(guided, 8, 4), DraftWish(beside.begin(text), 8, 4))
+    other = beside.begin(guided([1, 2], PlantedGuide()))
+    expected = drafted(alone, DraftWish(alone.begin(RequestContext(text)), 8, 4))
+    trees = drafted(beside, DraftWish(other, 8, 4), DraftWish(beside.begin(RequestContext(text)), 8, 4))
     assert trees[1:] == expected
     assert "tools" not in expected[0].sources
 
@@ -68,9 +76,9 @@ def test_past_calls_of_the_same_tool_are_told_to_later_requests_until_they_are_f
     drafter = RetrievalDrafter(DraftConfig()).wait()
     past = []
     for city in ("Rome", "Riga", "Rome"):
-        guide = PlantedGuide(calls=[("weather", {"city": f'"{city}"'})])
+        guide = PlantedGuide(("weather", {"city": f'"{city}"'}))
         text = [1, 2]
-        request = drafter.begin_guided(text, Guesses(guide=guide))
+        request = drafter.begin(guided(text, guide))
         drafted(drafter, DraftWish(request, 4, 4))
         text.append(3)
         request.finish()

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
 
-FORCED_SOURCE = "constraint"  # the source of drafted tokens that had to come
-
 
 class Constraint(Protocol):
     """Which tokens one request may say next; it follows the answer token by token."""

@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
-from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
 from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, GrammarProcesses, Vocabulary
 from reader_edge_runtime.decoding.choosing.grammar_worker.channel import ADVANCE, CUT, MASK, OVER, READABLE
 from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
 from reader_edge_runtime.decoding.choosing.lenient_schema import key_patterns, lenient_patterns, without_patterns
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 
 

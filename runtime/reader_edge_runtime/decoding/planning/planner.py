@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from reader_edge_runtime.decoding.acceptance import Verification
-from reader_edge_runtime.decoding.choosing.constraint import FORCED_SOURCE
-from reader_edge_runtime.decoding.planning.step_times import Overheads, PassTimes
+from reader_edge_runtime.decoding.planning.pass_times import PassTimes
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal_width, time_at
-from reader_edge_runtime.decoding.planning.trust import Trust
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.worth import Overheads, Trust, is_paid
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.stats import StepTimes
 
@@ -155,20 +154,27 @@ class Planner:
         return widths, [sum(each) * token_s - len(each) * node_s for each in chosen]
 
     def settle(
-        self, plan: StepPlan, requests: Sequence[Request], times: StepTimes, accepted: Sequence[Verification | None]
+        self,
+        plan: StepPlan,
+        requests: Sequence[Request],
+        times: StepTimes,
+        accepted: Sequence[Verification | None],
+        asked_s: float = 0.0,
     ) -> None:
-        """Learn what a planned step took and what its drafts gave. accepted: None for a request that failed."""
+        """Learn what a planned step took and what its drafts gave.
+
+        accepted: None for a request that failed. asked_s: seconds of drafting that costly sources took.
+        """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
         self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
         # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
-        asked_s = sum(draft.asked_s for draft in plan.drafts.values())
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _VAIN_SHARE * (times.forward_s + times.beside_s)
         self._spare_s = min(spared_s, self.overheads.first_draft_s)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, made in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:
-                requests[b].forced_trust.learn(made, plan.trees[b], verification, FORCED_SOURCE)
+                requests[b].forced_trust.learn(made, plan.trees[b], verification.path, verification.token_ids[0], True)
         for b in plan.resting:
             requests[b].trust.rest_left -= 1
             requests[b].stats.num_rested_steps += 1
@@ -177,7 +183,7 @@ class Planner:
             request.has_drafted = True
             request.stats.num_vain_drafts += len(plan.trees[b]) == 1
             if verification is not None:
-                request.trust.learn(draft, plan.trees[b], verification)
+                request.trust.learn(draft, plan.trees[b], verification.path, verification.token_ids[0])
                 if draft_s := self._draft_s(1):
                     request.trust.weigh(plan.saved_s[b] / draft_s, plan.longest_rest)
 
@@ -186,7 +192,7 @@ class Planner:
         num_tokens = request.num_remaining_tokens - 1
         if num_tokens < 1 or request.has_drafted or not self.times.is_measured:
             return num_tokens > 0
-        return self.overheads.first_draft_s <= _START_SHARE * num_tokens * self._step_s(batch_size, past)
+        return is_paid(_START_SHARE * num_tokens, self._step_s(batch_size, past), self.overheads.first_draft_s)
 
     def _step_s(self, batch_size: int, past: int) -> float:
         """Seconds of a plain step, as last asked of about this length; of its pass alone where nothing was measured."""

@@ -5,69 +5,65 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
-from reader_edge_runtime.drafting.sources.draft_chain import DraftChain
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, Successors, passes
-from reader_edge_runtime.drafting.sources.draft_worth import DraftWorth
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.drafting.worth import DraftModelWorth
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_DEPTH = 8
 
 
-class DraftModelSource:
-    """A `CostlySource` that lets a small model write on, for all requests of a step at once.
+class DraftModelSource(Source):
+    """Lets a small model write on, for all requests of a step at once, where its guesses pay.
 
     Each request keeps a slot of the model's cache, and a step scores only what the target has said since. The model is
     silent where a text comes near the end of its context, or holds a token that it does not know; one that fails is
     not asked again. vocab_size: of the target. Raises ProviderError for a model that does not run.
     """
 
-    name = "draft model"
-    wants_hidden_states = False
+    name = NAME
+    is_costly = True
 
     def __init__(self, model: DraftModel, vocab_size: int) -> None:
-        self.worth = DraftWorth(*model.measure())
+        self.worth = DraftModelWorth(*model.measure(), NARROW)
         self._model: DraftModel | None = model
         self._vocab_size = min(vocab_size, model.vocab_size)
 
-    def begin(self, token_ids: Sequence[int]) -> "DraftModelRequest":
+    def begin(self, context: RequestContext) -> "DraftModelRequest":
         self.worth.renew()
-        return DraftModelRequest(self.worth, token_ids)
+        return DraftModelRequest(self.worth, context)
 
-    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
+    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
         request = cast(DraftModelRequest, wish.request)
         if self._model is None or not request.fits(self._model):
             return False
         if not wish.token_s:
             return True
-        gain_s = self.worth.gain_s(promised, wish.token_s)
+        gain_s = self.worth.gain_s(top_probability, wish.token_s)
         if gain_s < 0:
             return False
         num_missing = request.slot_of(self._model).num_missing(request.token_ids)
         return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, wish.max_depth)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
         requests = [cast(DraftModelRequest, wish.request) for wish in wishes]
         for request in requests:
             request.chain = None
         if self._model is None:
-            return [NO_GUESS] * len(wishes)
+            return [None] * len(wishes)
         try:
             self._guess(self._model, requests, wishes)
         except ReaderEdgeError as error:
             warnings.warn(f"The draft model is not asked again: {error}", stacklevel=2)
             self._model = None
-            return [NO_GUESS] * len(wishes)
-        return [NO_GUESS if request.chain is None else request.chain.proposal() for request in requests]
-
-    def state(self) -> Arrays:
-        """What it learned is of this machine, at this hour."""
-        return {}
+            return [None] * len(wishes)
+        return [None if request.chain is None else request.chain.tree for request in requests]
 
     def restore(self, arrays: Arrays) -> None:
-        """Past texts are dropped; what the model is worth does not hang on them."""
+        """Past texts are dropped; what the model is worth is of this machine, and does not hang on them."""
         if self._model is not None:
             self._model.forget()
 
@@ -78,7 +74,7 @@ class DraftModelSource:
         for request, wish in zip(requests, wishes, strict=True):
             if missing := self._missing(model, request):
                 slot = request.slot_of(model)
-                request.chain = DraftChain(len(request.token_ids) - 1, self._vocab_size)
+                request.chain = DraftChain(request.token_ids, self._vocab_size)
                 growing[slot], further[slot] = (request.chain, wish), missing
         while further:
             said = self._score(model, further)
@@ -120,25 +116,24 @@ class DraftModelSource:
         return is_within and self.worth.goes_on(chain.path, chain.depth, wish.token_s)
 
 
-class DraftModelRequest:
+class DraftModelRequest(RequestDrafter):
     """A text that a draft model writes on.
 
-    token_ids: the request's own list. is_known: whether all tokens seen so far are in the model's vocabulary. chain:
-    what was guessed last, until it is known what came.
+    is_known: whether all tokens seen so far are in the model's vocabulary. chain: what was guessed last, until it is
+    known what came.
     """
 
-    def __init__(self, worth: DraftWorth, token_ids: Sequence[int]) -> None:
-        self.token_ids = token_ids
+    def __init__(self, worth: DraftModelWorth, context: RequestContext) -> None:
+        super().__init__(context)
         self.is_known = True
         self.chain: DraftChain | None = None
         self._worth = worth
-        self._num_prompt_tokens = len(token_ids)
         self._slot: DraftSlot | None = None
 
     @property
     def num_answered(self) -> int:
         """Tokens of the answer so far."""
-        return len(self.token_ids) - self._num_prompt_tokens
+        return len(self.token_ids) - self.num_prompt_tokens
 
     def fits(self, model: DraftModel) -> bool:
         """Whether the model can read the text and write on; rows are taken for the widest pass and longest chain."""

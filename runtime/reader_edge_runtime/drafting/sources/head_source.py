@@ -6,51 +6,51 @@ from typing import cast
 
 import numpy as np
 
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
-from reader_edge_runtime.drafting.sources.asked_gain import AskedGain
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.head_file import Float32Array, HeadFile, HeadModel, Int32Array
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.drafting.sources.source import Source
+from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ProviderError
 
 _LEAST = 0.01  # probability below which a guess is left out: no pass has room for it
 
 
-class HeadSource:
-    """A `WeighedSource` that asks a head for all requests of a step at once.
+class HeadSource(Source):
+    """Asks a head for all requests of a step at once, where its gain of late pays.
 
     Guesses that are no numbers, or name no token, are left out; a head that fails is not asked again.
     """
 
     name = "head"
-    wants_hidden_states = True
+    wants_hidden_states = is_costly = wants_gain = True
 
     def __init__(self, head: HeadFile, model: HeadModel, vocab_size: int) -> None:
         self._ids = head.ids
         self._model: HeadModel | None = model
-        self.gain = AskedGain()
+        self.gain = SourceGain()
         self._numbers = np.full(vocab_size, len(head.ids), np.int64)
         self._numbers[head.ids] = np.arange(len(head.ids))
 
-    def begin(self, token_ids: Sequence[int]) -> "HeadRequest":
-        return HeadRequest(token_ids)
+    def begin(self, context: RequestContext) -> "HeadRequest":
+        return HeadRequest(context)
 
-    def is_worth_asking(self, wish: DraftWish, promised: float) -> bool:
+    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
         request = cast(HeadRequest, wish.request)
-        request.promised = promised
+        request.top_probability = top_probability
         if self._model is None or request.state() is None:
             return False
         # A token that is saved saves what one takes with the drafts that there are.
-        return self.gain.is_paid(promised, wish.token_s / request.tokens_a_step)
+        return self.gain.pays(top_probability, wish.token_s / request.tokens_a_step)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
-        self.gain.learn(cast(HeadRequest, request).promised, num_gained, seconds)
+        self.gain.learn(cast(HeadRequest, request).top_probability, num_gained, seconds)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
         requests = [cast(HeadRequest, wish.request) for wish in wishes]
         states = [request.state() for request in requests]
         known = [b for b, state in enumerate(states) if state is not None]
-        proposals = [NO_GUESS] * len(wishes)
+        proposals: list[DraftTree | None] = [None] * len(wishes)
         if not known or self._model is None:
             return proposals
         pending = self._numbers[[requests[b].token_ids[-1] for b in known]]
@@ -61,27 +61,19 @@ class HeadSource:
             self._model = None
             return proposals
         for b, *guesses in zip(known, *said, strict=True):
-            proposals[b] = _proposal(self._ids, *guesses)
+            proposals[b] = _proposal(requests[b].token_ids[-1], self._ids, *guesses)
         return proposals
 
-    def state(self) -> Arrays:
-        """It learns nothing."""
-        return {}
 
-    def restore(self, arrays: Arrays) -> None:
-        """There is nothing to take up."""
-
-
-class HeadRequest:
+class HeadRequest(RequestDrafter):
     """The hidden state that a request's pending token was chosen from.
 
-    token_ids: the request's own list. promised: how sure the others were when it was last asked about.
+    top_probability: how sure the others were when it was last asked about.
     """
 
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self.token_ids = token_ids
-        self.promised = 0.0
-        self._num_prompt_tokens = len(token_ids)
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self.top_probability = 0.0
         self._num_steps = 0
         self._state: Float32Array | None = None
         self._position = -1  # of the token that the state is of
@@ -89,12 +81,12 @@ class HeadRequest:
     @property
     def tokens_a_step(self) -> float:
         """Of the answer so far, whose first token the prompt's pass said."""
-        return max(1.0, (len(self.token_ids) - self._num_prompt_tokens) / (self._num_steps + 1))
+        return max(1.0, (len(self.token_ids) - self.num_prompt_tokens) / (self._num_steps + 1))
 
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is None or scored.hidden_states is None:
             return
-        self._num_steps += scored.root >= self._num_prompt_tokens
+        self._num_steps += scored.root >= self.num_prompt_tokens
         tree, position, node = scored.tree, scored.root, 0
         last = len(self.token_ids) - 2  # the token before the pending one
         while position < last and (child := tree.child(node, self.token_ids[position + 1])) >= 0:
@@ -106,36 +98,28 @@ class HeadRequest:
         """float32 (E,); None where the target was not heard on the token before the pending one."""
         return self._state if self._position == len(self.token_ids) - 2 else None
 
-    def finish(self) -> None:
-        """Nothing is kept for later requests."""
-
 
 def _proposal(
+    pending_id: int,
     ids: Int32Array,
     probabilities: Float32Array,
     numbers: Int32Array,
     next_probabilities: Float32Array,
     next_numbers: Int32Array,
-) -> Proposal:
+) -> DraftTree:
     """The tree of a text's guesses."""
-    token_ids: list[int] = []
-    parents: list[int] = []
-    shares: list[float] = []
+    tree = DraftTree.root(pending_id)
 
-    def add(parent: int, values: Float32Array, named: Int32Array) -> list[int]:
-        """Nodes below a parent; the place of each guess among all nodes, -1 for one that was left out."""
-        places = []
-        for value, number in zip(values.tolist(), named.tolist(), strict=True):
-            is_usable = _LEAST <= value <= 1 and 0 <= number < len(ids)
-            places.append(len(token_ids) if is_usable else -1)
-            if is_usable:
-                token_ids.append(int(ids[number]))
-                parents.append(parent)
-                shares.append(value)
-        return places
+    def add(parent: int, shares: Float32Array, named: Int32Array) -> list[int]:
+        """The node of each guess below a parent, 0 for one that was left out."""
+        nodes = []
+        for share, number in zip(shares.tolist(), named.tolist(), strict=True):
+            is_usable = _LEAST <= share <= 1 and 0 <= number < len(ids)
+            value = share * tree.values[parent]
+            nodes.append(tree.add(int(ids[number]), parent, HeadSource.name, value) if is_usable else 0)
+        return nodes
 
-    places = add(-1, probabilities, numbers)
-    for place, values, named in zip(places, next_probabilities, next_numbers, strict=False):
-        if place >= 0:
-            add(place, values, named)
-    return Proposal(token_ids, parents, shares)
+    for node, shares, named in zip(add(0, probabilities, numbers), next_probabilities, next_numbers, strict=False):
+        if node:
+            add(node, shares, named)
+    return tree

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, Guide, RequestDrafter
+from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, CostlySource, Proposal, Source, WeighedSource
-from reader_edge_runtime.drafting.sources.tool_source import ToolSource
+from reader_edge_runtime.drafting.proposals import check_proposal
+from reader_edge_runtime.drafting.sources.source import Arrays, Source
 from reader_edge_runtime.errors import ConfigError, DraftError
 
-MAX_SOURCES = layout.NUM_PROPOSALS - 1  # beside the source of tools
+MAX_SOURCES = layout.NUM_PROPOSALS
 
 _Foreign = TypeVar("_Foreign")
 _Result = TypeVar("_Result")
@@ -28,15 +28,14 @@ class RequestSources:
     asked_s: seconds that costly sources took for its last draft. asked: these, by number.
     """
 
-    def __init__(self, sources: Sequence[Source], token_ids: Sequence[int], guide: Guide | None) -> None:
+    def __init__(self, sources: Sequence[Source], context: RequestContext) -> None:
         self.fault: DraftError | None = None
-        self.is_guided = guide is not None
         self.asked_s = 0.0
         self.asked: list[int] = []
-        self.states: list[RequestDrafter] = []
+        self.states: list[RequestDrafter | None] = []
         self._names = [source.name for source in sources]
         for source in sources:
-            state = _tried(source.name, lambda source: _begin(source, token_ids, guide), source)
+            state = _tried(source.name, lambda source: source.begin(context), source)
             if isinstance(state, DraftError):
                 self.fault = state
                 break
@@ -44,60 +43,69 @@ class RequestSources:
 
     def observe(self, scored: Sequence[ScoredTree]) -> None:
         """Hand on what the target said, in order."""
-        for name, state in zip(self._names, self.states, strict=False):
+        for name, state in self._begun():
             self.fault = self.fault or _tried(name, lambda state: _observe(state, scored), state)
 
     def finish(self) -> None:
         """The answer is there: a fault from now on is only worth a warning."""
-        for name, state in zip(self._names, self.states, strict=False):
+        for name, state in self._begun():
             fault = _tried(name, lambda state: state.finish(), state)
             if fault is not None:
                 warnings.warn(str(fault), stacklevel=2)
 
+    def _begun(self) -> list[tuple[str, RequestDrafter]]:
+        """Names and states of those that have something to say of the request."""
+        return [(name, state) for name, state in zip(self._names, self.states, strict=False) if state is not None]
+
 
 class SourceSet:
-    """Sources beside those that are compiled in; at most MAX_SOURCES, and that of tools. names: theirs, in order."""
+    """Sources beside those that are compiled in, at most MAX_SOURCES. names: theirs, in order. Raises ConfigError."""
 
-    def __init__(self, sources: Sequence[Source], tools: ToolSource) -> None:
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+        self.names = tuple(source.name for source in sources)
         if len(sources) > MAX_SOURCES:
-            raise ConfigError(f"At most {MAX_SOURCES} further sources can be mixed, got {len(sources)}.")
-        self._sources = (tools, *sources)
-        self.names = tuple(source.name for source in self._sources)
+            raise ConfigError(
+                f"At most {MAX_SOURCES} sources can be mixed beside those compiled in, got {', '.join(self.names)}."
+            )
+        for i, name in enumerate(self.names):
+            if name in self.names[:i] or name in layout.SOURCES:
+                raise ConfigError(f"There are two sources named {name!r}: give each a name of its own.")
         self.wants_hidden_states = any(source.wants_hidden_states for source in sources)
 
-    def begin(self, token_ids: Sequence[int], guide: Guide | None = None) -> RequestSources:
-        """guide: what the source of tools asks; None for a request without."""
-        return RequestSources(self._sources, token_ids, guide)
+    def begin(self, context: RequestContext) -> RequestSources:
+        return RequestSources(self._sources, context)
 
     def propose(
         self,
         requests: Sequence[RequestSources],
         wishes: Sequence[DraftWish],
-        promised: Callable[[int, Sequence[Proposal]], float],
-    ) -> list[list[Proposal] | DraftError]:
+        top_probability: Callable[[int, Sequence[DraftTree | None]], float],
+    ) -> list[list[DraftTree | None] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it.
 
-        promised: tells of a request, by number, and of what was proposed for it so far, how sure the compiled sources
-            are of the likeliest next token with that.
+        top_probability: tells of a request, by number, and of what was proposed for it so far, how sure the compiled
+            sources are of the likeliest next token with that.
         """
-        proposals: list[list[Proposal]] = [[] for _ in requests]
+        proposals: list[list[DraftTree | None]] = [[] for _ in requests]
         for request in requests:
             request.asked_s, request.asked = 0.0, []
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
             left = [b for b in range(len(requests)) if b not in faults]
-            asked = {b: wishes[b]._replace(request=requests[b].states[i]) for b in left}
-            if isinstance(source, ToolSource):
-                asked = {b: wish for b, wish in asked.items() if requests[b].is_guided}
-            elif isinstance(source, CostlySource):
+            states = {b: state for b in left if (state := requests[b].states[i]) is not None}
+            asked = {b: wishes[b]._replace(request=state) for b, state in states.items()}
+            if source.is_costly:
                 asked = {
-                    b: wish for b, wish in asked.items() if source.is_worth_asking(wish, promised(b, proposals[b]))
+                    b: wish
+                    for b, wish in asked.items()
+                    if source.is_worth_asking(wish, top_probability(b, proposals[b]))
                 }
             for b in set(left).difference(asked):
-                proposals[b].append(NO_GUESS)
+                proposals[b].append(None)
             began = time.perf_counter()
             answers = _ask(source, list(asked.values()))
-            if isinstance(source, CostlySource):
+            if source.is_costly:
                 for b in asked:
                     requests[b].asked_s += (time.perf_counter() - began) / len(asked)
                     requests[b].asked.append(i)
@@ -108,16 +116,16 @@ class SourceSet:
                     proposals[b].append(answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
-    def weighed(self, request: RequestSources) -> WeighedSource | None:
-        """The source that alone was asked for a request's last draft, if it is to hear what that brought."""
+    def weighed(self, request: RequestSources) -> Source | None:
+        """The costly source that alone was asked for a request's last draft, if it wants to hear what that brought."""
         source = self._sources[request.asked[0]] if len(request.asked) == 1 else None
-        return source if isinstance(source, WeighedSource) else None
+        return source if source is not None and source.wants_gain else None
 
     def learn_gain(self, request: RequestSources, num_gained: int) -> None:
         """Tell that source what asking it brought."""
         source = self.weighed(request)
-        if source is not None:
-            state = request.states[request.asked[0]]
+        state = request.states[request.asked[0]] if source is not None else None
+        if source is not None and state is not None:
             fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.asked_s), source)
             request.fault = request.fault or fault
 
@@ -138,31 +146,32 @@ class SourceSet:
                 source.restore(own)
 
 
-def _begin(source: Source, token_ids: Sequence[int], guide: Guide | None) -> RequestDrafter:
-    if guide is not None and isinstance(source, ToolSource):
-        return source.begin_guided(token_ids, guide)
-    return source.begin(token_ids)
-
-
 def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
     for each in scored:
         state.observe(each)
 
 
-def _ask(source: Source, wishes: Sequence[DraftWish]) -> list[Proposal | DraftError]:
+def _ask(source: Source, wishes: Sequence[DraftWish]) -> list[DraftTree | DraftError | None]:
     """A proposal for each wish; where the batch fails each is asked alone, so that only those at fault end."""
     if not wishes:
         return []
     proposals = _tried(source.name, lambda source: _proposals(source, wishes), source)
     if not isinstance(proposals, DraftError):
-        faults = [_tried(source.name, lambda proposal: proposal.check(source.name), each) for each in proposals]
-        return [fault or proposal for fault, proposal in zip(faults, proposals, strict=True)]
+        return [_checked(source.name, tree, wish) for tree, wish in zip(proposals, wishes, strict=True)]
     if len(wishes) == 1:
         return [proposals]
     return [answer for wish in wishes for answer in _ask(source, [wish])]
 
 
-def _proposals(source: Source, wishes: Sequence[DraftWish]) -> list[Proposal]:
+def _checked(name: str, tree: DraftTree | None, wish: DraftWish) -> DraftTree | DraftError | None:
+    """A proposal, or its fault; a tree of a root alone is none."""
+    if tree is None:
+        return None
+    fault = _tried(name, lambda tree: check_proposal(tree, wish.request.token_ids[-1], name), tree)
+    return fault or (tree if len(tree) > 1 else None)
+
+
+def _proposals(source: Source, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
     proposals = list(source.propose(wishes))
     if len(proposals) != len(wishes):
         raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(wishes)} requests.")

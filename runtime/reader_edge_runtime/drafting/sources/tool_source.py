@@ -6,33 +6,31 @@ from typing import cast
 
 import numpy as np
 
-from reader_edge_runtime.draft_tree import ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, Guide
-from reader_edge_runtime.drafting.sources.source import NO_GUESS, Arrays, Proposal
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.sources.source import Arrays, Source
+from reader_edge_runtime.text.call_guide import CallGuide
 
-Past = dict[str, dict[str, list[str]]]  # as `Calls`
+Past = dict[str, dict[str, list[str]]]  # values that arguments had, raw JSON, the last first, by tool and argument
 
 _MAX_TOOLS, _MAX_ARGUMENTS, _MAX_VALUES = 256, 64, 8
 _MAX_BYTES = 1 << 20
 
 
-class ToolSource:
+class ToolSource(Source):
     """Silent about requests without tools. is_learning: whether later requests hear of calls."""
 
     name = "tools"
-    wants_hidden_states = False
 
     def __init__(self, is_learning: bool = True) -> None:
         self.past: Past = {}
         self._is_learning = is_learning
 
-    def begin(self, token_ids: Sequence[int]) -> "ToolRequest":
-        return ToolRequest(self, token_ids, None)
+    def begin(self, context: RequestContext) -> "ToolRequest | None":
+        guide = context.guesses.guide
+        return None if guide is None else ToolRequest(self, context, guide)
 
-    def begin_guided(self, token_ids: Sequence[int], guide: Guide) -> "ToolRequest":
-        return ToolRequest(self, token_ids, guide)
-
-    def propose(self, wishes: Sequence[DraftWish]) -> list[Proposal]:
+    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
         return [cast(ToolRequest, wish.request).proposal() for wish in wishes]
 
     def learn(self, calls: Sequence[tuple[str, Mapping[str, str]]]) -> None:
@@ -53,26 +51,21 @@ class ToolSource:
                         self.learn([(str(tool), {str(argument): str(text)})])
 
 
-class ToolRequest:
-    """token_ids: the request's own list. guide: None for a request without tools."""
+class ToolRequest(RequestDrafter):
+    """A request whose conversation declares tools."""
 
-    def __init__(self, source: ToolSource, token_ids: Sequence[int], guide: Guide | None) -> None:
-        self._source, self._token_ids, self._guide = source, token_ids, guide
-        self._num_prompt_tokens = len(token_ids)
-        self._past = source.past if guide is None else recalled(source.past, guide.calls)
+    def __init__(self, source: ToolSource, context: RequestContext, guide: CallGuide) -> None:
+        super().__init__(context)
+        self._source, self._guide = source, guide
+        self._past = recalled(source.past, guide.calls)
 
-    def proposal(self) -> Proposal:
+    def proposal(self) -> DraftTree:
         """A tree of the guide's paths."""
-        if self._guide is None:
-            return NO_GUESS
-        return merged(self._guide.paths(self._token_ids[self._num_prompt_tokens :], self._past))
-
-    def observe(self, scored: ScoredTree | None) -> None:
-        """The text alone counts."""
+        paths = self._guide.paths(self.token_ids[self.num_prompt_tokens :], self._past)
+        return merged(self.token_ids[-1], paths)
 
     def finish(self) -> None:
-        if self._guide is not None:
-            self._source.learn(self._guide.calls)
+        self._source.learn(self._guide.calls)
 
 
 def recalled(past: Past, calls: Sequence[tuple[str, Mapping[str, str]]]) -> Past:
@@ -87,16 +80,18 @@ def recalled(past: Past, calls: Sequence[tuple[str, Mapping[str, str]]]) -> Past
     return dict(list(found.items())[-_MAX_TOOLS:])
 
 
-def merged(paths: Sequence[tuple[Sequence[int], float]]) -> Proposal:
-    """A tree of paths with shared beginnings; a node is as sure as all paths through it, given its parent."""
+def merged(pending_id: int, paths: Sequence[tuple[Sequence[int], float]]) -> DraftTree:
+    """A tree of paths with shared beginnings; a node is as sure as all paths through it."""
     weights: dict[tuple[int, int], float] = {}  # by parent and token
     numbers: dict[tuple[int, int], int] = {}
     for token_ids, p in paths:
-        parent = -1
+        parent = 0
         for token_id in token_ids:
             edge = parent, token_id
-            parent = numbers.setdefault(edge, len(numbers))
+            parent = numbers.setdefault(edge, 1 + len(numbers))
             weights[edge] = weights.get(edge, 0.0) + p
-    reached = dict(zip(numbers.values(), weights.values(), strict=True))
-    shares = [min(1.0, weight / reached.get(parent, 1.0)) for (parent, _), weight in weights.items()]
-    return Proposal([token_id for _, token_id in numbers], [parent for parent, _ in numbers], shares)
+    tree, reached = DraftTree.root(pending_id), [1.0, *weights.values()]
+    for (parent, token_id), weight in weights.items():
+        share = min(1.0, weight / reached[parent])
+        tree.add(token_id, parent, ToolSource.name, share * tree.values[parent])
+    return tree
