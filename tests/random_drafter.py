@@ -13,6 +13,7 @@ from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestCont
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
+from tests.sampled import chosen
 
 
 class RandomDrafter(Drafter):
@@ -78,5 +79,5 @@ def reference(
     sampler = Sampler(config.sampling, manifest.vocab_size, prompt)
     token_ids = list(prompt)
     while len(token_ids) - len(prompt) < config.max_tokens and len(token_ids) < manifest.max_context:
-        token_ids.append(sampler.choose(target.logits_after(token_ids), len(token_ids)))
+        token_ids.append(chosen(sampler, target.logits_after(token_ids), len(token_ids)))
     return token_ids[len(prompt) :]

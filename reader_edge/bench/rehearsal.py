@@ -76,15 +76,15 @@ class ForcedSampler(Sampler):
         super().__init__(SamplingConfig(), vocab_size, ())
         self._recorded = token_ids
 
-    def choose(self, logits: Float32Array, position: int) -> int:
-        super().choose(logits, position)
+    def peek(self, logits: Float32Array, position: int) -> int:
+        super().peek(logits, position)
         return self._recorded[position]
 
     @property
     def takes_best(self) -> bool:
         return True
 
-    def take_best(self, best_id: int, position: int) -> int:
+    def peek_best(self, best_id: int, position: int) -> int:
         return self._recorded[position]
 
 

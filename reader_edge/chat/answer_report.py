@@ -6,7 +6,6 @@ from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
-from reader_edge_runtime.decoding.acceptance import Recheck
 from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
@@ -72,9 +71,8 @@ def width_sentence(engine: Engine) -> str:
 
 
 def _near_tie_guard(engine: Engine, stats: GenerationStats) -> str:
-    rule = engine.decoder.acceptance
-    if isinstance(rule, Recheck):
-        return f"{stats.num_redecided_tokens} choices below a margin of {rule.margin:.2g} decided again"
+    if margin := engine.decoder.near_tie_margin:
+        return f"{stats.num_redecided_tokens} choices below a margin of {margin:.2g} decided again"
     return "not needed" if engine.decoder.config.is_near_tie_guarded else "off"
 
 

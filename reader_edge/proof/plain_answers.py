@@ -7,6 +7,7 @@ from itertools import chain, cycle, islice
 from reader_edge.proof.ways import Way
 from reader_edge.proof.witness import PlainAnswer, digest
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.target import Target
@@ -27,13 +28,20 @@ class PlainAnswers:
     """Each answer is decoded when it is first asked for, and kept. num_tokens: decoded so far, in all."""
 
     def __init__(
-        self, target: Target, config: EngineConfig, prompts: Sequence[tuple[int, ...]], max_tokens: int
+        self,
+        target: Target,
+        config: EngineConfig,
+        prompts: Sequence[tuple[int, ...]],
+        max_tokens: int,
+        acceptance: AcceptanceRule = EXACT,
     ) -> None:
+        """acceptance: what the answers that are compared with these are decoded by."""
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self._target = target
         self._config = config
         self._prompts = prompts
+        self._acceptance = acceptance
         self._known: dict[tuple[int, bool, bool], list[PlainAnswer]] = {}
 
     def of(self, question: int, way: Way, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
@@ -58,7 +66,7 @@ class PlainAnswers:
         decoder = make_decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), config)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
-        request = decoder.submit(asked.prompt, replace(asked.config, is_drafted=False))
+        request = decoder.submit(asked.prompt, replace(asked.config, is_drafted=False, acceptance=EXACT))
         while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
             decoder.step()
         is_whole = not request.is_running
@@ -87,5 +95,6 @@ class PlainAnswers:
     def _unanswered(
         self, question: int, prompt: tuple[int, ...], sampling: SamplingConfig, chunk: int = 0
     ) -> PlainAnswer:
-        config = GenerationConfig(max_tokens=self.max_tokens, sampling=sampling, ignores_eos=True)
+        rule = self._acceptance
+        config = GenerationConfig(self.max_tokens, sampling, ignores_eos=True, acceptance=rule)
         return PlainAnswer(question, prompt, config, [], [], chunk)

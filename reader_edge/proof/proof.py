@@ -22,6 +22,7 @@ from reader_edge.proof.ways import settings
 from reader_edge.proof.witness import PlainAnswer, Tally, WatchedTarget, Witness
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig
+from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -50,15 +51,23 @@ def prove(
     further: Sequence[Source] = (),
     budget: TimeBudget | None = None,
     listener: ProofListener | None = None,
+    acceptance: AcceptanceRule = EXACT,
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
     further: sources beside those that every engine has; each gets runs of its own, and several get runs together.
     budget: None takes all the time there is. An interrupt ends the proof early, and what was covered is reported.
-    Raises PromptError, ConfigError, or ProofError where no draft was verified.
+    acceptance: what drafted answers are decoded by. Raises PromptError, ConfigError, or ProofError for a rule that is
+    not exact, and where no draft was verified.
     """
+    if not acceptance.is_exact:
+        raise ProofError(
+            f"The acceptance rule {acceptance.name!r} is not exact, so its answers are not those of plain decoding: "
+            "only exact rules can be proven."
+        )
     prompts = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
-    prover = _Prover(engine, prompts, max_tokens, further, budget or TimeBudget(), listener or ProofListener())
+    told = budget or TimeBudget(), listener or ProofListener()
+    prover = _Prover(engine, prompts, max_tokens, further, *told, acceptance)
     refusal, is_interrupted = prover.refusal(), False
     try:
         prover.cover()
@@ -86,6 +95,7 @@ class _Prover:
         further: Sequence[Source],
         budget: TimeBudget,
         listener: ProofListener,
+        acceptance: AcceptanceRule,
     ) -> None:
         self.engine = engine
         self.target = engine.decoder.target
@@ -93,7 +103,7 @@ class _Prover:
         self.max_tokens = max_tokens
         self.budget = budget
         self.listener = listener
-        self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens)
+        self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens, acceptance)
         self.drafters = DrafterMaker(engine, further)
         usual, others = settings(list(self.drafters.further))
         # Short prompts first: of little time, less goes into what is the same in every way.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
-from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Recheck, accept_exactly, near_tie_margin
+from reader_edge_runtime.decoding.acceptance import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -135,7 +135,7 @@ def make_decoder(
     planner = planner or Planner(
         MAX_WIDTH if permission.is_on else 1
     )  # no rows are held back for trees that never come
-    decoder = Decoder(target, drafter, config, planner, _acceptance(config, report), permission)
+    decoder = Decoder(target, drafter, config, planner, _margin(config, report), permission)
     for cost in costs:
         decoder.planner.add(cost)
     return decoder
@@ -150,10 +150,10 @@ def make_trial_decoder(
     """
     permission = draft_permission(config, target.manifest.attention, report)
     trial = replace(permission, is_trial=True) if permission.is_on else TRIAL
-    return Decoder(target, drafter, config, planner, _acceptance(config, report), trial)
+    return Decoder(target, drafter, config, planner, _margin(config, report), trial)
 
 
-def _acceptance(config: EngineConfig, report: WidthReport | None) -> AcceptanceRule:
-    if report is not None and config.is_near_tie_guarded and not report.is_invariant:
-        return Recheck(accept_exactly, near_tie_margin(report))
-    return accept_exactly
+def _margin(config: EngineConfig, report: WidthReport | None) -> float:
+    """Below which choices are near ties; 0 for none."""
+    is_guarded = report is not None and config.is_near_tie_guarded and not report.is_invariant
+    return near_tie_margin(report) if report is not None and is_guarded else 0.0

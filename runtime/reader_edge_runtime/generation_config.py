@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.config_checks import Range, check, number, require
 from reader_edge_runtime.errors import ConfigError
 
@@ -100,6 +101,7 @@ class GenerationConfig:
     splits_thinking: tell what the model thinks before it answers apart from the text, where the model's chat template
         has a form for it. A grammar then holds what comes behind a thinking part that the prompt has opened.
     is_scored: sum up the log-probabilities of the answer's tokens, as the target gives them at temperature 1.
+    acceptance: which drafted tokens are emitted. Other rules than the exact one may change an answer.
     """
 
     max_tokens: Annotated[int, Range(1)] = 512
@@ -115,12 +117,14 @@ class GenerationConfig:
     wants_prompt_logprobs: bool = False
     splits_thinking: bool = False
     is_scored: bool = False
+    acceptance: AcceptanceRule = EXACT
 
     def __post_init__(self) -> None:
         check(self)
         require(isinstance(self.sampling, SamplingConfig), "sampling", self.sampling, "a SamplingConfig")
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
+        require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")
         stop, ids = self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str | bytes)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)

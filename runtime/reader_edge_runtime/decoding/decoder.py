@@ -1,13 +1,13 @@
 """The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance import AcceptanceRule, Verification, accept_exactly
+from reader_edge_runtime.decoding.acceptance import Verification, walk
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
@@ -32,12 +32,13 @@ class Decoder:
 
     running[i] owns KV slot i. Every running request has all but its last token (the pending one) in the cache. Prompts
     are scored one after the other, in the order they came.
-    planner: who drafts, and how wide each pass is. acceptance: which drafted tokens stay, in greedy decoding; sampled
-    decoding is always exact. permission: which requests may draft, and why; settled when the decoder is made.
+    planner: who drafts, and how wide each pass is. near_tie_margin: the least difference between the two best logits at
+    which greedy decoding trusts a wide pass, see `walk`. permission: which requests may draft, and why; settled when
+    the decoder is made.
     prompt_pace: how much of the prompts a step scores. The chunks are the same at any pace.
     on_advance: called when running requests have got tokens, and prompts are about to be scored.
-    on_logits: called with (request, logits (V,)) before each choice, which is then made from these logits; for tools
-    that compare runs bit by bit.
+    on_logits: called with (request, logits (V,)) before each token is emitted, which then is chosen from these logits;
+    for tools that compare runs bit by bit.
     """
 
     def __init__(
@@ -46,16 +47,16 @@ class Decoder:
         drafter: Drafter,
         config: EngineConfig,
         planner: Planner | None = None,
-        acceptance: AcceptanceRule | None = None,
+        near_tie_margin: float = 0.0,
         permission: DraftPermission = UNCHECKED,
     ) -> None:
         self.target = target
         self.drafter = drafter
         self.config = config
         self.planner = planner or Planner()
-        self.acceptance = acceptance or accept_exactly
-        # Other rules may leave even the choice after the pending token, which ends its tree then, to another pass.
-        self._num_kept = 1 if self.acceptance is accept_exactly else 0
+        self.near_tie_margin = near_tie_margin
+        # A near tie may leave even the choice after the pending token, which ends its tree then, to another pass.
+        self._num_kept = 0 if near_tie_margin else 1
         self.cache = target.new_cache(1, FIRST_CAPACITY)
         self.slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
@@ -199,24 +200,34 @@ class Decoder:
     ) -> ForwardResult:
         """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`."""
         wants_logits = wants_scores = False
+        wants_hidden_states = self.drafter.wants_hidden_states
         for request in choosers:
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored
-        wants_hidden_states = self.drafter.wants_hidden_states
+            wants_hidden_states |= request.acceptance.wants_hidden_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
         return self.target.forward(self.cache, wanted)
 
     @recorded
     def _verify(self, trees: list[DraftTree], result: ForwardResult) -> list[Verification | None]:
-        """Walk every tree with the target's choices; None for a request that failed."""
+        """Walk every tree by the request's rule of acceptance; None for a request that failed."""
         verifications: list[Verification | None] = [None] * len(trees)
         for b, tree in enumerate(trees):
             with self.running[b] as request:
                 if request.is_running:  # its draft did not fail
-                    rule = self.acceptance if request.takes_best else accept_exactly
-                    choose = functools.partial(self._choose, request, result, b)
-                    verifications[b] = rule(tree, result, b, choose, request.emit)
+                    verifications[b] = self._walk(request, tree, result, b)
         return verifications
+
+    def _walk(self, request: Request, tree: DraftTree, result: ForwardResult, b: int) -> Verification:
+        def peek(node: int) -> int:
+            return request.peek(result, b, node, self.on_logits is not None)
+
+        def take(node: int, token_id: int) -> bool:
+            return self._take(request, result, b, node, token_id)
+
+        is_single = len(tree) == 1 and len(result.top_ids) == 1
+        margin = self.near_tie_margin if request.takes_best and not is_single else 0.0
+        return walk(request.acceptance, Choices(tree, result, b, peek, request.allows), take, margin)
 
     @recorded
     def _commit(self, verifications: list[Verification | None]) -> None:
@@ -238,15 +249,19 @@ class Decoder:
         request.stats.num_redecided_tokens += 1
         result = self._pass(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
         self.cache.commit(slot, [0])
-        token_id = self._choose(request, result, 0, 0)
-        request.emit(token_id)
+        return self._emit_choice(request, result, 0)
+
+    def _emit_choice(self, request: Request, result: ForwardResult, row: int) -> int:
+        """Emit what the target itself chooses after a row of a pass over this request alone."""
+        token_id = request.peek(result, 0, row, self.on_logits is not None)
+        self._take(request, result, 0, row, token_id)
         return token_id
 
-    def _choose(self, request: Request, result: ForwardResult, b: int, row: int) -> int:
-        """The request's next token after row (b, row) of a pass."""
+    def _take(self, request: Request, result: ForwardResult, b: int, row: int, token_id: int) -> bool:
+        """Emit a token after row (b, row) of a pass; True when it is the last."""
         if self.on_logits is not None:
             self.on_logits(request, result.wanted_logits[b, row])
-        return request.choose(result, b, row, self.on_logits is not None)
+        return request.take(result, b, row, token_id)
 
     @recorded
     def _learn(self, plan: StepPlan, verifications: list[Verification | None], result: ForwardResult) -> None:
@@ -308,7 +323,7 @@ class Decoder:
             request.read_prompt(result, length, len(tree))
             result = result.from_row(rows.start)
         if is_last:
-            request.emit(self._choose(request, result, 0, len(rows) - 1))
+            self._emit_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
             request.drafter.observe(result.scored(0, tree, rows, length, self.target.manifest.vocab_size))
         return len(tree)

@@ -13,7 +13,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Drafter, Guesses, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.worth import Trust
-from reader_edge_runtime.errors import ConfigError, PromptError, ProviderError
+from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, ProviderError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.shown import shown
 from reader_edge_runtime.stats import GenerationStats
@@ -29,6 +29,7 @@ class Request:
     the request's one text: drafters and tools hold it, and positions in it.
     max_length: tokens that prompt and answer have at most. stop_token_ids: those that end the answer.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
+    acceptance: which token is emitted behind a node of a draft.
     logprobs: of each token of the answer, where the config wants them. prompt_logprobs: of each prompt
         token that was scored, where the config wants them; None for the first, which follows nothing.
     sources: what drafted each token of the answer, "" where nothing did; it may end before the answer does.
@@ -60,7 +61,15 @@ class Request:
         self.sampler = sampler or Sampler(config.sampling, manifest.vocab_size, self.token_ids)
         self.constraint = constraint
         self.takes_best = self.sampler.takes_best
+        self.acceptance = rule = config.acceptance
         self.needs_logits = constraint is not None or not self.takes_best or config.wants_logprobs
+        # What another rule takes may be none of the best, whose log-probabilities alone are told without logits.
+        self.needs_logits |= rule.wants_logits or (config.is_scored and not rule.is_exact)
+        if rule.wants_hidden_states and manifest.hidden_size is None:
+            raise ConfigError(
+                f"The acceptance rule {rule.name!r} reads hidden states, which this package does not report: export it "
+                "again."
+            )
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob | None] = [None] if config.wants_prompt_logprobs else []
         self.sources: list[str] = []
@@ -96,30 +105,49 @@ class Request:
         """Tokens this request may still emit."""
         return self.max_length - len(self.token_ids)
 
-    def choose(self, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
-        """The next token, from row (b, row) of a pass. reads_logits: even where the best token is all it takes."""
+    def peek(self, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
+        """The token that the target would choose after row (b, row) of a pass; nothing hears of it.
+
+        reads_logits: even where the best token is all it takes.
+        """
         position = len(self.token_ids)
         if not math.isfinite(result.top_logits[b, row, 0]):
             raise ProviderError("The model's logits are not numbers: export it again, in fp32 if it was in fp16.")
-        if not (reads_logits or self.needs_logits):
-            token_id = self.sampler.take_best(int(result.top_ids[b, row, 0]), position)
-            if not 0 <= token_id < self._vocab_size:
-                raise ProviderError(
-                    f"The model's graph names token id {token_id} as the best, but the vocabulary has "
-                    f"{self._vocab_size} tokens: export it again."
-                )
-        else:
+        if reads_logits or self.needs_logits:
             logits = result.wanted_logits[b, row]
             if self.constraint is not None:
                 logits = np.where(self.constraint.mask(), logits, np.float32(-np.inf))
-            token_id = self.sampler.choose(logits, position)
-            if self.constraint is not None:
-                self.constraint.advance(token_id)
+            return self.sampler.peek(logits, position)
+        token_id = self.sampler.peek_best(int(result.top_ids[b, row, 0]), position)
+        if not 0 <= token_id < self._vocab_size:
+            raise ProviderError(
+                f"The model's graph names token id {token_id} as the best, but the vocabulary has "
+                f"{self._vocab_size} tokens: export it again."
+            )
+        return token_id
+
+    def allows(self, token_id: int) -> bool:
+        """Whether a token may come next: whether there is one, and the constraint lets it."""
+        return 0 <= token_id < self._vocab_size and (self.constraint is None or bool(self.constraint.mask()[token_id]))
+
+    def take(self, result: ForwardResult, b: int, row: int, token_id: int) -> bool:
+        """Emit a token after row (b, row) of a pass; True when it is the last.
+
+        Grammar, penalties and log-probabilities hear of it here. Raises DraftError for a token of an acceptance rule
+        that may not come.
+        """
+        if not self.acceptance.is_exact and not self.allows(token_id):
+            raise DraftError(
+                f"The acceptance rule {self.acceptance.name!r} took token id {token_id}, which cannot come."
+            )
+        if self.constraint is not None:
+            self.constraint.advance(token_id)
+        self.sampler.take(token_id)
         if self.config.is_scored:
             self.stats.log_probability += result.log_probability(b, row, token_id)
         if self.config.wants_logprobs:
             self.logprobs.append(token_logprob(result.wanted_logits[b, row], token_id, self.config.num_top_logprobs))
-        return token_id
+        return self.emit(token_id)
 
     @property
     def reusable_token_ids(self) -> list[int]:

@@ -10,8 +10,6 @@ from reader_edge_runtime.given_path import given_path
 
 FilePath = str | os.PathLike[str]
 
-_MEMBERS = ("name", "wants_hidden_states", "begin", "propose", "state", "restore")
-
 
 @dataclass(frozen=True, slots=True)
 class DraftSources:
@@ -42,5 +40,4 @@ class DraftSources:
         for file in self.datastores:
             given_path(file, "A datastore")
         for source in self.extra:
-            is_source = not isinstance(source, type) and all(hasattr(source, member) for member in _MEMBERS)
-            require(is_source, "A source", source, f"an object with {', '.join(_MEMBERS)}")
+            require(isinstance(source, Source), "A source", source, "a Source")

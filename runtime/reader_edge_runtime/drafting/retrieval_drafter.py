@@ -213,7 +213,7 @@ class RetrievalRequest(RequestDrafter):
     def compare(self, wish: DraftWish, proposed: Sequence[DraftTree | None]) -> None:
         """Where a source was asked that is told its gain, draft without it now and then, to know what it brings."""
         self.made_without = None
-        if self._drafter.sources.weighed(self.sources) is None:
+        if self._drafter.sources.wanting_gain(self.sources) is None:
             return
         self._num_asked += 1
         if self._num_asked % _COMPARED == 1:

@@ -22,10 +22,12 @@ from reader_edge.question import Question
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 from tests.reader_edge.package_copy import PackageCopy
+from tests.second_best import SecondBest
 
 PROMPTS = ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂"]
 QUESTIONS = list(map(Question, PROMPTS))
@@ -248,3 +250,8 @@ def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: 
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.runs[0].counts.tokens_compared < 24
+
+
+def test_a_rule_of_acceptance_that_is_not_exact_is_refused_by_name(engine: Engine) -> None:
+    with pytest.raises(ProofError, match=r"^The acceptance rule 'second best' is not exact"):
+        prove(engine, QUESTIONS[:1], 4, acceptance=SecondBest())

@@ -7,7 +7,7 @@ import pytest
 
 from reader_edge.proof.stress_drafter import StressDrafter
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.acceptance import Recheck, accept_exactly, near_tie_margin
+from reader_edge_runtime.decoding.acceptance import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -66,9 +66,8 @@ def _decode(margin: float, batch_size: int, **changes: object) -> list[Request]:
     # The drafter knows the plain greedy answers, and hides them among wrong branches.
     known = _run(Decoder(TARGET, StressDrafter([], 32), EngineConfig(max_batch=1)), PLAIN)
     answers = [(tuple(each.token_ids[: each.num_prompt_tokens]), each.output_token_ids) for each in known]
-    acceptance = Recheck(accept_exactly, margin) if margin else accept_exactly
     config_of_engine = EngineConfig(max_batch=batch_size)
-    return _run(Decoder(TARGET, StressDrafter(answers, 32), config_of_engine, acceptance=acceptance), config)
+    return _run(Decoder(TARGET, StressDrafter(answers, 32), config_of_engine, near_tie_margin=margin), config)
 
 
 def _run(decoder: Decoder, config: GenerationConfig) -> list[Request]:

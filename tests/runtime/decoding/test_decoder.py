@@ -86,7 +86,7 @@ def test_a_step_s_parts_are_all_of_it() -> None:
 class EndlessSampler(Sampler):
     """Says one token whatever the logits are."""
 
-    def choose(self, logits: npt.NDArray[np.float32], position: int) -> int:
+    def peek(self, logits: npt.NDArray[np.float32], position: int) -> int:
         return 5
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.acceptance import Recheck, accept_exactly
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import FORMAT, load_session, save_session
@@ -29,9 +28,8 @@ def make_decoder(
     drafter: Drafter | None = None, max_batch: int = 4, chunk: int = 7, max_kv_bytes: int = 0, margin: float = 0.0
 ) -> Decoder:
     config = EngineConfig(max_batch=max_batch, prefill_chunk=chunk, max_kv_bytes=max_kv_bytes)
-    acceptance = Recheck(accept_exactly, margin) if margin else None
     drafter = drafter or RandomDrafter(VOCAB_SIZE, 12, seed=1)
-    return Decoder(FakeHybridTarget(MANIFEST), drafter, config, acceptance=acceptance)
+    return Decoder(FakeHybridTarget(MANIFEST), drafter, config, near_tie_margin=margin)
 
 
 def text_of(seed: int, length: int) -> list[int]:

@@ -173,10 +173,10 @@ def test_a_fault_of_one_request_ends_that_request_alone(place: str) -> None:
         return False
 
     class FaultySampler(Sampler):
-        def choose(self, logits: npt.NDArray[np.float32], position: int) -> int:
+        def peek(self, logits: npt.NDArray[np.float32], position: int) -> int:
             if position == 9:
                 raise CallerError("sampler")
-            return super().choose(logits, position)
+            return super().peek(logits, position)
 
     sampler = FaultySampler(SamplingConfig(), 6, ()) if place == "sampler" else None
     others = [decoder.submit(prompt, config) for prompt in prompts[:2]]

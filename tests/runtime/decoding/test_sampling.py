@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reader_edge_runtime.acceptance import EXACT, Choices
 from reader_edge_runtime.config import SamplingConfig
-from reader_edge_runtime.decoding.acceptance import accept_exactly
+from reader_edge_runtime.decoding.acceptance import walk
 from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.target import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
+from tests.sampled import chosen
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -106,12 +108,11 @@ def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) ->
         emitted: list[int] = []
         while len(emitted) < 2:
             if not emitted:
-                found = accept_exactly(
-                    TREE, UNREAD, 0, lambda node: sampler.choose(logits[node], 1 + len(emitted)), collect(emitted)
-                )
+                choices = Choices(TREE, UNREAD, 0, lambda node: sampler.peek(logits[node], 1 + len(emitted)))
+                found = walk(EXACT, choices, collect(emitted))
                 assert found.token_ids == emitted
             else:
-                emitted.append(sampler.choose(seconds[emitted[0]], 1 + len(emitted)))
+                emitted.append(chosen(sampler, seconds[emitted[0]], 1 + len(emitted)))
         return emitted[0], emitted[1]
 
     firsts, pairs = count_pairs(draw_pair)
@@ -120,8 +121,8 @@ def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) ->
     assert chi_square_p_value(pairs, exact_joint) > 0.001
 
 
-def collect(emitted: list[int]) -> Callable[[int], bool]:
-    def is_last(token_id: int) -> bool:
+def collect(emitted: list[int]) -> Callable[[int, int], bool]:
+    def is_last(node: int, token_id: int) -> bool:
         emitted.append(token_id)
         return False
 
@@ -208,7 +209,7 @@ def test_a_large_vocabulary_is_drawn_from_as_its_probabilities_say(config: Sampl
         sampler = Sampler(replace(config, seed=5), 2000, [])
         cumulative = np.cumsum(probabilities(sampler, logits))
         wanted = int(np.searchsorted(cumulative, random_unit(5, position) * cumulative[-1], side="right"))
-        assert sampler.choose(logits, position) == wanted
+        assert chosen(sampler, logits, position) == wanted
 
 
 def _has_no_tie(probabilities: Float64Array) -> bool:
@@ -218,16 +219,16 @@ def _has_no_tie(probabilities: Float64Array) -> bool:
 
 
 def test_greedy_takes_the_lowest_id_of_equals() -> None:
-    assert Sampler(SamplingConfig(), 4, []).choose(np.array([0, 3, 3, 1], np.float32), 0) == 1
+    assert Sampler(SamplingConfig(), 4, []).peek(np.array([0, 3, 3, 1], np.float32), 0) == 1
 
 
 def test_repetition_penalty_counts_prompt_and_answer_and_bias_is_added() -> None:
     config = SamplingConfig(repetition_penalty=2.0, logit_bias={3: 0.5})
     sampler = Sampler(config, 4, prompt_token_ids=[0])
     logits = np.array([4.0, 3.0, -1.0, 1.0], np.float32)
-    assert sampler.choose(logits, 1) == 1  # token 0 counts 2 after the penalty
-    assert sampler.choose(logits, 2) == 0  # now token 1 counts 1.5, token 3 1.5, token 0 still 2
-    assert sampler.choose(np.array([-4.0, -3.0, -5.5, -9.0], np.float32), 3) == 2  # seen ones became -8 and -6
+    assert chosen(sampler, logits, 1) == 1  # token 0 counts 2 after the penalty
+    assert chosen(sampler, logits, 2) == 0  # now token 1 counts 1.5, token 3 1.5, token 0 still 2
+    assert chosen(sampler, np.array([-4.0, -3.0, -5.5, -9.0], np.float32), 3) == 2  # seen ones became -8 and -6
 
 
 def test_frequency_and_presence_penalties_count_the_answer_and_not_the_prompt() -> None:
@@ -235,7 +236,7 @@ def test_frequency_and_presence_penalties_count_the_answer_and_not_the_prompt() 
     config = SamplingConfig(frequency_penalty=0.5, presence_penalty=1.0)
     sampler = Sampler(config, 3, prompt_token_ids=[0, 0, 0, 0])
     logits = np.array([4.0, 3.1, 1.2], np.float32)
-    assert [sampler.choose(logits, position) for position in range(4, 9)] == [0, 1, 0, 0, 1]
+    assert [chosen(sampler, logits, position) for position in range(4, 9)] == [0, 1, 0, 0, 1]
 
 
 @given(
@@ -254,13 +255,13 @@ def test_penalties_of_an_answer_equal_a_plain_reference(
     for position, token_id in enumerate(answer):
         one_hot = np.full(4, -1e6, np.float32)
         one_hot[token_id] = 1e6
-        assert sampler.choose(one_hot, position) == token_id
+        assert chosen(sampler, one_hot, position) == token_id
     wanted = []
     for token_id, logit in enumerate(logits):
         repeated = (logit / 2 if logit > 0 else logit * 2) if token_id in [2, *answer] else logit
         penalty = answer.count(token_id) * frequency / 2 + (token_id in answer) * presence / 2
         wanted.append(repeated - penalty + 3.5 * (token_id == 1))
-    assert sampler.choose(np.array(logits, np.float32), len(answer)) == int(np.argmax(wanted))
+    assert chosen(sampler, np.array(logits, np.float32), len(answer)) == int(np.argmax(wanted))
 
 
 def test_bias_on_an_unknown_token_is_refused() -> None:
@@ -296,4 +297,4 @@ def test_a_tiny_temperature_takes_the_best(temperature: float, cut: dict[str, fl
     config = SamplingConfig(temperature=temperature, **cut)  # type: ignore[arg-type]
     logits = np.array([1.0, 1.0001, -1e4, -np.inf, 1e4, 9999.99], np.float32)
     sampler = Sampler(config, len(logits), [])
-    assert {sampler.choose(logits, position) for position in range(20)} == {4}
+    assert {chosen(sampler, logits, position) for position in range(20)} == {4}

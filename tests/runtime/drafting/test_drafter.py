@@ -20,6 +20,7 @@ from tests.drafted_text import DraftedText
 from tests.fake_target import FakeTarget, make_manifest
 from tests.proposed import Guess, proposed
 from tests.runtime.drafting.integrity import check_integrity, text_ends
+from tests.sampled import chosen
 
 VOCAB_SIZE = 8
 
@@ -67,7 +68,7 @@ def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[li
         sampler = Sampler(config.sampling, VOCAB_SIZE, prompt)
         token_ids = list(prompt)
         for _ in range(config.max_tokens):
-            token_ids.append(sampler.choose(target.logits_after(token_ids), len(token_ids)))
+            token_ids.append(chosen(sampler, target.logits_after(token_ids), len(token_ids)))
         answers.append(token_ids[len(prompt) :])
     return answers
 

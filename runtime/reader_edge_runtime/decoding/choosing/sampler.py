@@ -45,34 +45,31 @@ class Sampler:
     @property
     def takes_best(self) -> bool:
         """Whether the choice is the highest logit, unchanged, the lowest id of equals; a child that chooses says so."""
-        is_own = type(self).choose is Sampler.choose
+        is_own = type(self).peek is Sampler.peek
         return is_own and self._temperature == 0 and not self._is_adjusting
 
-    def take_best(self, best_id: int, position: int) -> int:
-        """What `choose` gives where it takes the best, for a caller who knows the best without the logits."""
+    def peek_best(self, best_id: int, position: int) -> int:
+        """What `peek` gives where it takes the best, for a caller who knows the best without the logits."""
         return best_id
 
-    def choose(self, logits: Float32Array, position: int) -> int:
-        """The token at `position` (tokens before it), from logits (V,) of the node before; it counts as seen."""
+    def peek(self, logits: Float32Array, position: int) -> int:
+        """The token to choose at `position` (tokens before it), from logits (V,) of the node before."""
         if self._temperature == 0:
-            token_id = int(np.argmax(self._adjusted(logits)))
-        else:
-            token_id = self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
-        self._count(token_id)
-        return token_id
+            return int(np.argmax(self._adjusted(logits)))
+        return self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
 
-    @property
-    def _is_adjusting(self) -> bool:
-        return bool(self._seen.size or self._penalties.size or self._bias_ids.size)
-
-    def _count(self, token_id: int) -> None:
-        """Hold a chosen token against its next choice."""
+    def take(self, token_id: int) -> None:
+        """A token was emitted, chosen here or not: hold it against the next choice."""
         if self._seen.size:
             self._seen[token_id] = True
         if self._penalties.size:
             self._counts[token_id] += 1
             config = self._config
             self._penalties[token_id] = config.presence_penalty + config.frequency_penalty * self._counts[token_id]
+
+    @property
+    def _is_adjusting(self) -> bool:
+        return bool(self._seen.size or self._penalties.size or self._bias_ids.size)
 
     def _draw(self, logits: Float32Array, unit: float) -> int:
         """The token at share `unit` of the distribution, tokens in the order of their ids."""

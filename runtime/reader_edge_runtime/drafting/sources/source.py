@@ -5,8 +5,9 @@ from how its proposals of each probability fared. Context, history, successors a
 they are looked up at every node of a tree, and a call into Python takes longer than a draft.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
@@ -16,10 +17,10 @@ from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, Requ
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-class Source(Protocol):
+class Source(ABC):
     """Proposes for all requests of a step at once; the time it takes counts as time of drafting.
 
-    A class that inherits from this one has to have a name, `begin` and `propose`; the rest is there.
+    A child has to have a name, `begin` and `propose`; the rest is there.
     name: as it appears in the statistics, and in no other source.
     wants_hidden_states: whether the scores that its requests observe shall hold the target's hidden states.
     is_costly: whether it takes so long that others may make it needless: `is_worth_asking` decides then.
@@ -31,9 +32,11 @@ class Source(Protocol):
     is_costly: bool = False
     wants_gain: bool = False
 
+    @abstractmethod
     def begin(self, context: RequestContext) -> RequestDrafter | None:
         """Its state for one request; None where it has nothing to say of it, and then it is not asked."""
 
+    @abstractmethod
     def propose(self, wishes: Sequence[DraftWish]) -> Sequence[DraftTree | None]:
         """What may follow each request's text, None for nothing; `wish.request` is what `begin` gave for it.
 
@@ -43,7 +46,7 @@ class Source(Protocol):
         """
 
     def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
-        """Whether to ask for a request; `wish.request` is what `begin` gave for it. Never raises.
+        """Whether to ask for a request; `wish.request` is what `begin` gave for it.
 
         top_probability: how sure the compiled sources are of the likeliest next token, and others that proposed before.
         """

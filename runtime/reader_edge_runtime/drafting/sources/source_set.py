@@ -92,38 +92,35 @@ class SourceSet:
             request.asked_s, request.asked = 0.0, []
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
-            left = [b for b in range(len(requests)) if b not in faults]
-            states = {b: state for b in left if (state := requests[b].states[i]) is not None}
-            asked = {b: wishes[b]._replace(request=state) for b, state in states.items()}
+            asked = {}
+            for b, (request, wish) in enumerate(zip(requests, wishes, strict=True)):
+                if b not in faults and (state := request.states[i]) is not None:
+                    asked[b] = wish._replace(request=state)
             if source.is_costly:
-                asked = {
-                    b: wish
-                    for b, wish in asked.items()
-                    if source.is_worth_asking(wish, top_probability(b, proposals[b]))
+                verdicts = {
+                    b: _is_worth_asking(source, wish, top_probability(b, proposals[b])) for b, wish in asked.items()
                 }
-            for b in set(left).difference(asked):
-                proposals[b].append(None)
+                faults |= {b: verdict for b, verdict in verdicts.items() if isinstance(verdict, DraftError)}
+                asked = {b: wish for b, wish in asked.items() if verdicts[b] is True}
             began = time.perf_counter()
-            answers = _ask(source, list(asked.values()))
-            if source.is_costly:
-                for b in asked:
-                    requests[b].asked_s += (time.perf_counter() - began) / len(asked)
-                    requests[b].asked.append(i)
-            for b, answer in zip(asked, answers, strict=True):
-                if isinstance(answer, DraftError):
-                    faults[b] = answer
-                else:
-                    proposals[b].append(answer)
+            answers = dict(zip(asked, _ask(source, list(asked.values())), strict=True))
+            for b in asked if source.is_costly else ():
+                requests[b].asked_s += (time.perf_counter() - began) / len(asked)
+                requests[b].asked.append(i)
+            faults |= {b: answer for b, answer in answers.items() if isinstance(answer, DraftError)}
+            for b, proposed in enumerate(proposals):
+                answer = answers.get(b)
+                proposed.append(None if isinstance(answer, DraftError) else answer)
         return [faults.get(b, each) for b, each in enumerate(proposals)]
 
-    def weighed(self, request: RequestSources) -> Source | None:
+    def wanting_gain(self, request: RequestSources) -> Source | None:
         """The costly source that alone was asked for a request's last draft, if it wants to hear what that brought."""
         source = self._sources[request.asked[0]] if len(request.asked) == 1 else None
         return source if source is not None and source.wants_gain else None
 
     def learn_gain(self, request: RequestSources, num_gained: int) -> None:
         """Tell that source what asking it brought."""
-        source = self.weighed(request)
+        source = self.wanting_gain(request)
         state = request.states[request.asked[0]] if source is not None else None
         if source is not None and state is not None:
             fault = _tried(source.name, lambda source: source.learn_gain(state, num_gained, request.asked_s), source)
@@ -144,6 +141,10 @@ class SourceSet:
             own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
             with _explained(source.name):
                 source.restore(own)
+
+
+def _is_worth_asking(source: Source, wish: DraftWish, top_probability: float) -> bool | DraftError:
+    return _tried(source.name, lambda source: bool(source.is_worth_asking(wish, top_probability)), source)
 
 
 def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:

@@ -1,0 +1,77 @@
+"""The seam for acceptance: which token is emitted behind a node that the target has scored.
+
+The exact rule takes what the target chooses, so that drafts change no answer. Another may accept a drafted token
+instead; whatever it takes, grammar, penalties and log-probabilities hear of the token that is emitted.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.target import Float32Array, ForwardResult, Int64Array
+
+
+class Choices:
+    """What a rule sees of one request: a tree that a pass has scored, walked from its root on.
+
+    tree: as it was scored. peek: the token that the target would choose behind the node where the walk is, which has no
+    consequence. allows: whether the request's grammar lets a token come there.
+    """
+
+    def __init__(
+        self,
+        tree: DraftTree,
+        result: ForwardResult,
+        b: int,
+        peek: Callable[[int], int],
+        allows: Callable[[int], bool] = lambda token_id: True,
+    ) -> None:
+        """result, b: the pass, and the tree's number in it."""
+        self.tree, self.peek, self.allows = tree, peek, allows
+        self._result, self._b = result, b
+
+    def successors(self, node: int) -> tuple[Int64Array, Float32Array]:
+        """The target's likeliest tokens behind a node, best first, and their logits, (K,) each."""
+        return self._result.top_ids[self._b, node], self._result.top_logits[self._b, node]
+
+    def logits(self, node: int) -> Float32Array:
+        """(V,), before penalties; of a rule that wants them."""
+        logits: Float32Array = self._result.wanted_logits[self._b, node]
+        return logits
+
+    def hidden_state(self, node: int) -> Float32Array:
+        """(E,), of a rule that wants them. Raises ValueError for another."""
+        if self._result.hidden_states is None:
+            raise ValueError("this pass did not ask for hidden states")
+        state: Float32Array = self._result.hidden_states[self._b, node]
+        return state
+
+
+class AcceptanceRule(ABC):
+    """Decides token by token; a request names its rule in its GenerationConfig.
+
+    name: what refusals call it. is_exact: whether answers stay those of plain decoding, bit for bit: `reader-edge
+    verify` proves such rules, and refuses others. wants_logits, wants_hidden_states: what it reads of every node.
+    """
+
+    name: str
+    is_exact = False
+    wants_logits = False
+    wants_hidden_states = False
+
+    @abstractmethod
+    def next_token(self, choices: Choices, node: int) -> int:
+        """The token to emit behind `node`; where a child bears it the walk goes on there, else the step ends."""
+
+
+class ExactRule(AcceptanceRule):
+    """What the target chooses, greedy or sampled: which tokens were drafted never changes which are emitted."""
+
+    name = "exact"
+    is_exact = True
+
+    def next_token(self, choices: Choices, node: int) -> int:
+        return choices.peek(node)
+
+
+EXACT = ExactRule()

@@ -1,0 +1,161 @@
+"""Acceptance rules of a request: greedy and sampled, with what a rule asks for, and what it may not take."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime.acceptance import AcceptanceRule, Choices
+from reader_edge_runtime.config import GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.choosing.logprobs import token_logprob
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.errors import ConfigError, DraftError
+from reader_edge_runtime.target import ForwardResult
+from tests.fake_target import FakeTarget, make_manifest
+from tests.random_drafter import RandomDrafter, make_decoder, reference
+from tests.second_best import SecondBest
+
+VOCAB_SIZE = 6
+MANIFEST = make_manifest(VOCAB_SIZE)
+TARGET = FakeTarget(MANIFEST)
+PROMPTS = [[1, 2, 3], [4, 5]]
+CONFIG = GenerationConfig(max_tokens=60, acceptance=SecondBest())
+PENALISED = SamplingConfig(repetition_penalty=1.3, frequency_penalty=0.4, presence_penalty=0.2)
+
+
+class NeverTwice:
+    """A constraint that lets no token come twice in a row. heard: the answer as it was told."""
+
+    is_over = False
+    forced: Sequence[int] = ()
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def mask(self) -> np.ndarray:
+        return np.array([not self.heard or token_id != self.heard[-1] for token_id in range(VOCAB_SIZE)])
+
+    def advance(self, token_id: int) -> None:
+        self.heard.append(token_id)
+
+    def cut(self, tree: DraftTree, max_nodes: int) -> DraftTree:
+        return tree
+
+    def prepare(self) -> None:
+        """The mask is made when it is asked for."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class BestOfLogits(AcceptanceRule):
+    """Exact in greedy decoding, by another way."""
+
+    name = "best of logits"
+    is_exact = wants_logits = True
+
+    def next_token(self, choices: Choices, node: int) -> int:
+        return int(choices.logits(node).argmax())
+
+
+class Taking(AcceptanceRule):
+    """Takes one token whatever the target says."""
+
+    name = "stubborn"
+
+    def __init__(self, token_id: int) -> None:
+        self.token_id = token_id
+
+    def next_token(self, choices: Choices, node: int) -> int:
+        return self.token_id
+
+
+def a_decoder() -> Decoder:
+    return make_decoder(MANIFEST, RandomDrafter(VOCAB_SIZE, 12, seed=1))
+
+
+def decoded(config: GenerationConfig, constraint: NeverTwice | None = None) -> list[Request]:
+    """Of the prompts, side by side; the constraint is of the first."""
+    decoder = a_decoder()
+    constraints = (constraint, None)
+    requests = [decoder.submit(p, config, constraint=c) for p, c in zip(PROMPTS, constraints, strict=True)]
+    decoder.finish(*requests)
+    return requests
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("penalties", [SamplingConfig(), PENALISED], ids=["plain", "penalties"])
+def test_what_a_rule_takes_is_what_penalties_draws_and_log_probabilities_hear_of(
+    temperature: float, penalties: SamplingConfig
+) -> None:
+    sampling = replace(penalties, temperature=temperature, seed=3)
+    num_second = 0
+    for request in decoded(replace(CONFIG, sampling=sampling, wants_logprobs=True, is_scored=True)):
+        text = request.token_ids[: request.num_prompt_tokens]
+        sampler = Sampler(sampling, VOCAB_SIZE, text)
+        for token_id, logprob in zip(request.output_token_ids, request.logprobs, strict=True):
+            logits = TARGET.logits_after(text)
+            own, second = sampler.peek(logits, len(text)), int(np.argsort(-logits, kind="stable")[1])
+            assert token_id in (own, second)
+            num_second += token_id != own
+            assert logprob.logprob == pytest.approx(token_logprob(logits, token_id, 0).logprob, abs=1e-5)
+            sampler.take(token_id)
+            text.append(token_id)
+        assert request.stats.log_probability == pytest.approx(sum(each.logprob for each in request.logprobs), abs=1e-3)
+    assert num_second > 5
+
+
+def test_a_grammar_follows_the_tokens_that_a_rule_takes() -> None:
+    constraint = NeverTwice()
+    first, _ = decoded(CONFIG, constraint)
+    answer = first.output_token_ids
+    assert constraint.heard == answer
+    assert all(token_id != other for token_id, other in pairwise(answer))
+
+
+def test_looking_has_no_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, sampling=replace(PENALISED, temperature=1.0, seed=5))
+    once = [request.output_token_ids for request in decoded(config)]
+    peek = Request.peek
+
+    def peek_twice(self: Request, result: ForwardResult, b: int, row: int, reads_logits: bool) -> int:
+        first = peek(self, result, b, row, reads_logits)
+        assert peek(self, result, b, row, reads_logits) == first
+        return first
+
+    monkeypatch.setattr(Request, "peek", peek_twice)
+    assert [request.output_token_ids for request in decoded(config)] == once
+
+
+def test_an_exact_rule_that_reads_logits_changes_no_token() -> None:
+    config = GenerationConfig(max_tokens=60, acceptance=BestOfLogits())
+    requests = decoded(config)
+    assert [each.output_token_ids for each in requests] == [reference(MANIFEST, p, config) for p in PROMPTS]
+    assert sum(each.stats.num_accepted_tokens for each in requests) > 0
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 2])
+def test_a_token_that_cannot_come_ends_the_request_and_names_the_rule(token_id: int) -> None:
+    decoder = a_decoder()
+    config = GenerationConfig(max_tokens=20, acceptance=Taking(token_id))
+    faulty = decoder.submit(PROMPTS[0], config, constraint=NeverTwice())
+    other = decoder.submit(PROMPTS[1], GenerationConfig(max_tokens=20))
+    decoder.finish(other)
+    assert isinstance(faulty.error, DraftError)
+    assert f"'stubborn' took token id {token_id}" in str(faulty.error)
+    assert other.output_token_ids == reference(MANIFEST, PROMPTS[1], GenerationConfig(max_tokens=20))
+
+
+def test_a_rule_that_reads_what_a_package_does_not_report_is_refused() -> None:
+    class Reading(SecondBest):
+        wants_hidden_states = True
+
+    with pytest.raises(ConfigError, match=r"'second best' reads hidden states, which this package does not report"):
+        a_decoder().submit([1], GenerationConfig(acceptance=Reading()))
+    with pytest.raises(ConfigError, match="must be an AcceptanceRule"):
+        GenerationConfig(acceptance="second best")  # type: ignore[arg-type]
