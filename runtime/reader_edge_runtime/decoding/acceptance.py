@@ -38,11 +38,11 @@ def walk(
     places between a drafted and a plain pass, and the decoder takes the choice from a single-token pass. It is no
     proof: the KV rows behind the choice still come from wide passes.
     """
-    tree, node, path, token_ids = choices.tree, 0, [0], list[int]()
+    node, path, token_ids = 0, [0], []
     while not (near_tie_margin and _is_near_tie(choices, node, near_tie_margin)):
         token_id = rule.next_token(choices, node)
         token_ids.append(token_id)
-        if take(node, token_id) or (node := tree.child(node, token_id)) < 0:
+        if take(node, token_id) or (node := choices.tree.child(node, token_id)) < 0:
             return Verification(path, token_ids)
         path.append(node)
     return Verification(path, token_ids, is_undecided=True)

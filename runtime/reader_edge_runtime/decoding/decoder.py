@@ -1,6 +1,7 @@
 """The decoder: draft, forward, verify, commit, learn, for all running requests. It knows token ids only."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -219,12 +220,8 @@ class Decoder:
         return verifications
 
     def _walk(self, request: Request, tree: DraftTree, result: ForwardResult, b: int) -> Verification:
-        def peek(node: int) -> int:
-            return request.peek(result, b, node, self.on_logits is not None)
-
-        def take(node: int, token_id: int) -> bool:
-            return self._take(request, result, b, node, token_id)
-
+        peek = partial(request.peek, result, b, reads_logits=self.on_logits is not None)
+        take = partial(self._take, request, result, b)
         is_single = len(tree) == 1 and len(result.top_ids) == 1
         margin = self.near_tie_margin if request.takes_best and not is_single else 0.0
         return walk(request.acceptance, Choices(tree, result, b, peek, request.allows), take, margin)

@@ -142,7 +142,8 @@ class Request:
             )
         if self.constraint is not None:
             self.constraint.advance(token_id)
-        self.sampler.take(token_id)
+        if not self.takes_best:
+            self.sampler.take(token_id)
         if self.config.is_scored:
             self.stats.log_probability += result.log_probability(b, row, token_id)
         if self.config.wants_logprobs:

@@ -59,7 +59,7 @@ class Sampler:
         return self._draw(self._adjusted(logits), random_unit(self._config.seed, position))
 
     def take(self, token_id: int) -> None:
-        """A token was emitted, chosen here or not: hold it against the next choice."""
+        """A token was emitted, chosen here or not: hold it against the next choice. Not called where `takes_best`."""
         if self._seen.size:
             self._seen[token_id] = True
         if self._penalties.size:
