@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from reader_edge_export.experts import mixture
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import swiglu
 from reader_edge_runtime.execution.onnxruntime.native import native_instructions, native_library
@@ -62,14 +61,15 @@ def _session(options: argparse.Namespace) -> ort.InferenceSession:
     down = random_experts(options.form, options.experts, options.hidden, options.inner)
 
     def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> list[ir.Value]:
-        output = mixture(
-            editor,
-            *inputs,
-            up=lambda rows, experts: up.product(editor, rows, experts),
-            activate=lambda gate_up: swiglu(editor, gate_up),
-            down=lambda rows, experts: down.product(editor, rows, experts),
-        )
-        return [output]
+        rows, indices, weights = inputs  # as `replace_experts` and `LayerExperts.mix` have it
+        tiled = editor.op("Tile", [editor.op("Unsqueeze", [rows, editor.int64s(1)]), editor.int64s(1, options.top, 1)])
+        flat = editor.op("Reshape", [tiled, editor.int64s(-1, options.hidden)])
+        experts = editor.op("Reshape", [indices, editor.int64s(-1)], dtype=ir.DataType.INT64)
+        outputs = down.product(editor, swiglu(editor, up.product(editor, flat, experts)), experts)
+        by_rank = editor.op("Reshape", [outputs, editor.int64s(-1, options.top, options.hidden)])
+        weighted = editor.op("Mul", [by_rank, editor.op("Unsqueeze", [weights, editor.int64s(-1)])])
+        sums = editor.op("CumSum", [weighted, editor.constant(np.array(1), "axis")])
+        return [editor.op("Gather", [sums, editor.constant(np.array(-1), "last")], {"axis": 1})]
 
     sizes = {"rows": ("T", options.hidden), "indices": ("T", options.top), "weights": ("T", options.top)}
     model = operator_model(sizes, build)

@@ -23,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen3_5TextConfig,
+    Qwen3MoeConfig,
 )
 
 TensorShapes = dict[str, tuple[int, ...]]
@@ -78,6 +79,26 @@ def gemma4(hidden: int, layers: int, shared: int, kv_heads: int, intermediate: i
     )
 
 
+def qwen3_30b_a3b(layers: int) -> Qwen3MoeConfig:
+    """The config of Qwen 3's mixture of 128 experts, with fewer of its 48 layers."""
+    others: dict[str, Any] = {"head_dim": 128}  # which its class does not declare
+    return Qwen3MoeConfig(
+        hidden_size=2048,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        intermediate_size=6144,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        vocab_size=151936,
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **others,
+    )
+
+
 SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-0.5b": qwen2(896, 24, 14, 2, 4864),
     "qwen2.5-1.5b": qwen2(1536, 28, 12, 2, 8960),
@@ -86,6 +107,7 @@ SHAPES: dict[str, PretrainedConfig] = {
     "qwen2.5-3b-layer": qwen2(2048, 1, 16, 2, 11008, vocab_size=6144),
     "qwen3.5-0.8b": qwen3_5(1024, 24, 8, 2, 3584),
     "gemma4-e2b": gemma4(1536, 35, 20, 1, 6144, 5),
+    "qwen3-30b-a3b-2-layers": qwen3_30b_a3b(2),
     "smollm2-135m": LlamaConfig(
         hidden_size=576,
         num_hidden_layers=30,

@@ -32,6 +32,17 @@ _GROWING = {  # queries, every 12 tokens
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+_QWEN3_5 = {
+    **_SIZES,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]},
+}
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _SIZES,
     "mistral": {**_SIZES, "sliding_window": 8},
@@ -72,16 +83,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "block_multiple_of": 16,
         "block_ffn_dim_multiplier": 2.0,
     },
-    "qwen3_5_text": {
-        **_SIZES,
-        "head_dim": 32,
-        "layer_types": ["linear_attention", "full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 8,
-        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]},
-    },
+    "qwen3_5_text": _QWEN3_5,
     "granitemoehybrid": {
         **_SIZES,
         "layer_types": ["linear_attention", "full_attention"],
@@ -112,6 +114,37 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCAB_SIZE,
         "final_logit_softcapping": 5.0,
     },
+    "qwen3_moe": {
+        **_SIZES,
+        **_EXPERTS,
+        "head_dim": 32,
+        "norm_topk_prob": True,
+    },
+    "gpt_oss": {
+        **_SIZES,
+        **_WINDOW,
+        "head_dim": 32,
+        "tie_word_embeddings": False,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 3,
+        "swiglu_alpha": 1.5,
+        "swiglu_limit": 0.75,
+        "rope_parameters": {"rope_theta": 1e4, **_YARN, "truncate": False},
+    },
+    "qwen3_5_moe_text": {
+        **{key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"},
+        **_EXPERTS,
+        "shared_expert_intermediate_size": 80,
+    },
+    "lfm2_moe": {
+        **_SIZES,
+        **_EXPERTS,
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 4,
+        "conv_bias": True,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 1.5,
+    },
 }
 
 
@@ -125,8 +158,8 @@ def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
     config = AutoConfig.for_model(model_type, **deepcopy(given))  # whose class writes into what it is given
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 or name.endswith("_bias"):
                 # Norm weights of one and biases of zero would hide a mistake with them.
                 parameter.add_(0.1 * torch.randn_like(parameter))
         for name, parameter in model.named_parameters():
@@ -135,6 +168,8 @@ def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.sub_(0.3 * torch.rand_like(buffer))
+            if name.endswith("expert_bias"):
+                buffer.add_(0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
     build_tiny_tokenizer(folder)
     return folder

@@ -32,13 +32,20 @@ SUPPORTED = (  # values of model_type
     "qwen3_5_text",
     "granitemoehybrid",
     "gemma4_text",
+    "qwen3_moe",
+    "gpt_oss",
+    "qwen3_5_moe_text",
+    "lfm2_moe",
 )
 
-RECURRENT = ("lfm2", "qwen3_5_text", "granitemoehybrid")  # those with layers that keep states
+RECURRENT = (  # those with layers that keep states
+    *("lfm2", "qwen3_5_text", "granitemoehybrid"),
+    *("qwen3_5_moe_text", "lfm2_moe"),
+)
+MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe")  # those with layers whose rows are sent to experts
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
-_GRANITE_EXPERTS = 8  # where config.json says nothing
 _IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # text attends as ever
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
@@ -56,11 +63,6 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     if model_type not in SUPPORTED:
         raise UnsupportedArchitectureError(
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
-        )
-    if model_type == "granitemoehybrid" and (num_experts := config.get("num_local_experts", _GRANITE_EXPERTS)) != 0:
-        raise UnsupportedArchitectureError(
-            f"The model is a mixture of experts (num_local_experts is {num_experts!r:.80}), of whose family the dense "
-            "ones alone can be exported."
         )
     if model_type == "gemma4_text" and config.get("enable_moe_block"):
         raise UnsupportedArchitectureError(
@@ -80,12 +82,16 @@ def check_form(config: Mapping[str, Any], attention: str) -> None:
 
     config: of a supported model type. attention: one of ATTENTIONS.
     """
-    model_type = config["model_type"]
-    if model_type in (*RECURRENT, *UNEVEN) and attention != "exact":
-        what = "layers that keep states" if model_type in RECURRENT else "layers with heads of several sizes"
+    kinds = {
+        "layers that keep states": RECURRENT,
+        "layers that send tokens to experts": MIXTURES,
+        "layers with heads of several sizes": UNEVEN,
+    }
+    special = [kind for kind, model_types in kinds.items() if config["model_type"] in model_types]
+    if special and attention != "exact":
         raise ConfigError(
-            f"A {model_type} model has {what}, which are exported for CPUs alone: use attention 'exact' instead of "
-            f"{attention!r}, and no precision that is made for GPUs."
+            f"A {config['model_type']} model has {' and '.join(special)}, which are exported for CPUs alone: use "
+            f"attention 'exact' instead of {attention!r}, and no precision that is made for GPUs."
         )
 
 

@@ -1,14 +1,13 @@
 """Mixtures of experts: each row times the matrices of the experts that it is sent to.
 
 A product takes rows (R, K) and the expert (R,) of each, and reads the matrices of those experts alone. A row's outputs
-are the same bits whatever rows stand beside it. What else a mixture does are standard operators, elementwise but for
-the sum over a row's experts, which CumSum adds by rank.
+are the same bits whatever rows stand beside it. What else a mixture does is traced (`LayerExperts.mix`): elementwise,
+but for the sum over a row's experts, which CumSum adds by rank.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BlockType
@@ -108,35 +107,6 @@ class KeptExperts:
     values: Mapping[str, ir.Value]
 
 
-Multiply = Callable[[ir.Value, ir.Value], ir.Value]  # rows (R, K), experts (R,) -> (R, J)
-
-
-def mixture(
-    editor: GraphEditor,
-    rows: ir.Value,
-    indices: ir.Value,
-    weights: ir.Value,
-    *,
-    up: Multiply,
-    activate: Callable[[ir.Value], ir.Value],
-    down: Multiply,
-) -> ir.Value:
-    """rows (T, E) through the experts that each is sent to: indices int64 (T, k), weights (T, k) -> (T, E).
-
-    up, activate and down are what an expert does, of rows (T k, ...), those of a row side by side.
-    """
-    last, ranks = editor.int64s(-1), editor.int64s(1)
-    places, width = editor.op("Shape", [indices], dtype=ir.DataType.INT64), editor.size_of(rows, 1)
-    sent = editor.op("Expand", [editor.op("Unsqueeze", [rows, ranks]), _joined(editor, places, width)])
-    flat = editor.op("Reshape", [sent, _joined(editor, last, width)])
-    experts = editor.op("Reshape", [indices, last], dtype=ir.DataType.INT64)
-    outputs = down(activate(up(flat, experts)), experts)
-    weighted = editor.op("Mul", [outputs, editor.op("Reshape", [weights, editor.int64s(-1, 1)])])
-    by_rank = editor.op("Reshape", [weighted, _joined(editor, places, last)])
-    sums = editor.op("CumSum", [by_rank, editor.constant(np.array(1), "axis")])
-    return editor.op("Gather", [sums, editor.constant(np.array(-1), "last")], {"axis": 1})
-
-
 def plain_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, weight: ir.Value) -> ir.Value:
     """rows (R, K), each times its expert's matrix of weight (X, J, K), in fp32 -> (R, J)."""
     define(editor, _PLAIN_EXPERT, _definition(_EACH_ROW, "PlainExperts", "PlainExpert", ["weight"]))
@@ -175,11 +145,6 @@ def kept_experts(editor: GraphEditor, rows: ir.Value, experts: ir.Value, matrice
     return editor.op(f"{name}Experts", inputs, sizes, domain=OPERATOR_DOMAIN)
 
 
-def expert_biases(editor: GraphEditor, rows: ir.Value, experts: ir.Value, biases: ir.Value) -> ir.Value:
-    """rows (R, J), to each its expert's bias of biases (X, J) added -> (R, J)."""
-    return editor.op("Add", [rows, editor.op("Gather", [biases, experts])])
-
-
 def _definition(
     template: str, operator: str, product: str, inputs: Sequence[str], attributes: Sequence[str] = ()
 ) -> str:
@@ -196,10 +161,6 @@ def _definition(
         attributes=f"<{', '.join(attributes)}>" if attributes else "",
         passed="<" + ", ".join(f"{name} : int = @{name}" for name in attributes) + ">" if attributes else "",
     )
-
-
-def _joined(editor: GraphEditor, *sizes: ir.Value) -> ir.Value:
-    return editor.op("Concat", sizes, {"axis": 0}, dtype=ir.DataType.INT64)
 
 
 def _size(constant: ir.Value, axis: int) -> int:

@@ -17,7 +17,7 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.insert_matrices import insert_matrices
 from reader_edge_export.journal import Journal
 from reader_edge_export.lowering import lower_attention
-from reader_edge_export.matrix import matrix_of
+from reader_edge_export.matrix import ExpertsTensor, matrix_of
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize import OnChoice, num_stored, store_weights, unseen_choice
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
@@ -78,6 +78,8 @@ def _written(value: ir.Value, weights: WeightFile, advance: Advance) -> ir.Tenso
     name, matrix = str(value.name), matrix_of(value)
     if matrix is not None and not matrix.is_turned and weights.takes(tensor.nbytes):
         return weights.add_parts(matrix.row_parts(), tensor.dtype, matrix.shape, name)
+    if isinstance(tensor, ExpertsTensor):
+        return weights.add_parts(tensor.parts(), tensor.dtype, tensor.matrices.shape, name)
     if weights.takes(tensor.nbytes):
         return weights.add(tensor.numpy(), tensor.dtype, name)
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)

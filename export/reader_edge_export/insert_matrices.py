@@ -1,20 +1,25 @@
 """The matrices that a trace names become initializers of its graph, which are read when they are stored."""
 
 import onnx_ir as ir
+import torch
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, sizes_of
 from reader_edge_export.markers import (
     ATTENTION_SIZES,
     EMBEDDING,
+    EXPERT_LINEAR,
     LINEAR,
     LOGIT_HEAD,
+    NUM_RANKS,
     PARAMETER,
     TREE_ATTENTION,
     recurrence_markers,
 )
-from reader_edge_export.matrix import Matrix, MatrixTensor
+from reader_edge_export.matrix import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
+
+_GATE_OF_SHARED = "shared_expert_gate.weight"  # how much counts what all rows are sent to, beside what routers choose
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
@@ -27,6 +32,10 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
         elif node.op_type == EMBEDDING:
             weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
             editor.replace(node, [editor.op("Gather", [weight, node.inputs[0]], {"axis": 0})])
+        elif node.op_type == EXPERT_LINEAR:
+            weight = stored.of_experts(node.attributes[PARAMETER].as_string())
+            num_ranks = {NUM_RANKS: node.attributes[NUM_RANKS].as_int()}
+            editor.replace(node, [editor.op(EXPERT_LINEAR, [*node.inputs, weight], num_ranks, domain=node.domain)])
         elif node.op_type == LOGIT_HEAD:
             hidden, rows, *bias = node.inputs
             weight = stored.as_in_module(node.attributes[PARAMETER].as_string())
@@ -57,8 +66,13 @@ class _Initializers:
         self._editor = editor
         self._weights = source.weights
         self._shapes = {name: tuple(parameter.shape) for name, parameter in source.skeleton.named_parameters()}
-        modules = source.skeleton.modules()
+        modules = list(source.skeleton.modules())
         self._inputs_first = {source.names[id(module.weight)] for module in modules if isinstance(module, Conv1D)}
+        coarse = [module for module in modules if isinstance(module, torch.nn.Linear | torch.nn.Embedding | Conv1D)]
+        self._coarse = {source.names[id(module.weight)] for module in coarse}
+        experts = source.experts.values()
+        self._experts = {matrices.name: matrices for each in experts for matrices in (each.up, each.down)}
+        self._expert_values: dict[str, ir.Value] = {}
         self._values: dict[tuple[str, bool], ir.Value] = {}
 
     def as_multiplied(self, name: str) -> ir.Value:
@@ -69,10 +83,17 @@ class _Initializers:
         """(V, E)"""
         return self._value(name, False)
 
+    def of_experts(self, name: str) -> ir.Value:
+        """(X, J, K)"""
+        if name not in self._expert_values:
+            self._expert_values[name] = self._editor.initializer(ExpertsTensor(self._experts[name]))
+        return self._expert_values[name]
+
     def _value(self, name: str, is_turned: bool) -> ir.Value:
         if (name, is_turned) not in self._values:
             first, second = self._shapes[name]
             shape = (second, first) if is_turned else (first, second)
-            tensor = MatrixTensor(Matrix(name, shape, is_turned, self._weights))
+            is_fine = name not in self._coarse or name.endswith(_GATE_OF_SHARED)
+            tensor = MatrixTensor(Matrix(name, shape, is_turned, self._weights, is_fine))
             self._values[name, is_turned] = self._editor.initializer(tensor)
         return self._values[name, is_turned]

@@ -27,6 +27,7 @@ class KeptTypes:
         assert isinstance(weights, GgufWeights)
         modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
         products = {model.names[id(module.weight)] for module in modules}
+        products |= {each.name for experts in model.experts.values() for each in (experts.up, experts.down)}
         names = products | model.table_names
         kept = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is not None)
         others = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is None)

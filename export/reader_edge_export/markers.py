@@ -1,17 +1,21 @@
 """What a trace leaves behind where the graph will differ from the source: one marker op per place.
 
-    reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask) -> (output, present_key, present_value)
+    reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask[, sinks])
+        -> (output, present_key, present_value)
     reader::SharedAttention(q, present_key, present_value, mask) -> output: over what another layer left
     reader::Linear<parameter>(rows) -> product
     reader::Embedding<parameter>(ids) -> rows
+    reader::ExpertLinear<parameter, num_ranks>(rows, experts) -> products
     reader::LogitHead<parameter>(hidden, rows[, bias]) -> logits
     reader::TreeConv, TreeDelta, TreeMamba2(parents, num_kept, num_pending, state, pending, ...) -> (output, present,
         capsule): the others are the inputs of the operators of `recurrent_operators`
 
 Matrices are named and stay out of the trace. `insert_matrices` gives the graph Linear and Embedding as standard
-operators and the head its weight: reader::LogitHead(hidden, rows, weight[, bias]). The lowering replaces the others.
+operators, the head and experts their weights: reader::LogitHead(hidden, rows, weight[, bias]),
+reader::ExpertLinear(rows, experts, weight). The lowering replaces the others.
 Shapes: q and output (B, Hq, N, D); k, v (B, H, N, D); past and present (B, H, S, D); write_pos (B,); mask (B, 1, N, M);
-hidden (B, N, E); weight (V, E); rows (B, R); bias (V,).
+sinks (Hq,); hidden (B, N, E); weight (V, E); rows (B, R); bias (V,). Of experts, rows (T, k or 1, K), each row once for
+each of the k experts that it is sent to, or alike for all; experts (T, k); products (T, k, J); weight (X, J, K).
 """
 
 from collections.abc import Iterator
@@ -24,9 +28,11 @@ TREE_ATTENTION, SHARED_ATTENTION = "TreeAttention", "SharedAttention"
 TREE_CONV, TREE_DELTA, TREE_MAMBA2 = "TreeConv", "TreeDelta", "TreeMamba2"
 RECURRENCES = (TREE_CONV, TREE_DELTA, TREE_MAMBA2)
 LINEAR = "Linear"
+EXPERT_LINEAR = "ExpertLinear"
 EMBEDDING = "Embedding"
 LOGIT_HEAD = "LogitHead"
 PARAMETER = "parameter"  # attribute: the name of a matrix
+NUM_RANKS = "num_ranks"  # attribute: k
 ATTENTION_SIZES = ("num_heads", "kv_heads", "head_dim")  # attributes of both kinds of attention
 
 
@@ -36,6 +42,7 @@ class TreeAttentionMarker:
 
     Of a SharedAttention, past_key and past_value are what another layer has written already: key, value and write_pos
     are None.
+    sinks: scores of each query head that no value goes with: its softmax adds up to less than one. None without.
     """
 
     node: ir.Node
@@ -51,6 +58,7 @@ class TreeAttentionMarker:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    sinks: ir.Value | None = None
 
     @property
     def group_size(self) -> int:
@@ -89,14 +97,14 @@ def attention_markers(graph: ir.Graph) -> Iterator[TreeAttentionMarker]:
             continue
         key = value = write_pos = None
         if node.op_type == TREE_ATTENTION:
-            query, key, value, past_key, past_value, write_pos, mask = _present(node)
+            query, key, value, past_key, past_value, write_pos, mask, *sinks = _present(node)
         else:
-            query, past_key, past_value, mask = _present(node)
+            query, past_key, past_value, mask, *sinks = _present(node)
         scale, softcap = (node.attributes[name].as_float() for name in ("scale", "softcap"))
-        sizes = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
-        yield TreeAttentionMarker(
-            node, query, key, value, past_key, past_value, write_pos, mask, scale, softcap, *sizes
-        )
+        num_heads, num_kv_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
+        sizes = num_heads, num_kv_heads, head_dim
+        inputs = query, key, value, past_key, past_value, write_pos, mask
+        yield TreeAttentionMarker(node, *inputs, scale, softcap, *sizes, sinks[0] if sinks else None)
 
 
 def recurrence_markers(graph: ir.Graph) -> Iterator[RecurrenceMarker]:
@@ -105,6 +113,25 @@ def recurrence_markers(graph: ir.Graph) -> Iterator[RecurrenceMarker]:
         if node.op_type in RECURRENCES and node.domain == MARKER_DOMAIN:
             parents, num_kept, num_pending, state, pending, *inputs = _present(node)
             yield RecurrenceMarker(node, parents, num_kept, num_pending, state, pending, tuple(inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLinearMarker:
+    """An ExpertLinear node that has its weight, read."""
+
+    node: ir.Node
+    rows: ir.Value
+    experts: ir.Value
+    weight: ir.Value
+    num_ranks: int
+
+
+def expert_markers(graph: ir.Graph) -> Iterator[ExpertLinearMarker]:
+    """The products by experts in execution order; the graph may be edited meanwhile."""
+    for node in list(graph):
+        if node.op_type == EXPERT_LINEAR and node.domain == MARKER_DOMAIN:
+            rows, experts, weight = _present(node)
+            yield ExpertLinearMarker(node, rows, experts, weight, node.attributes[NUM_RANKS].as_int())
 
 
 def logit_head_marker(graph: ir.Graph) -> LogitHeadMarker:

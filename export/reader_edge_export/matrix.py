@@ -17,13 +17,15 @@ _PART_NUMBERS = 1 << 24
 class Matrix:
     """A matrix as a graph has it. name: of its parameter. shape: (K, J) where rows (..., K) are multiplied by it.
 
-    is_turned: whether the module has it the other way, outputs first.
+    is_turned: whether the module has it the other way, outputs first. is_fine: whether it is small and much hangs on
+    its products, as on those that choose experts.
     """
 
     name: str
     shape: tuple[int, int]
     is_turned: bool
     weights: Weights
+    is_fine: bool = False
 
     @property
     def size(self) -> int:
@@ -32,7 +34,7 @@ class Matrix:
     @property
     def turned(self) -> "Matrix":
         """The same, transposed."""
-        return Matrix(self.name, self.shape[::-1], not self.is_turned, self.weights)
+        return Matrix(self.name, self.shape[::-1], not self.is_turned, self.weights, self.is_fine)
 
     @property
     def block_type(self) -> BlockType | None:
@@ -54,6 +56,60 @@ class Matrix:
     def blocks(self) -> Blocks:
         """Its blocks (J, K), outputs first. Raises ExportError."""
         return self.weights.blocks(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrices:
+    """The matrices of a layer's experts, read one at a time. name: of their parameter. shape: (X, J, K), outputs first.
+
+    is_turned: whether the module has them the other way, inputs first.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    is_turned: bool
+    weights: Weights
+
+    @property
+    def size(self) -> int:
+        """Numbers of all experts."""
+        num_experts, num_outputs, num_inputs = self.shape
+        return num_experts * num_outputs * num_inputs
+
+    @property
+    def block_type(self) -> BlockType | None:
+        """The type that the source stores all of them in, if they can stay in it."""
+        return self.weights.block_type(self.name)
+
+    def read(self, expert: int) -> Float32Array:
+        """An expert's matrix (J, K), float32. Raises ExportError."""
+        values = self.weights.read_expert(self.name, expert)
+        return values.T if self.is_turned else values
+
+    def blocks(self, expert: int) -> Blocks:
+        """An expert's blocks (J, K). Raises ExportError."""
+        return self.weights.expert_blocks(self.name, expert)
+
+
+class ExpertsTensor(ir.LazyTensor):
+    """An initializer (X, J, K) whose values are read from the source, best by `parts`."""
+
+    def __init__(self, matrices: ExpertMatrices) -> None:
+        super().__init__(self._values, ir.DataType.FLOAT, ir.Shape(matrices.shape), name=matrices.name)
+        self.matrices = matrices
+
+    def parts(self) -> Iterator[Float32Array]:
+        """Each expert's matrix (J, K)."""
+        return map(self.matrices.read, range(self.matrices.shape[0]))
+
+    def _values(self) -> ir.TensorProtocol:
+        return ir.Tensor(np.stack(list(self.parts())))
+
+
+def experts_of(value: ir.Value | None) -> ExpertMatrices | None:
+    """The source's matrices of experts behind an initializer; None for anything else."""
+    tensor = None if value is None else value.const_value
+    return tensor.matrices if isinstance(tensor, ExpertsTensor) else None
 
 
 class MatrixTensor(ir.LazyTensor):

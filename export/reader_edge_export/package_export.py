@@ -7,7 +7,13 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration import Calibration, calibrate, matrix_sizes, max_calibration_tokens
+from reader_edge_export.calibration import (
+    Calibration,
+    calibrate,
+    expert_input_sizes,
+    input_sizes,
+    max_calibration_tokens,
+)
 from reader_edge_export.chat_check import ChatCheck, check_chats
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.export_key import version_of
@@ -127,8 +133,8 @@ class PackageExport:
     def _recall(self, journal: Journal, model: SourceModel, calibration: Calibration) -> bool:
         """Whether an export that was killed has left its calibration."""
         gradients = gradient_sizes(model) if self._options.precision == "int4" else {}
-        inputs = {name: num_inputs for name, (num_inputs, _) in matrix_sizes(model).items()}
-        is_calibrated = calibration.recall(journal.calibration, inputs, gradients)
+        inputs, experts = input_sizes(model), expert_input_sizes(model)
+        is_calibrated = calibration.recall(journal.calibration, inputs, gradients, experts)
         left = [f"{journal.num_matrices} of {len(model.names)} matrices"] if is_calibrated else []
         left += ["checks"] if has_checks(journal) else []
         if left:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
-from reader_edge_export.calibration import matrix_sizes, moment_bytes
+from reader_edge_export.calibration import expert_input_sizes, matrix_sizes, moment_bytes
 from reader_edge_export.graph import TOP_K
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.layered_package import MAX_PART_BYTES
@@ -84,12 +84,18 @@ def check_room(folder: Path, size: PackageSize) -> None:
 def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], finer: Set[str]) -> tuple[int, int]:
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
+    both = [matrices for each in model.experts.values() for matrices in (each.up, each.down)]
+    experts = {matrices.name: matrices.shape for matrices in both}
     types = {name: model.weights.block_type(name) if precision == "keep" else None for name in numbers}
     widths = {name: model.skeleton.get_parameter(name).shape[1] for name in model.table_names}
-    weights = 4 * MAX_BLOCK**2 * (2 if precision == "int4" else 1)  # what spreads, for int8 and for int4
+    # What spreads: for int8, for int4, and for experts.
+    weights = 4 * MAX_BLOCK**2 * (1 + (precision == "int4") + bool(experts))
     for name, num_numbers in numbers.items():
         block_type = types[name]
-        if name not in products and name not in widths:
+        if name in experts and block_type is None:
+            num_experts, num_outputs, num_inputs = experts[name]
+            weights += num_experts * _rounded(num_inputs, num_outputs, is_int4=precision == "int4")
+        elif name not in products and name not in experts and name not in widths:
             weights += 4 * num_numbers
         elif block_type is not None:
             weights += block_type.num_bytes(num_numbers)
@@ -97,11 +103,13 @@ def _quantized(model: SourceModel, precision: str, numbers: Mapping[str, int], f
             weights += _rounded(*products[name], is_int4=precision == "int4" and name not in finer)
         else:
             weights += num_numbers + 4 * num_numbers // lookup_block(widths[name])
-    if all(types[name] is not None for name in products):
+    if all(types[name] is not None for name in (*products, *experts)):
         return weights, 0
     counted = [num_inputs for name, (num_inputs, _) in products.items() if name.split(".")[-2] not in _SECOND]
+    counted += [each.up.shape[2] for each in model.experts.values()]
+    of_experts = 4 * sum(expert_input_sizes(model).values())
     gradients = 4 * sum(gradient_sizes(model).values()) if precision == "int4" else 0
-    return weights, sum(map(moment_bytes, counted)) + gradients
+    return weights, sum(map(moment_bytes, counted)) + of_experts + gradients
 
 
 def _rounded(num_inputs: int, num_outputs: int, is_int4: bool) -> int:

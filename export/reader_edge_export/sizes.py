@@ -16,8 +16,10 @@ from onnxscript.optimizer import fold_constants
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape, sizes_of, weight_of
 from reader_edge_export.markers import (
     ATTENTION_SIZES,
+    EXPERT_LINEAR,
     LOGIT_HEAD,
     MARKER_DOMAIN,
+    NUM_RANKS,
     RECURRENCES,
     SHARED_ATTENTION,
     TREE_ATTENTION,
@@ -31,6 +33,7 @@ Size = int | str | None
 Sizes = tuple[Size, ...]
 
 _FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (19, 41), "P": (43, 47)}
+_FREE_SIZES["T"] = (7 * 11, 23 * 29)  # rows of all sequences, one behind the other
 _NAMES: dict[tuple[object, object], str] = {numbers: name for name, numbers in _FREE_SIZES.items()}
 _SIZES_OF_INPUT_IDS = ("B", "N")
 _OUTPUT_AXES = {TREE_CONV: (2,), TREE_DELTA: (1, 3), TREE_MAMBA2: (1, 3)}  # of a state, those that its output has too
@@ -152,8 +155,16 @@ def _marker_sizes(node: ir.Node) -> list[Sizes]:
         return [("B", num_heads, "N", head_dim)]
     if node.op_type in RECURRENCES:
         return _recurrence_sizes(node)
+    if node.op_type == EXPERT_LINEAR:
+        return [("T", node.attributes[NUM_RANKS].as_int(), _expert_outputs(node))]
     weight = node.inputs[2] if node.op_type == LOGIT_HEAD else None
     return [] if weight is None else [("B", "R", matrix_shape(weight)[0])]
+
+
+def _expert_outputs(node: ir.Node) -> int:
+    weight = sizes_of(node.inputs[2]) or []
+    assert isinstance(weight[1], int)
+    return weight[1]
 
 
 def _recurrence_sizes(node: ir.Node) -> list[Sizes]:

@@ -14,12 +14,15 @@ from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.markers import (
     EMBEDDING,
+    EXPERT_LINEAR,
     LINEAR,
     LOGIT_HEAD,
     MARKER_DOMAIN,
     SHARED_ATTENTION,
     TREE_ATTENTION,
 )
+from reader_edge_export.matrix import ExpertMatrices
+from reader_edge_export.sources.layer_experts import streamed_product
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.layer import Layer
@@ -170,6 +173,22 @@ class _NamedMatrix(torch.autograd.Function):
         return output
 
 
+class _ExpertLinear(torch.autograd.Function):
+    """The marker of products by the matrices of experts, which are named."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, size: int, num_ranks: int, rows: torch.Tensor, experts: torch.Tensor
+    ) -> torch.Tensor:
+        return rows.new_zeros(*experts.shape, size)
+
+    @staticmethod
+    def symbolic(g: Any, name: str, size: int, num_ranks: int, rows: Any, experts: Any) -> Any:
+        product = g.op(f"{MARKER_DOMAIN}::{EXPERT_LINEAR}", rows, experts, parameter_s=name, num_ranks_i=num_ranks)
+        product.setType(rows.type().with_sizes([None, num_ranks, size]))
+        return product
+
+
 class _LogitHead(torch.autograd.Function):
     """The marker of the output embedding, for the rows that are asked for."""
 
@@ -190,6 +209,7 @@ class _LogitHead(torch.autograd.Function):
 _mark_attention: Callable[..., tuple[torch.Tensor, ...]] = _TreeAttention.apply
 _mark_shared: Callable[..., torch.Tensor] = _SharedAttention.apply
 _mark_matrix: Callable[..., torch.Tensor] = _NamedMatrix.apply
+_mark_experts: Callable[..., torch.Tensor] = _ExpertLinear.apply
 _mark_logit_head: Callable[..., torch.Tensor] = _LogitHead.apply
 
 
@@ -211,6 +231,9 @@ def named_matrices(source: SourceModel) -> Iterator[None]:
     def marked_conv1d(module: Conv1D, rows: torch.Tensor) -> torch.Tensor:
         return module.bias + _mark_matrix(LINEAR, names[id(module.weight)], shapes[id(module.weight)][1], rows)
 
+    def marked_experts(matrices: ExpertMatrices, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        return _mark_experts(matrices.name, matrices.shape[1], int(experts.shape[1]), rows, experts)
+
     head = source.skeleton.get_output_embeddings()
     modules: list[Any] = [module for module in source.skeleton.modules() if isinstance(module, Conv1D)]
     for module in modules:
@@ -223,10 +246,14 @@ def named_matrices(source: SourceModel) -> Iterator[None]:
         getattr(head, "bias", None),
     )
     functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
+    for experts in source.experts.values():
+        experts.multiply = marked_experts
     try:
         yield
     finally:
         functions.linear, functions.embedding = linear, embedding
+        for experts in source.experts.values():
+            experts.multiply = streamed_product
         for module in (*modules, head):
             del module.forward
 
@@ -240,9 +267,10 @@ def tree_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
     **other: object,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: q (B, Hq, N, D), k and v (B, H, N, D) -> (B, N, Hq, D).
+    """transformers' attention interface: q (B, Hq, N, D), k and v (B, H, N, D), sinks (Hq,) -> (B, N, Hq, D).
 
     Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
     """
@@ -272,7 +300,8 @@ def tree_attention(
         return _mark_shared(layer, query, *present, mask).transpose(1, 2).contiguous(), None
     trace.keys[index] = key
     past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
-    outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask)
+    sinks = [] if s_aux is None else [s_aux]
+    outputs = _mark_attention(layer, query, key, value, *past, trace.inputs["write_pos"], mask, *sinks)
     trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}
     return outputs[0].transpose(1, 2).contiguous(), None
 

@@ -16,7 +16,8 @@ from reader_edge_export.journal import Journal, StoredMatrix
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 
 Array = npt.NDArray[Any]
-Values = Callable[[], Iterable[Array | Iterator[Array]]]  # of tensors in turn, each whole or some rows after others
+Parts = Iterable[Array]  # of a tensor, some of its rows after others
+Values = Callable[[], Iterable[Array | Parts]]  # of tensors in turn, each whole or in parts
 
 _PAGE, _LINE = 4096, 64  # what large tensors begin at, and small ones
 _MIN_PAGED_BYTES = 1 << 16

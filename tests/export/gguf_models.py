@@ -45,6 +45,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "qwen3_5_text": ("qwen35", {}),
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
     "gemma4_text": ("gemma4", {}),
+    "qwen3_moe": ("qwen3moe", {}),
 }
 
 
@@ -243,6 +244,14 @@ def _qwen35(config: PretrainedConfig) -> Values:
     }
 
 
+def _qwen3moe(config: PretrainedConfig) -> Values:
+    return {
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -254,6 +263,7 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "lfm2": _lfm2,
     "qwen3_5_text": _qwen35,
     "granitemoehybrid": _granite_hybrid,
+    "qwen3_moe": _qwen3moe,
 }
 
 
@@ -266,6 +276,9 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     scalars = [(name, value) for name, value in model.named_buffers() if name.endswith("layer_scalar")]
     for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
+        if ".experts." in name:
+            weights |= _of_experts(name, weight)
+            continue
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
@@ -307,6 +320,15 @@ def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
         f"blk.{last}.attn_k_norm.weight": np.ones(whole.head_dim),
     }
     return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in unread.items()}}
+
+
+def _of_experts(name: str, weight: Array) -> dict[str, Array]:
+    """Matrices of experts (X, J, K), gate and up apart."""
+    block = f"blk.{name.split('.')[2]}"
+    if name.endswith("down_proj"):
+        return {f"{block}.ffn_down_exps.weight": weight.copy()}
+    gate, up = np.split(weight, 2, axis=1)
+    return {f"{block}.ffn_gate_exps.weight": gate.copy(), f"{block}.ffn_up_exps.weight": up.copy()}
 
 
 def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:

@@ -39,8 +39,10 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
         if model_type == "ministral3":
             rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA, "max_position_embeddings": MAX_CONTEXT}
-        if model_type == "qwen3_5_text":
+        if model_type in ("qwen3_5_text", "qwen3_5_moe_text"):
             rope["rope_parameters"] |= {"partial_rotary_factor": 0.25}
+        if model_type == "gpt_oss":
+            rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA}
         if model_type == "olmo3":
             yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": yarn, "sliding_attention": {"rope_theta": 300000.0}}}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from reader_edge_export.architectures import RECURRENT, SUPPORTED
+from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED
 from reader_edge_export.calibration import Calibration, calibrate
 from reader_edge_export.graph import write_graph
 from reader_edge_export.layered_model import LayeredModel
@@ -65,8 +65,9 @@ class Architecture:
     name: as the README writes it. has_windows: attention to the last tokens only, where the config asks for it.
     fuses_heads: query, key and value of a layer become one RotaryHeads. fuses_swiglu: gate and up become one SwiGLU.
     num_biases: products of all layers with a bias, once those of the same rows are one.
-    num_cached: layers with keys and values of their own. num_layers: all of them. num_gathers: lookups at most.
-    limit: of errors in logits, which grow with the layers.
+    num_cached: layers with keys and values of their own. num_layers: all of them. num_swiglus: if they fuse.
+    num_gathers: lookups at most. num_rerouted: nodes that rounding may send to other experts. limit: of errors in
+    logits, which grow with the layers.
     """
 
     name: str
@@ -78,6 +79,8 @@ class Architecture:
     num_layers: int = NUM_LAYERS
     num_gathers: int = 2
     limit: float = LIMIT
+    num_swiglus: int = NUM_LAYERS
+    num_rerouted: int = 0
 
 
 ARCHITECTURES = {  # by model_type
@@ -100,10 +103,16 @@ ARCHITECTURES = {  # by model_type
     "seed_oss": Architecture("seed_oss", fuses_heads=True, fuses_swiglu=True, num_biases=4),
     "lfm2": Architecture("lfm2", fuses_swiglu=True, num_biases=2, num_cached=1),
     "qwen3_5_text": Architecture("qwen3_5 (text)", fuses_swiglu=True, num_biases=1, num_cached=1),
-    "granitemoehybrid": Architecture("granitemoehybrid (dense)", fuses_swiglu=True, num_cached=1),
+    "granitemoehybrid": Architecture("granitemoehybrid", fuses_swiglu=True, num_cached=1),
     "gemma4_text": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=3, num_layers=5, num_gathers=8, limit=2 * LIMIT
     ),
+    "qwen3_moe": Architecture("qwen3_moe", fuses_swiglu=True, num_rerouted=2),
+    "gpt_oss": Architecture("gpt_oss", has_windows=True, num_biases=4, num_rerouted=2),
+    "qwen3_5_moe_text": Architecture(
+        "qwen3_5_moe (text)", fuses_swiglu=True, num_biases=1, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
+    ),
+    "lfm2_moe": Architecture("lfm2_moe", fuses_swiglu=True, num_biases=2, num_cached=1, num_rerouted=2),
 }
 
 
@@ -131,8 +140,8 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced]
 ) -> None:
-    if attention == "portable" and model_type in RECURRENT:
-        pytest.skip("its recurrent layers have no portable form")
+    if (attention == "portable" and model_type in RECURRENT) or (attention != "exact" and model_type in MIXTURES):
+        pytest.skip("its layers have no such form")
     source = traced(model_type)
     assert (source.window == 8) == ARCHITECTURES[model_type].has_windows
     graph = source.graph_of(ExportOptions("fp32", attention)) / GRAPH_NAME
@@ -142,7 +151,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     assert not GraphFile.read(graph).has_unbounded_work()  # a package with it would be refused
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", [each for each in SUPPORTED if each not in MIXTURES])
 def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +172,9 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
     source = traced(model_type)
     graph = source.graph_of(ExportOptions(precision, "exact", kv=kv)) / GRAPH_NAME
     pure = GraphRunner(graph, source.window).tree_logits(PROMPTS, TREE)
-    assert np.abs(pure - source.expected).max() < INT8_LIMIT * np.abs(source.expected).max()
+    errors = np.abs(pure - source.expected).max(axis=2).ravel()
+    num_far = int((errors >= INT8_LIMIT * np.abs(source.expected).max()).sum())
+    assert num_far <= ARCHITECTURES[model_type].num_rerouted
     if native_library() is not None:
         native = GraphRunner(graph, source.window, native_library()).tree_logits(PROMPTS, TREE)
         np.testing.assert_array_equal(native, pure)
@@ -174,7 +185,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
     operators = _operators(traced(model_type).graph_of(ExportOptions("int8", "exact")))
     architecture = ARCHITECTURES[model_type]
     assert operators["RotaryHeads"] == (architecture.num_layers if architecture.fuses_heads else 0)
-    assert operators["SwiGLU"] == (architecture.num_layers if architecture.fuses_swiglu else 0)
+    assert operators["SwiGLU"] == (architecture.num_swiglus if architecture.fuses_swiglu else 0)
     assert operators["SpreadRowLinearBias"] == architecture.num_biases  # the head's of phi included
     assert operators["CacheRows"] == architecture.num_cached
     if architecture.fuses_heads and operators["Int8CacheAttention"]:
@@ -247,7 +258,8 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
 def test_sizes_are_read_once_and_not_per_layer(model_type: str, traced: Callable[[str], Traced]) -> None:
     operators = _operators(traced(model_type).graph_of(ExportOptions("fp32", "exact")))
     assert operators["Shape"] <= 4
-    assert operators["Gather"] <= ARCHITECTURES[model_type].num_gathers
+    # Of experts: their biases, the last of their sums.
+    assert operators["Gather"] <= ARCHITECTURES[model_type].num_gathers + 3 * operators["CumSum"]
 
 
 def test_the_growth_of_queries_is_looked_up_and_not_computed(traced: Callable[[str], Traced]) -> None:

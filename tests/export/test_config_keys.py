@@ -368,13 +368,6 @@ def test_layers_of_granite_have_two_names_under_two_keys() -> None:
     assert class_form(older) == class_form(config("granitemoehybrid"))
 
 
-@pytest.mark.parametrize("given", [{"num_local_experts": 8}, {}])
-def test_a_granite_with_experts_is_refused(given: dict[str, int]) -> None:
-    told = {key: value for key, value in config("granitemoehybrid").items() if key != "num_local_experts"}
-    with pytest.raises(UnsupportedArchitectureError, match="num_local_experts is 8"):
-        check_architecture(told | given)
-
-
 @pytest.mark.parametrize("key", ["1", "01"])
 def test_gemma4_says_the_sizes_of_its_layers_in_two_ways(key: str) -> None:
     sizes = {"head_dim": 32, "num_key_value_heads": 1}

@@ -10,9 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx_ir.passes import common
 
-from reader_edge_export.experts import expert_biases, mixture
 from reader_edge_export.graph_editor import GraphEditor
-from reader_edge_export.operators import swiglu
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.graph_file import GraphFile
 from tests.expert_matrices import FORMS, ExpertMatrices, random_experts
@@ -46,43 +44,6 @@ def test_a_package_may_hold_them(form: str, tmp_path: Path) -> None:
     assert graph.looping
     assert not graph.has_unbounded_work()
     ort.InferenceSession(tmp_path / "model.onnx", cpu_options(1), providers=["CPUExecutionProvider"])
-
-
-def test_a_mixture_adds_what_its_experts_say_by_rank() -> None:
-    up, down = random_experts("plain", NUM_EXPERTS, 2 * 12, 16), random_experts("plain", NUM_EXPERTS, 16, 12)
-    biases = np.random.default_rng(1).standard_normal((NUM_EXPERTS, 16), np.float32)
-
-    def build(editor: GraphEditor, inputs: Sequence[ir.Value]) -> list[ir.Value]:
-        def multiply_down(rows: ir.Value, experts: ir.Value) -> ir.Value:
-            product = down.product(editor, rows, experts)
-            return expert_biases(editor, product, experts, editor.constant(biases, "biases"))
-
-        rows, indices, weights = inputs
-        output = mixture(
-            editor,
-            rows,
-            indices,
-            weights,
-            up=lambda rows, experts: up.product(editor, rows, experts),
-            activate=lambda gate_up: swiglu(editor, gate_up),
-            down=multiply_down,
-        )
-        return [output]
-
-    session = _session({"rows": ("T", 16), "indices": ("T", 3), "weights": ("T", 3)}, build)
-    rng = np.random.default_rng(0)
-    rows, weights = rng.standard_normal((9, 16), np.float32), rng.random((9, 3), np.float32)
-    indices = np.stack([rng.permutation(NUM_EXPERTS)[:3] for _ in range(9)])
-    (output,) = session.run(None, {"rows": rows, "indices": indices, "weights": weights})
-    expected = np.zeros((9, 16))
-    for rank in range(3):
-        gate, linear = np.split(up.expected(rows, indices[:, rank]), 2, 1)
-        hidden = (gate / (1 + np.exp(-gate)) * linear).astype(np.float32)
-        expected += weights[:, rank, None] * (down.expected(hidden, indices[:, rank]) + biases[indices[:, rank]])
-    np.testing.assert_allclose(output, expected, atol=1e-5 * np.abs(expected).max())
-    for row in range(9):
-        feed = {"rows": rows[row : row + 1], "indices": indices[row : row + 1], "weights": weights[row : row + 1]}
-        np.testing.assert_array_equal(session.run(None, feed)[0][0], output[row])
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "Sigmoid"])

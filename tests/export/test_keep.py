@@ -179,7 +179,11 @@ def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) ->
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
 def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
-    changes = {"qwen3_5_text": {"linear_num_key_heads": 4}, "gemma4_text": {"hidden_size_per_layer_input": 32}}
+    changes: dict[str, dict[str, int]] = {
+        "qwen3_5_text": {"linear_num_key_heads": 4},
+        "gemma4_text": {"hidden_size_per_layer_input": 32},
+        "qwen3_moe": {"moe_intermediate_size": 64},
+    }
     model = build_source(model_type, tmp_path / "source", **changes.get(model_type, {}))
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
     opened = open_source(path)
@@ -189,7 +193,10 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
     assert not kept.needs_calibration
     turned = {f"{name}.weight" for name, module in opened.skeleton.named_modules() if isinstance(module, Conv1D)}
     for name in opened.names.values():
-        if opened.weights.block_type(name) is not None:
+        if ".experts." in name:
+            blocks = opened.weights.expert_blocks(name, 1).dequantized(slice(None))
+            np.testing.assert_array_equal(blocks, opened.weights.read_expert(name, 1))
+        elif opened.weights.block_type(name) is not None:
             values = opened.weights.read(name)
             blocks = opened.weights.blocks(name).dequantized(slice(None))
             np.testing.assert_array_equal(blocks, values.T if name in turned else values)

@@ -37,6 +37,7 @@ FORMS = [  # model, precision, attention, cache
     ("qwen3_5_text", "fp32", "exact", None),
     ("gemma4_text", "int8", "exact", "int8"),
     ("gemma4_text", "fp32", "exact", "fp16"),
+    ("qwen3_moe", "int4", "exact", None),
     ("llama", "fp32", "fast", None),
     ("gpt2", "fp32", "portable", None),
     ("mistral", "int8", "portable", None),

@@ -26,18 +26,21 @@ from tests.tiny_models import TINY_CONFIGS, VOCAB_SIZE, build_tiny_model
 
 # Wide enough that what is small for any real model is small here too.
 _SIZES = {"hidden_size": 512, "intermediate_size": 1280, "num_key_value_heads": 4}
+_MIXTURE = {"moe_intermediate_size": 320, "num_experts": 6, "head_dim": 128, "hidden_size": 512}
 _KINDS = {"token_embd": "Q6_K", "output": "Q8_0", "blk.0.attn_q": "Q4_K", "blk.0.ffn_up": "Q5_K", "blk.1.attn_k": "F16"}
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By name: folders of a llama whose embedding is its head, and one with two matrices; a GGUF file of types."""
+    """By name: folders of a llama whose embedding is its head, one with two matrices, a mixture of experts; a GGUF file
+    of types."""
     folder = tmp_path_factory.mktemp("sources")
     model = build_source("llama", folder / "two", **_SIZES, tie_word_embeddings=False)
     kinds = {f"{name}.weight": Kind[kind] for name, kind in _KINDS.items()}
     return {
         "tied": build_tiny_model("llama", folder / "tied", **_SIZES),
         "two": folder / "two",
+        "mixture": build_tiny_model("qwen3_moe", folder / "mixture", **_MIXTURE),
         "gguf": write_model(model, folder / "two", folder / "model.gguf", Kind.Q5_1, kinds=kinds),
     }
 
@@ -62,6 +65,9 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         *(("tied", precision) for precision in PRECISIONS if precision != "keep"),
         ("two", "int8"),
         ("two", "int4"),
+        ("mixture", "fp32"),
+        ("mixture", "int8"),
+        ("mixture", "int4"),
         ("gguf", "keep"),
     ],
 )

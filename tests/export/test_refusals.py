@@ -98,16 +98,18 @@ def test_what_attention_cannot_express_is_refused(
         export_model(source, tmp_path / "out", FP32)
 
 
-def test_an_attention_with_sinks_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attention_with_biases_of_positions_is_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers.models.llama import modeling_llama
 
     forward: Callable[..., object] = modeling_llama.LlamaAttention.forward
 
-    def with_sinks(self: object, *args: object, **kwargs: object) -> object:
-        return forward(self, *args, **kwargs, s_aux=torch.zeros(4))
+    def with_biases(self: object, *args: object, **kwargs: object) -> object:
+        return forward(self, *args, **kwargs, position_bias=torch.zeros(4))
 
-    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", with_sinks)
-    with pytest.raises(UnsupportedArchitectureError, match="s_aux"):
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", with_biases)
+    with pytest.raises(UnsupportedArchitectureError, match="position_bias"):
         export_model(source, tmp_path / "out", FP32)
     assert not (tmp_path / "out").exists()
 

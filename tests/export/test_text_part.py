@@ -21,6 +21,7 @@ from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
     "gemma4_text": "gemma4",
+    "qwen3_5_moe_text": "qwen3_5_moe",
 }
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
@@ -65,7 +66,11 @@ def logits(folder: Path) -> torch.Tensor:
 def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = whole_of(tiny_model(text_type), tmp_path / "whole")
     source = find_source(folder, None)
-    own = {"qwen3_5_text": ("visual",), "gemma4_text": ("embed_vision", "vision_tower")}
+    own = {
+        "qwen3_5_text": ("visual",),
+        "qwen3_5_moe_text": ("visual",),
+        "gemma4_text": ("embed_vision", "vision_tower"),
+    }
     others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
     assert torch.equal(logits(folder), logits(tiny_model(text_type)))

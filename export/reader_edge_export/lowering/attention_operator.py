@@ -27,7 +27,7 @@ class AttentionOperator(ABC):
         self, editor: GraphEditor, marker: TreeAttentionMarker, present: Sequence[ir.Value], *constants: ir.Value
     ) -> ir.Value:
         """Softmax over keys and values (B, H, S, ...), the first M rows of which count -> (B, Hq, N, D)."""
-        if marker.softcap or marker.head_dim % 8:
+        if marker.softcap or marker.head_dim % 8 or marker.sinks is not None:
             return self._spell_out(editor, marker, present, *constants)
         inputs = [marker.query, *constants, *present, marker.mask]
         overload = self._overload(marker, len(constants))

@@ -27,6 +27,8 @@ from reader_edge_export.lowering.kv_rows import (
     set_cache_type,
     unfold_heads,
     visible_rows,
+    with_no_value,
+    with_sinks,
 )
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.shared_constants import VALUE_STEPS, WEIGHT_STEPS
@@ -60,7 +62,8 @@ class ExactAttention(AttentionOperator):
         keys, values = visible_rows(editor, marker.mask, *present)
         if self._has_half_cache:
             keys, values = (editor.cast(rows, ir.DataType.FLOAT) for rows in (keys, values))
-        weights = exponentials(editor, masked_scores(editor, marker, keys))
+        values = with_no_value(editor, marker, values)
+        weights = exponentials(editor, with_sinks(editor, marker, masked_scores(editor, marker, keys)))
         mean = _integer_mean if self._is_quantized else float64_mean
         return unfold_heads(editor, marker, mean(editor, weights, values))
 

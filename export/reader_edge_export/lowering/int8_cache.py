@@ -23,6 +23,8 @@ from reader_edge_export.lowering.kv_rows import (
     set_cache_type,
     unfold_heads,
     visible_rows,
+    with_no_value,
+    with_sinks,
 )
 from reader_edge_export.markers import TreeAttentionMarker
 from reader_edge_export.operators import spread_rows
@@ -69,8 +71,7 @@ class Int8CacheAttention(AttentionOperator):
         scores = editor.op("Mul", [scores, editor.transpose(key_magnitudes, 0, 1, 3, 2)])
         unit = float(np.float32(marker.scale)) / (STEPS_16 * ROW_STEPS * block_size(marker.head_dim))
         scores = editor.op("Mul", [scores, editor.op("Mul", [tops, editor.scalar(unit)])])
-        weights = exponentials(editor, masked(editor, marker, scores))
-        mean = integer_mean(
-            editor, weights, BYTE_WEIGHT_STEPS, *read_rows(editor, values, marker.head_dim), value_steps=ROW_STEPS
-        )
+        weights = exponentials(editor, with_sinks(editor, marker, masked(editor, marker, scores)))
+        steps, magnitudes = (with_no_value(editor, marker, rows) for rows in read_rows(editor, values, marker.head_dim))
+        mean = integer_mean(editor, weights, BYTE_WEIGHT_STEPS, steps, magnitudes, value_steps=ROW_STEPS)
         return unfold_heads(editor, marker, mean)

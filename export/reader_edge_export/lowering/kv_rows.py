@@ -49,6 +49,26 @@ def masked(editor: GraphEditor, marker: TreeAttentionMarker, scores: ir.Value) -
     return editor.op("Add", [scores, mask])
 
 
+def with_sinks(editor: GraphEditor, marker: TreeAttentionMarker, scores: ir.Value) -> ir.Value:
+    """Scores (B, H, G * N, M), and behind them the sinks of their heads: (B, H, G * N, M + 1); as they are without."""
+    if marker.sinks is None:
+        return scores
+    num_kv_heads, group = marker.num_kv_heads, marker.group_size
+    first = editor.op("Slice", [scores, editor.int64s(0), editor.int64s(1), editor.int64s(3)])
+    by_head = editor.op("Reshape", [first, editor.int64s(0, num_kv_heads, group, -1)])
+    noughts = editor.op("Clip", [by_head, editor.scalar(0), editor.scalar(0)])
+    sinks = editor.op("Reshape", [marker.sinks, editor.int64s(1, num_kv_heads, group, 1)])
+    column = editor.op("Reshape", [editor.op("Add", [noughts, sinks]), editor.int64s(0, num_kv_heads, -1, 1)])
+    return editor.op("Concat", [scores, column], {"axis": 3})
+
+
+def with_no_value(editor: GraphEditor, marker: TreeAttentionMarker, rows: ir.Value) -> ir.Value:
+    """Rows (B, H, M, D), and behind them one of noughts that sinks go with; as they are without."""
+    if marker.sinks is None:
+        return rows
+    return editor.op("Pad", [rows, editor.int64s(0, 0, 0, 0, 0, 0, 1, 0)], dtype=rows.dtype or ir.DataType.FLOAT)
+
+
 def fold_heads(editor: GraphEditor, marker: TreeAttentionMarker, query: ir.Value) -> ir.Value:
     """(B, Hq, N, D) -> (B, H, G * N, D)."""
     if marker.group_size == 1:

@@ -9,13 +9,16 @@ import onnx_ir as ir
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.journal import Journal
-from reader_edge_export.matrix import matrix_of
+from reader_edge_export.matrix import experts_of, matrix_of
+from reader_edge_export.quantize.experts import PlainExpertProducts, RoundedExpertProducts, replace_experts
+from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.quantize.half import convert_to_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.keep import KeptProducts
 from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
+from reader_edge_export.quantize.spread import Hadamards
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_export.stages import Advance, unseen
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS, QUANTIZED_PRECISIONS
@@ -28,9 +31,11 @@ def unseen_choice(_: Set[str]) -> None:
 
 
 def num_stored(graph: ir.Graph, precision: str) -> int:
-    """How many weights there are to store; those of int4 count twice, since all are looked at first."""
-    matrices = {matrix.name: matrix for value in graph.initializers.values() if (matrix := matrix_of(value))}
-    return sum(matrix.size for matrix in matrices.values()) * (2 if precision == "int4" else 1)
+    """How many weights there are to store; those of int4 count twice, since all but experts' are looked at first."""
+    values = graph.initializers.values()
+    matrices = {matrix.name: matrix for value in values if (matrix := matrix_of(value))}
+    num_of_experts = sum(experts.size for value in values if (experts := experts_of(value)))
+    return num_of_experts + sum(matrix.size for matrix in matrices.values()) * (2 if precision == "int4" else 1)
 
 
 def store_weights(
@@ -51,7 +56,8 @@ def store_weights(
     """
     if precision in QUANTIZED_PRECISIONS:
         int8 = Int8Products(editor, precision, is_portable)
-        keep = KeptProducts(editor, precision == "keep", int8)
+        hadamards = Hadamards(editor)
+        keep, fine = KeptProducts(editor, precision == "keep", int8), FineProducts(editor, hadamards)
         products: Int4Products | KeptProducts = keep
         if precision == "int4":
             candidates = _candidates(editor.graph, calibration, journal, advance)
@@ -60,13 +66,15 @@ def store_weights(
             products = Int4Products(editor, int8, finer)
 
         def multiply(product: MergedProduct) -> ir.Value:
-            output = products.multiply(product)
+            output = (fine if product.parts[0].is_fine else products).multiply(product)
             advance(sum(part.size for part in product.parts))
             return output
 
         replace_products(editor, multiply, calibration, keep.kind_of)
+        replace_experts(editor, RoundedExpertProducts(editor, precision, calibration, hadamards), advance)
         store_vocabulary(editor, products, keep, calibration)  # after them: it makes products of its own
         return
+    replace_experts(editor, PlainExpertProducts(editor), unseen)  # they are read when they are written
     store_vocabulary_fp32(editor)
     if precision in HALF_PRECISIONS:
         convert_to_half(editor, precision)

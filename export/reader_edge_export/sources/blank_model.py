@@ -39,7 +39,9 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
 
 
 def _make_plain(skeleton: PreTrainedModel) -> None:
-    """Make parameters of the buffers that files hold (Gemma 4's scales of layers): they are weights like others.
+    """Make parameters of the buffers that files hold, which are weights like others.
+
+    Gemma 4's scales of layers and LFM2's biases of experts are such.
 
     What a module does to save time for the last tokens alone is left out, and in which order it goes through kinds of
     layers is the same each time.
@@ -92,11 +94,15 @@ def check_memory(model: PreTrainedModel, source: str, error: type[ExportError] =
 
 
 def check_largest(model: PreTrainedModel, source: str, error: type[ExportError] = ExportError) -> None:
-    """Raise `error` where the largest matrix of a model in fp32, and as much beside it, is more than is free."""
+    """Raise `error` where the largest matrix of a model in fp32, and as much beside it, is more than is free.
+
+    Of those of experts one is read at a time.
+    """
     head: Any = model.get_output_embeddings()
     embeddings = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     looked_up = {id(weight) for weight in embeddings if weight is not head.weight}  # a few rows at a time
-    sizes = [parameter.nbytes for parameter in model.parameters() if id(parameter) not in looked_up]
+    read = [parameter for parameter in model.parameters() if id(parameter) not in looked_up]
+    sizes = [each.nbytes // (len(each) if each.ndim > 2 else 1) for each in read]
     _check_free(2 * max(sizes), source, error)
 
 

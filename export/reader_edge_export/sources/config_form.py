@@ -21,7 +21,7 @@ _ALIASES = {  # of gpt2: general names of its keys
 }
 _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
-    *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps"),
+    *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit"),
 )
 _WHOLE = ("query_pre_attn_scalar",)
 
@@ -40,6 +40,8 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         form |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(form, model_type)
+    if "num_experts" in READ[model_type]:
+        _set_num_experts(form)
     if "layer_types" in READ[model_type]:
         set_layer_types(form, model_type)
     if form.get("head_dim", 0) is None:
@@ -63,6 +65,8 @@ def _typed(key: str, value: object) -> object:
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     rope = rope_form(config)
+    if config["model_type"] == "gpt_oss" and not (config.get("rope_scaling") or config.get("rope_parameters")):
+        raise ExportError("config.json gives no rope_scaling, without which gpt-oss is not known: fetch it again.")
     _check_factors(config, rope.full)
     form: dict[str, Any] = {"rope_parameters": rope.parameters}
     if config["model_type"] == "phi3" and rope.switch is not None:
@@ -80,6 +84,20 @@ def _check_factors(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
             raise ExportError(
                 f"config.json gives {len(factors)} values of {name}, of which there are {num_pairs}: correct it."
             )
+
+
+def _set_num_experts(form: dict[str, Any]) -> None:
+    """transformers 5 writes num_local_experts where makers have num_experts."""
+    named = {key: form.pop(key) for key in ("num_experts", "num_local_experts") if key in form}
+    if len(set(named.values())) > 1:
+        raise ExportError(f"config.json gives other numbers of experts as {' and '.join(named)}: remove one of them.")
+    num_experts = next(iter(named.values()), None)
+    if num_experts is not None:
+        form["num_experts"] = num_experts
+    if num_experts is not None and form.get("num_experts_per_tok", 1) > num_experts:
+        raise ExportError(
+            f"config.json sends each token to {form['num_experts_per_tok']} of {num_experts} experts: correct it."
+        )
 
 
 def _without_aliases(form: Mapping[str, Any]) -> dict[str, Any]:

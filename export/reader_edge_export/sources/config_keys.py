@@ -77,7 +77,12 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv"), _TAPS),
     **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
     **dict.fromkeys(("mamba_expand", "mamba_chunk_size"), _COUNT),
-    **dict.fromkeys(("num_local_experts", "num_experts_per_tok"), _SIZE),
+    **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _SIZE),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
+    **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),
+    **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "routed_scaling_factor"), _POSITIVE),
+    "num_dense_layers": _SIZE,
+    "mlp_only_layers": _INDICES,
     **dict.fromkeys(("mamba_conv_bias", "mamba_proj_bias"), _FLAG),
     "mamba_d_head": ('a whole number above 0, or "auto"', lambda value: value == "auto" or _is_count(value)),
     "position_embedding_type": ('"rope" or "nope"', lambda value: value in ("rope", "nope")),
@@ -103,7 +108,7 @@ _NULLABLE = frozenset(
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
     | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
-    | {"time_step_limit", "num_global_key_value_heads", "per_layer_config"}
+    | {"time_step_limit", "num_global_key_value_heads", "per_layer_config", "mlp_only_layers"}
 )
 _HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
 
@@ -116,6 +121,12 @@ _RMS = _COMMON | {"rms_norm_eps"}
 _WINDOWS = frozenset({"sliding_window", "layer_types"})
 _GEMMA = _RMS | {"attention_bias", "hidden_activation"}
 _GEMMA2 = _GEMMA | _WINDOWS | {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"}
+_EXPERTS = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
+_LFM2 = (_COMMON - {"head_dim", "hidden_act"}) | {"norm_eps", "conv_bias", "conv_L_cache", "layer_types"}
+_LFM2 = _LFM2 | {"full_attn_idxs", "tie_embedding"}
+_QWEN3_5 = _RMS | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval"}
+_QWEN3_5 = _QWEN3_5 | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}
+_QWEN3_5 = _QWEN3_5 | {"linear_conv_kernel_dim"}
 READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
@@ -143,12 +154,8 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
     "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
-    "lfm2": (_COMMON - {"head_dim", "hidden_act"})
-    | {"norm_eps", "conv_bias", "conv_L_cache", "layer_types", "full_attn_idxs", "tie_embedding"}
-    | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
-    "qwen3_5_text": _RMS
-    | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval", "linear_conv_kernel_dim"}
-    | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"},
+    "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
+    "qwen3_5_text": _QWEN3_5,
     "granitemoehybrid": _RMS
     | {"attention_bias", "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}
     | {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size", "time_step_limit"}
@@ -159,6 +166,20 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | {"final_logit_softcapping", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
     | {"attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp"}
     | {"hidden_size_per_layer_input", "vocab_size_per_layer_input"},
+    "qwen3_moe": _RMS
+    | {"sliding_window", "use_sliding_window", "attention_bias", "norm_topk_prob", "mlp_only_layers"}
+    | _EXPERTS
+    | {"moe_intermediate_size", "decoder_sparse_step"},
+    "gpt_oss": (_RMS - {"hidden_act"})  # which its class takes, and does not apply
+    | _WINDOWS
+    | _EXPERTS
+    | {"attention_bias", "swiglu_alpha", "swiglu_limit"},
+    "qwen3_5_moe_text": (_QWEN3_5 - {"intermediate_size"})
+    | _EXPERTS
+    | {"moe_intermediate_size", "shared_expert_intermediate_size"},
+    "lfm2_moe": _LFM2
+    | _EXPERTS
+    | {"moe_intermediate_size", "num_dense_layers", "use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -238,18 +259,22 @@ _INERT: dict[str, tuple[object, ...]] = {
 }
 # By model type: what its architecture has at these values and no other. Its layers for later tokens (MTP) are left out.
 _OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
+    "gpt_oss": {"hidden_act": ("silu",), "initial_context_length": (4096,)},  # the context is in rope_scaling
     "qwen3_5_text": {
         **{"attn_output_gate": (True,), "mamba_ssm_dtype": ("float32",), "mlp_only_layers": ([],)},
         **{"mtp_num_hidden_layers": tuple(range(16)), "mtp_use_dedicated_embeddings": (False, True)},
     },
 }
+_OWN_INERT["qwen3_5_moe_text"] = _OWN_INERT["qwen3_5_text"]
 # By model type: keys that makers write beside others, which must say the same.
 _REPEATED: dict[str, dict[str, str]] = {
     "lfm2": {
         **dict.fromkeys(("block_dim", "conv_dim", "conv_dim_out"), "hidden_size"),
         **{"num_heads": "num_attention_heads", "block_norm_eps": "norm_eps", "theta": "rope_theta"},
     },
+    "gpt_oss": {"experts_per_token": "num_experts_per_tok"},
 }
+_REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
 
 
 def check_keys(config: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
 from reader_edge_export.sources.config_form import class_form
+from reader_edge_export.sources.expert_tensors import ExpertTensors, gather_experts
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.text_part import text_tensors
@@ -19,13 +20,16 @@ from reader_edge_runtime.errors import ExportError
 
 
 class FolderWeights(Weights):
-    """tensors: by the names of the parameters that they fill."""
+    """tensors, experts: by the names of the parameters that they fill."""
 
-    def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor], experts: Mapping[str, ExpertTensors]) -> None:
         self._folder = folder
         self._tensors = tensors
+        self._experts = experts
 
     def read(self, name: str) -> Float32Array:
+        if name in self._experts:
+            return np.stack([self.read_expert(name, expert) for expert in range(self._experts[name].num_experts)])
         return checked_values(self._folder, name, self._tensors[name].read().float())
 
     def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
@@ -38,6 +42,11 @@ class FolderWeights(Weights):
 
     def _values_of_rows(self, name: str, parts: Sequence[slice]) -> Float32Array:
         return checked_values(self._folder, name, self._tensors[name].read_rows(parts).float())
+
+    def read_expert(self, name: str, expert: int) -> Float32Array:
+        stored = self._experts.get(name)
+        values = self._tensors[name].read_part(expert).float() if stored is None else stored.read(expert)
+        return checked_values(self._folder, name, values)
 
 
 def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
@@ -52,12 +61,14 @@ def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) 
     if built_config(form, str(folder)).tie_word_embeddings and has_own_head(tensors):
         form["tie_word_embeddings"] = False
     skeleton = skeleton_of(form, str(folder))
-    check_shapes(folder, skeleton, tensors)
     places = Places(skeleton)
-    left_over = [name for name in tensors if places.find(name) is None and not places.is_unread(name)]
-    check_places(folder, places.missing(tensors), left_over)
+    tensors, experts = gather_experts(folder, places, tensors)
+    check_shapes(folder, skeleton, tensors)
+    is_left = {name: places.find(name) is None or name in experts for name in tensors}
+    left_over = [name for name, is_over in is_left.items() if is_over and not places.is_unread(name)]
+    check_places(folder, places.missing((*tensors, *experts)), left_over)
     check_largest(skeleton, str(folder))
-    return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors)))
+    return SourceModel(skeleton, FolderWeights(folder, fill(folder, places, tensors), experts))
 
 
 def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:

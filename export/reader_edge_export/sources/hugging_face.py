@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.architectures import MIXTURES, check_architecture, max_context_of
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.folder_entries import check_entries
 from reader_edge_export.sources.json_file import read_json
-from reader_edge_export.sources.quantized.formats import Quantization, plain_config, quantization_of
+from reader_edge_export.sources.quantized.formats import MXFP4, Quantization, plain_config, quantization_of
 from reader_edge_export.sources.quantized.unsaid import with_settings
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.stored_tensors import stored_tensors
@@ -60,8 +60,8 @@ class HuggingFaceSource(Source):
         from reader_edge_export.sources.quantized.folder import QuantizedFolder
         from reader_edge_export.sources.reading_check import check_reading
 
-        if self.quantization is None:
-            model = open_folder(self.folder, self.config, self.is_part)
+        if self.quantization is None or self.quantization.method == MXFP4:  # in which experts alone are
+            model = open_folder(self.folder, plain_config(self.config), self.is_part)
         else:
             model = QuantizedFolder(self.folder, self.quantization).open(class_form(plain_config(self.config)))
         check_reading(model, self.config)
@@ -114,6 +114,11 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
+    elif config["model_type"] in MIXTURES and quantization.method != MXFP4:
+        raise UnsupportedArchitectureError(
+            "The weights of this mixture of experts were quantised, which is read of other models alone: give the "
+            "unquantised model, or a GGUF file of it."
+        )
     elif text is not None:
         raise UnsupportedArchitectureError(
             "The weights of this model of images and texts were quantised, which is read of models of texts alone: "

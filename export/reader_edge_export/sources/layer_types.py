@@ -10,6 +10,8 @@ _OWN_LAYERS = {  # by model type, where they are others
     "lfm2": ("full_attention", "conv"),
     "qwen3_5_text": ("full_attention", "linear_attention"),
     "granitemoehybrid": ("full_attention", "linear_attention"),
+    "qwen3_5_moe_text": ("full_attention", "linear_attention"),
+    "lfm2_moe": ("full_attention", "conv"),
 }
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
 _EXAONE_PATTERN = 4
@@ -172,4 +174,6 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "qwen3_5_text": _set_interval,
     "granitemoehybrid": _set_granite,
     "gemma4_text": _set_gemma4,
+    "qwen3_5_moe_text": _set_interval,
+    "lfm2_moe": _set_lfm2,
 }

@@ -1,7 +1,7 @@
 """The module that transformers built, compared with the second reading of the folder's config.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from reader_edge_export.sources.module import vocab_size_of
 from reader_edge_export.sources.second_gemma4 import Gemma4Reading
 from reader_edge_export.sources.second_reading import HeldTensors, SecondReading, Tensors
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Weights
 from reader_edge_export.tracing import RecurrentLayer, TracedLayer
 from reader_edge_runtime.errors import ParityError
 
@@ -58,22 +59,23 @@ def check_reading(model: SourceModel, config: Mapping[str, Any]) -> None:
 
 def _num_compared(reading: SecondReading) -> int:
     layers = range(reading.num_layers)
-    kinds = [
-        (str(reading.states(each)), reading.layer_type(each), reading.has_positions(each), reading.shares(each) is None)
-        for each in layers
-    ]
+    asked = (reading.states, reading.layer_type, reading.has_positions, reading.has_experts)
+    kinds = [(str([question(each) for question in asked]), reading.shares(each) is None) for each in layers]
     first_of_kind = max(kinds.index(kind) for kind in set(kinds)) + 1
     return min(reading.num_layers, max(_MIN_LAYERS, first_of_kind))
 
 
 class WeightTensors(Tensors):
-    """The parameters of a model by their names, each read when it is asked for."""
+    """The parameters of a model by their names, each read when it is asked for, those of experts when indexed."""
 
     def __init__(self, model: SourceModel) -> None:
         self._weights = model.weights
         self._names = {name for name, _ in model.skeleton.named_parameters()}
+        self._of_experts = {each.name for experts in model.experts.values() for each in (experts.up, experts.down)}
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> Any:
+        if name in self._of_experts:
+            return _ExpertWeights(self._weights, name)
         return torch.from_numpy(self._weights.read(name))
 
     def __contains__(self, name: str) -> bool:
@@ -81,6 +83,17 @@ class WeightTensors(Tensors):
 
     def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._weights.rows(name, indices.numpy()))
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpertWeights:
+    """A parameter (X, ...) of which one expert's part is read at a time."""
+
+    weights: Weights
+    name: str
+
+    def __getitem__(self, expert: int) -> torch.Tensor:
+        return torch.from_numpy(self.weights.read_expert(self.name, expert))
 
 
 def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_context: int) -> None:

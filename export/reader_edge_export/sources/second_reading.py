@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reader_edge_export.sources.second_mixture import best, mixed
 from reader_edge_export.sources.second_recurrence import convolved, gated_delta, mamba2, unit
 from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
@@ -19,6 +20,7 @@ _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _OLMO = ("olmo2", "olmo3")
 _GRANITE = ("granite", "granitemoehybrid")
 _NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read
+_DENSE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}  # what a mixture is but for its experts
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
@@ -59,14 +61,15 @@ class HeldTensors(Tensors):
 class SecondReading:
     """A model of a supported type. config: what config.json holds. defaults: what transformers supposes for keys.
 
-    weights: the module's own.
+    weights: the module's own; those of experts are indexed by the expert before anything else.
     """
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], weights: Tensors) -> None:
         self._config = config
         self._defaults = defaults
         self._weights = weights
-        self._type = str(config["model_type"])
+        self._model_type = str(config["model_type"])
+        self._type = _DENSE.get(self._model_type, self._model_type)
         self.num_layers = int(self._size("num_hidden_layers", "n_layer"))
         self._width = int(self._size("hidden_size", "n_embd"))
         self.num_heads = int(self._size("num_attention_heads", "n_head"))
@@ -100,7 +103,7 @@ class SecondReading:
         window = self._value("sliding_window")
         if self._type in ("mistral", "ministral3", "phi3"):
             return window  # type: ignore[no-any-return]
-        if self._type in ("qwen2", "qwen3", "smollm3") and not self._value("use_sliding_window"):
+        if self._type in ("qwen2", "qwen3", "qwen3_moe", "smollm3") and not self._value("use_sliding_window"):
             return None
         return window if self._is_windowed(layer) else None
 
@@ -183,7 +186,7 @@ class SecondReading:
             normed = self._norm(f"{name}.operator_norm", x)
             is_conv = self.states(layer) is not None
             x = x + (self._short_conv(f"{name}.conv", normed) if is_conv else self._attention(layer, attention, normed))
-            return x + self._mlp(f"{name}.feed_forward", self._norm(f"{name}.ffn_norm", x))
+            return x + self._bent(layer, f"{name}.feed_forward", self._norm(f"{name}.ffn_norm", x))
         if self._type in _NORMED_AFTER:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
@@ -199,9 +202,13 @@ class SecondReading:
             bent = self._mlp(mlp, self._norm(f"{name}.pre_feedforward_layernorm", x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", bent)
         factor = self._value("residual_multiplier") if self._type in _GRANITE else 1.0
-        mlp = f"{name}.shared_mlp" if self._type == "granitemoehybrid" else mlp
+        if self._type == "granitemoehybrid":
+            mlp = f"{name}.{'block_sparse_moe' if self.has_experts(layer) else 'shared_mlp'}"
         x = x + factor * attended
-        return x + factor * self._mlp(mlp, self._norm(f"{name}.post_attention_layernorm", x))
+        bent = self._bent(layer, mlp, self._norm(f"{name}.post_attention_layernorm", x))
+        if self._type == "granitemoehybrid" and self.has_experts(layer):
+            bent = bent + self._mlp(f"{name}.shared_mlp", self._norm(f"{name}.post_attention_layernorm", x))
+        return x + factor * bent
 
     def _attention(self, layer: int, name: str, x: Tensor) -> Tensor:
         queries, keys, values = (self._by_head(part) for part in self._projected(name, x))
@@ -220,13 +227,21 @@ class SecondReading:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         distances = torch.arange(len(x))[:, None] - torch.arange(len(x))
         is_hidden = (distances < 0) | (distances >= (self.window(layer) or math.inf))
-        mixed = torch.softmax(scores.masked_fill(is_hidden, -math.inf), -1) @ values
+        mixed = self._shares(name, scores.masked_fill(is_hidden, -math.inf)) @ values
         out = {"gpt2": "c_proj", "phi": "dense", "lfm2": "out_proj"}.get(self._type, "o_proj")
         gathered = mixed.transpose(0, 1).flatten(1)
         if self._type == "qwen3_5_text":
             gates = self._linear(f"{name}.q_proj", x).view(len(x), -1, 2, self.head_dim)[:, :, 1]
             gathered = gathered * torch.sigmoid(gates.flatten(1))
         return self._linear(f"{name}.{out}", gathered)
+
+    def _shares(self, name: str, scores: Tensor) -> Tensor:
+        """Scores (H, N, M) as shares of one, of which gpt-oss has a sink of each head take a part."""
+        if self._type != "gpt_oss":
+            return torch.softmax(scores, -1)
+        powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+        sink = torch.exp(self._weights[f"{name}.sinks"][:, None, None] - scores.amax(-1, keepdim=True))
+        return powers / (powers.sum(-1, keepdim=True) + sink)
 
     def _short_conv(self, name: str, x: Tensor) -> Tensor:
         """LFM2's: a convolution between two gates."""
@@ -284,7 +299,7 @@ class SecondReading:
         return x.view(len(x), -1, self.head_dim).transpose(0, 1)
 
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
-        if self._type in ("qwen3", "qwen3_5_text", "gemma3_text", "exaone4"):
+        if self._type in ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", "exaone4"):
             return self._norm(f"{name}_norm", x)
         is_normed = self._type == "lfm2" or self._value("qk_layernorm")
         return self._norm(f"{name}_layernorm", x) if is_normed else x
@@ -302,6 +317,69 @@ class SecondReading:
         names = ("w1", "w3", "w2") if self._type == "lfm2" else ("gate_proj", "up_proj", "down_proj")
         gate, up = (self._linear(f"{name}.{part}", x) for part in names[:2])
         return self._linear(f"{name}.{names[2]}", self.activation(gate) * up)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer sends each token to a few of many MLPs."""
+        if self._model_type == "qwen3_moe":
+            is_dense = layer in (self._config.get("mlp_only_layers") or [])
+            return not is_dense and self._num_experts > 0 and (layer + 1) % self._value("decoder_sparse_step") == 0
+        if self._model_type == "lfm2_moe":
+            return bool(layer >= self._value("num_dense_layers"))
+        if self._model_type == "granitemoehybrid":
+            return bool(self._value("num_local_experts") > 0)
+        return self._model_type in ("gpt_oss", "qwen3_5_moe_text")
+
+    @property
+    def _num_experts(self) -> int:
+        names = [key for key in ("num_experts", "num_local_experts") if key in self._config]
+        return int(self._value(names[0] if names else "num_experts"))
+
+    def _bent(self, layer: int, name: str, x: Tensor) -> Tensor:
+        """What a layer's MLP, or its experts, make of rows."""
+        if not self.has_experts(layer):
+            return self._mlp(name, x)
+        router = {"gpt_oss": "router", "granitemoehybrid": "router"}.get(self._model_type, "gate")
+        shares, chosen = self._routed(name, self._linear(f"{name}.{router}", x))
+        bend = self._clamped if self._model_type == "gpt_oss" else self._gated
+        bent = mixed(x, chosen, shares, lambda expert, rows: bend(f"{name}.experts", expert, rows))
+        if self._model_type != "qwen3_5_moe_text":
+            return bent
+        gates = torch.sigmoid(self._linear(f"{name}.shared_expert_gate", x))
+        return bent + gates * self._mlp(f"{name}.shared_expert", x)
+
+    def _routed(self, name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (N, X) of a router -> the shares of the experts chosen, and these: (N, k)."""
+        num_chosen = self._value("num_experts_per_tok")
+        if self._model_type in ("gpt_oss", "granitemoehybrid"):
+            shares, chosen = best(scores, num_chosen)
+            return torch.softmax(shares, -1), chosen
+        if self._model_type == "lfm2_moe":
+            likely = torch.sigmoid(scores)
+            lifted = likely + self._weights[f"{name}.expert_bias"] if self._value("use_expert_bias") else likely
+            _, chosen = best(lifted, num_chosen)
+            shares = likely.gather(-1, chosen)
+            total = shares.sum(-1, keepdim=True) + 1e-6 if self._value("norm_topk_prob") else 1.0
+            return shares / total * self._value("routed_scaling_factor"), chosen
+        shares, chosen = best(torch.softmax(scores, -1), num_chosen)
+        if self._model_type == "qwen3_5_moe_text" or self._value("norm_topk_prob"):
+            shares = shares / shares.sum(-1, keepdim=True)
+        return shares, chosen
+
+    def _gated(self, name: str, expert: int, x: Tensor) -> Tensor:
+        gate, up = (x @ self._weights[f"{name}.gate_up_proj"][expert].T).chunk(2, -1)
+        return (self.activation(gate) * up) @ self._weights[f"{name}.down_proj"][expert].T
+
+    def _clamped(self, name: str, expert: int, x: Tensor) -> Tensor:
+        """What an expert of gpt-oss makes of rows: gate and up are neighbours, and clamped."""
+        weights, biases = (
+            [self._weights[f"{name}.{part}_proj{end}"][expert] for part in ("gate_up", "down")] for end in ("", "_bias")
+        )
+        before = x @ weights[0] + biases[0]
+        limit, alpha = self._value("swiglu_limit"), self._value("swiglu_alpha")
+        gate, up = before.unflatten(-1, (-1, 2)).unbind(-1)
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        bent: Tensor = (up + 1) * gate / (1 + torch.exp(-alpha * gate))
+        return bent @ weights[1] + biases[1]
 
     def _linear(self, name: str, x: Tensor, bias: str | None = None) -> Tensor:
         weight = self._weights[f"{name}.weight"]
@@ -334,9 +412,11 @@ class SecondReading:
         layer_types = self._config.get("layer_types")
         if layer_types:
             return bool(layer_types[layer] == _WINDOWED)
+        if self._type == "qwen3_moe":
+            return True
         if self._type in ("qwen2", "qwen3"):
             return bool(layer >= self._value("max_window_layers"))
-        if self._type == "gemma2":
+        if self._type in ("gemma2", "gpt_oss"):
             return layer % 2 == 0
         if self._type == "olmo3":
             return (layer + 1) % 4 != 0

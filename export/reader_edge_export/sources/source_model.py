@@ -1,7 +1,8 @@
 """A model whose weights stay where they are: its modules without memory, and where each parameter is read.
 
-Parameters of one axis (norms, biases) and depthwise convolutions are small and have their values; matrices are
-placeholders of the right shape that share one number, until `filled` puts their values in.
+Parameters of one axis (norms, biases), depthwise convolutions and biases of experts are small and have their values;
+matrices are placeholders of the right shape that share one number, until `filled` puts their values in. Those of
+experts stay so: their mixture reads one expert's at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from reader_edge_export.sources.blank_model import check_memory
+from reader_edge_export.sources.layer_experts import LayerExperts, expert_modules
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.errors import ExportError
 
@@ -23,20 +25,27 @@ Place = tuple[torch.nn.Module, str]  # a module, and the name of a parameter in 
 class SourceModel:
     """skeleton: the model of transformers, in fp32 with plain attention. weights: of its parameters, by their names.
 
-    names: the name of each placeholder, by the id of the parameter; a tied one has the first of its names.
+    names: the name of each placeholder, by the id of the parameter; a tied one has the first of its names. experts: of
+    each layer that has any, by the names of their modules.
     """
 
     skeleton: PreTrainedModel
     weights: Weights
     names: Mapping[int, str] = field(init=False)
+    experts: Mapping[str, LayerExperts] = field(init=False)
 
     def __post_init__(self) -> None:
-        parameters = dict(self.skeleton.named_parameters())
-        for name, parameter in parameters.items():
-            if _is_small(parameter):
+        modules = dict(expert_modules(self.skeleton))
+        of_experts = {id(parameter) for module in modules.values() for parameter in module.parameters()}
+        names = {}
+        for name, parameter in self.skeleton.named_parameters():
+            if _is_small(parameter, id(parameter) in of_experts):
                 parameter.data = torch.from_numpy(self.weights.read(name))
-        names = {id(parameter): name for name, parameter in parameters.items() if not _is_small(parameter)}
+            else:
+                names[id(parameter)] = name
         object.__setattr__(self, "names", names)
+        experts = {name: LayerExperts(name, module, self.weights) for name, module in modules.items()}
+        object.__setattr__(self, "experts", experts)
 
     @property
     def num_parameters(self) -> int:
@@ -51,13 +60,19 @@ class SourceModel:
 
     @contextmanager
     def filled(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-        """While entered, matrices in the modules have their values, in fp32; embeddings look theirs up in the file."""
+        """While entered, matrices in the modules have their values, in fp32; embeddings look theirs up in the file, and
+        experts stay as they are.
+        """
         inner = [module for outer in modules for module in outer.modules()]
-        modules = [module for module in inner if not isinstance(module, torch.nn.Embedding)]
-        placeholders = [(module, name, module._parameters[name]) for module, name in self._places(modules)]
+        others = [
+            each for each in inner if not isinstance(each, torch.nn.Embedding) and not hasattr(each, "layer_experts")
+        ]
+        has_embedding = any(isinstance(each, torch.nn.Embedding) for each in inner)
+        places = list(self._places(others))
+        placeholders = [(module, name, module._parameters[name]) for module, name in places]
         try:
-            self._fill(modules)
-            with self._looked_up() if len(modules) < len(inner) else nullcontext():
+            self._fill(places)
+            with self._looked_up() if has_embedding else nullcontext():
                 yield
         finally:
             for module, name, parameter in placeholders:
@@ -69,7 +84,9 @@ class SourceModel:
         source: the file or folder, for the error.
         """
         check_memory(self.skeleton, source, error)
-        self._fill(list(self.skeleton.modules()))
+        self._fill(list(self._places(self.skeleton.modules())))
+        for experts in self.experts.values():
+            experts.fill()
         return self.skeleton
 
     @contextmanager
@@ -90,9 +107,9 @@ class SourceModel:
         finally:
             functions.embedding = embedding
 
-    def _fill(self, modules: Iterable[torch.nn.Module]) -> None:
+    def _fill(self, places: Iterable[Place]) -> None:
         read: dict[int, torch.nn.Parameter] = {}
-        for module, name in list(self._places(modules)):
+        for module, name in places:
             key = id(module._parameters[name])
             if key not in read:
                 read[key] = self._read(self.names[key])
@@ -108,6 +125,8 @@ class SourceModel:
                     yield module, name
 
 
-def _is_small(parameter: torch.nn.Parameter) -> bool:
+def _is_small(parameter: torch.nn.Parameter, is_of_experts: bool) -> bool:
+    if is_of_experts:
+        return parameter.ndim == 2  # a bias of each
     is_depthwise = parameter.ndim == 3 and parameter.shape[1] == 1
     return parameter.ndim < 2 or is_depthwise

@@ -39,6 +39,10 @@ class StoredTensor:
 
         return self._taken(take)
 
+    def read_part(self, index: int) -> "torch.Tensor":
+        """One of its parts along the first axis, likewise."""
+        return self._taken(lambda file: file.get_slice(self.name)[index])
+
     def _taken(self, take: Callable[[Any], "torch.Tensor"]) -> "torch.Tensor":
         from safetensors import SafetensorError, safe_open
 

@@ -13,8 +13,10 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "gemma3": ("gemma3_text",),
     "qwen3_5": ("qwen3_5_text",),
     "gemma4": ("gemma4_text",),
+    "qwen3_5_moe": ("qwen3_5_moe_text",),
 }
-_CLASSES = tuple(f"{name}ForConditionalGeneration" for name in ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4"))
+_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe")
+_CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
@@ -38,7 +40,7 @@ _IMAGE_MODULES = (  # and those of sounds
     *("embed_vision", "audio_tower", "embed_audio"),
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
-_WITH_LATER_TOKENS = ("qwen3_5_text",)  # model types whose folders may have them
+_WITH_LATER_TOKENS = ("qwen3_5_text", "qwen3_5_moe_text")  # model types whose folders may have them
 
 
 def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:

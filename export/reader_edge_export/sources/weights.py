@@ -32,10 +32,19 @@ class Weights(ABC):
         rows = np.concatenate([self.read_rows(name, int(row), int(row) + 1) for row in found])
         return rows[places.reshape(indices.shape)]
 
+    def read_expert(self, name: str, expert: int) -> Float32Array:
+        """One expert's part of a parameter (X, ...), as `read` has it."""
+        part: Float32Array = self.read(name)[expert]
+        return part
+
     def block_type(self, name: str) -> BlockType | None:
-        """The type that a matrix can stay in as the source stores it; None where it cannot."""
+        """The type that a matrix, or those of experts, can stay in as the source stores it; None where it cannot."""
         return None
 
     def blocks(self, name: str) -> Blocks:
         """A matrix (J, K), outputs first, as the source stores it. Only where `block_type` names a type."""
+        raise AssertionError(f"{name} is not stored in blocks")
+
+    def expert_blocks(self, name: str, expert: int) -> Blocks:
+        """One expert's matrix (J, K) of a parameter (X, ...), likewise."""
         raise AssertionError(f"{name} is not stored in blocks")

@@ -75,8 +75,13 @@ def _check_is_model(file: GgufFile) -> None:
 
 def _shared(file: GgufFile, values: Metadata) -> Config:
     """What every architecture has. Token ids stay out of it: they come from the vocabulary."""
-    if values.size("expert_count", 0, least=0) or values.size("expert_used_count", 0, least=0):
-        raise UnsupportedArchitectureError(f"'{file.path}' is a mixture of experts, which cannot be exported.")
+    num_experts, num_chosen = (values.size(f"expert_{name}count", 0, least=0) for name in ("", "used_"))
+    if architecture_of(file) not in _MIXTURES and (num_experts or num_chosen):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' is a mixture of experts, of which {', '.join(_MIXTURES)} can be exported from GGUF."
+        )
+    if num_chosen > num_experts:
+        raise file.error(f"sends each token to {num_chosen} of {num_experts} experts", "convert it again")
     if not values.flag("attention.causal", True):
         raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
     embedding = file.tensors.get("token_embd.weight")
@@ -430,6 +435,17 @@ def _recurrent_layers(file: GgufFile, values: Metadata) -> list[bool]:
     return recurrent[:num_layers]
 
 
+def _qwen3moe(file: GgufFile, values: Metadata) -> Config:
+    """All layers have experts, whose shares add up to one."""
+    return {
+        **_heads(file, values),
+        "num_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -486,7 +502,9 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "seed_oss": ("seed_oss", _seed_oss),
     "lfm2": ("lfm2", _lfm2),
     "qwen35": ("qwen3_5_text", _qwen35),
+    "qwen3moe": ("qwen3_moe", _qwen3moe),
 }
+_MIXTURES = ("qwen3moe",)
 _WITH_LATER_LAYERS = ("qwen35",)
 _RECURRENT = ("lfm2", "granitehybrid")  # with layers that have no attention
 ARCHITECTURES = tuple(_MODELS)

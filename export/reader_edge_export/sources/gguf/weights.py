@@ -5,7 +5,7 @@ fill. A tensor is dequantised when it is asked for.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -36,6 +36,7 @@ from reader_edge_runtime.processor import num_usable_cores
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
 _SHIFTED = ("gemma", "gemma2", "gemma3", "qwen35")  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
+_EXPERTS = {".experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), ".experts.down_proj": ("ffn_down_exps",)}
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
 
@@ -63,6 +64,8 @@ class GgufWeights(Weights):
 
     def read(self, name: str) -> Float32Array:
         pieces = self._rows[name]
+        if is_of_experts(name):
+            return np.stack([self.read_expert(name, expert) for expert in range(pieces[0].num_rows)])
         if len(pieces[0].tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
             ((tensor, start, stop),) = pieces
             return self._placement.undone(name, self._file.values(tensor.name)[start:stop].copy())
@@ -81,6 +84,13 @@ class GgufWeights(Weights):
         self._file.read_into(values, first.tensor, first.start + start)
         return values
 
+    def read_expert(self, name: str, expert: int) -> Float32Array:
+        parts = []
+        for piece in self._expert_rows(name, expert):
+            parts.append(np.empty((piece.num_rows, piece.tensor.shape[2]), np.float32))
+            self._file.read_into(parts[-1], piece.tensor, piece.start)
+        return np.concatenate(parts)
+
     def block_type(self, name: str) -> BlockType | None:
         return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
 
@@ -89,14 +99,24 @@ class GgufWeights(Weights):
         return " and ".join(dict.fromkeys(piece.tensor.kind.name for piece in self._rows[name]))
 
     def blocks(self, name: str) -> Blocks:
-        block_type = BLOCK_TYPES[self.stored_type(name)]
-        data = chain.from_iterable(self._file.read_rows(*piece) for piece in self._rows[name])
-        with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
-            blocks = Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
-        order = self._placement.row_order(name)
+        blocks, order = self._blocks(self._rows[name]), self._placement.row_order(name)
         if order is None:
             return blocks
-        return Blocks(block_type, {part: array[order] for part, array in blocks.arrays.items()})
+        return Blocks(blocks.block_type, {part: array[order] for part, array in blocks.arrays.items()})
+
+    def expert_blocks(self, name: str, expert: int) -> Blocks:
+        return self._blocks(self._expert_rows(name, expert))
+
+    def _blocks(self, pieces: Sequence["Piece"]) -> Blocks:
+        block_type = BLOCK_TYPES[pieces[0].tensor.kind.name]
+        data = chain.from_iterable(self._file.read_rows(*piece) for piece in pieces)
+        with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
+            return Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
+
+    def _expert_rows(self, name: str, expert: int) -> list["Piece"]:
+        """Of a parameter's tensors (X, J, K), the rows of one expert."""
+        tensors = [piece.tensor for piece in self._rows[name]]
+        return [Piece(each, expert * each.shape[1], (expert + 1) * each.shape[1]) for each in tensors]
 
 
 class Piece(NamedTuple):
@@ -182,8 +202,11 @@ class Placement:
         return [part for part in parts if part in self._by_tensor]
 
     def _shape_of_target(self, target: str) -> tuple[int, ...]:
-        """Tensors below each other in a parameter are of one shape."""
+        """Tensors below each other in a parameter are of one shape, those of experts below each other in each."""
         name = self._by_tensor[target]
+        if is_of_experts(name):
+            num_experts, num_outputs, num_inputs = self._parameters[name].shape
+            return num_experts, num_outputs // self._num_parts[name], num_inputs
         num_rows, *rest = self.stored_shape(name)
         return num_rows // self._num_parts[name], *rest
 
@@ -235,9 +258,17 @@ class Placement:
         return value_columns(self._config, name) if self._architecture == "qwen35" else None
 
 
+def is_of_experts(name: str) -> bool:
+    """Whether a parameter holds the matrices of experts."""
+    return name.endswith(tuple(_EXPERTS))
+
+
 def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str) -> list[str]:
     """Of the tensors that fill a parameter, from its first row on."""
     module = name.split(".")[-2]
+    for ending, stored_parts in _EXPERTS.items():
+        if name.endswith(ending):
+            return [f"blk.{name.split('.')[2]}.{stored}.weight" for stored in stored_parts]
     if architecture == "granitehybrid" and module in _SHARED_MLP:
         layer = name.split(".")[2]
         return [f"blk.{layer}.{stored}.weight" for stored in _SHARED_MLP[module]]

@@ -6,8 +6,9 @@ from typing import Any
 
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
-AWQ, GPTQ, COMPRESSED_TENSORS = "awq", "gptq", "compressed-tensors"
-_READ = {AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors"}
+AWQ, GPTQ, COMPRESSED_TENSORS, MXFP4 = "awq", "gptq", "compressed-tensors", "mxfp4"
+_READ = {AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"}
+_IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
 _CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
 # What people call what config.json gives as quant_method.
@@ -28,7 +29,6 @@ _OTHERS = {
     "marlin": "Marlin",
     "mlx": "MLX",
     "modelopt": "NVIDIA ModelOpt (FP8 or NVFP4)",
-    "mxfp4": "MXFP4",
     "quanto": "Quanto",
     "quark": "AMD Quark",
     "spqr": "SpQR",
@@ -40,7 +40,7 @@ _READ_COMPRESSED = ("pack-quantized", "int-quantized", "naive-quantized")
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What a config says of quantised weights. method: AWQ, GPTQ or COMPRESSED_TENSORS. bits: of weights, 4 or 8."""
+    """What a config says of quantised weights. method: a key of _READ. bits: of weights, 4 or 8."""
 
     method: str
     settings: Mapping[str, Any]
@@ -65,6 +65,10 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
     method = _method_of(settings, is_mlx="quantization" in config)
     if method not in _READ:
         raise _refusal(_OTHERS.get(method, f"{method!r:.80}"))
+    if method == MXFP4:
+        if config.get("model_type") not in _IN_MXFP4:
+            raise _refusal("MXFP4")
+        return Quantization(method, settings, (4,))
     is_compressed = method == COMPRESSED_TENSORS
     schemes = [scheme for scheme, _ in compressed_schemes(settings)] if is_compressed else [settings]
     found: list[int] = []

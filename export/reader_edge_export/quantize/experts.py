@@ -1,0 +1,171 @@
+"""The matrices of experts, stored one expert after the other, and products by them.
+
+Each expert has a stretch of its own. Before an activation they read the same rows, whose moments they share; the inputs
+behind it are an expert's own, and only their magnitudes are known (`ExpertInputs`).
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.blocks.spread_linear import MAX_INPUTS
+from reader_edge_export.calibration import Calibration, InputMoments
+from reader_edge_export.experts import (
+    BlockExperts,
+    Int8Experts,
+    KeptExperts,
+    block_experts,
+    int8_experts,
+    kept_experts,
+    plain_experts,
+)
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.markers import ExpertLinearMarker, expert_markers
+from reader_edge_export.matrix import ExpertMatrices, experts_of
+from reader_edge_export.quantize.compensation import BLOCK
+from reader_edge_export.quantize.int4 import quantize_blocks
+from reader_edge_export.quantize.int8 import quantize_spread
+from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
+from reader_edge_export.stages import Advance
+from reader_edge_export.weight_file import Array, Parts, TensorForm
+
+Float32Array = npt.NDArray[np.float32]
+
+
+class ExpertProducts(Protocol):
+    """Stores matrices of experts and multiplies by them."""
+
+    def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
+        """rows (R, K) and the expert (R,) of each -> (R, J)."""
+
+
+def replace_experts(editor: GraphEditor, products: ExpertProducts, advance: Advance) -> None:
+    """Give every product by experts its stored form. advance: told how many numbers were stored."""
+    for marker in expert_markers(editor.graph):
+        matrices = _matrices(marker)
+        _, num_outputs, num_inputs = matrices.shape
+        rows = marker.rows
+        if rows.shape is not None and rows.shape[1] == 1 != marker.num_ranks:
+            rows = editor.op("Tile", [rows, editor.int64s(1, marker.num_ranks, 1)])
+        flat = editor.op("Reshape", [rows, editor.int64s(-1, num_inputs)])
+        experts = editor.op("Reshape", [marker.experts, editor.int64s(-1)], dtype=ir.DataType.INT64)
+        product = products.multiply(flat, experts, marker)
+        sizes = editor.int64s(-1, marker.num_ranks, num_outputs)
+        editor.replace(marker.node, [editor.op("Reshape", [product, sizes])])
+        advance(matrices.size)
+
+
+class PlainExpertProducts:
+    """In fp32, read when they are written."""
+
+    def __init__(self, editor: GraphEditor) -> None:
+        self._editor = editor
+
+    def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
+        return plain_experts(self._editor, rows, experts, marker.weight)
+
+
+class RoundedExpertProducts:
+    """In the blocks of their file where `keeps` and they can stay; in int4, or int8 by one or two planes of rows."""
+
+    def __init__(self, editor: GraphEditor, precision: str, calibration: Calibration, hadamards: Hadamards) -> None:
+        self._editor = editor
+        self._keeps = precision == "keep"
+        self._is_int4 = precision == "int4"
+        self._num_planes = 2 if precision == "int8-a16" else 1
+        self._calibration = calibration
+        self._hadamards = hadamards
+
+    def multiply(self, rows: ir.Value, experts: ir.Value, marker: ExpertLinearMarker) -> ir.Value:
+        editor, matrices = self._editor, _matrices(marker)
+        if self._keeps and matrices.block_type is not None:
+            return kept_experts(editor, rows, experts, self._kept(matrices))
+        hadamard = self._hadamards.value(block_size(matrices.shape[2]))
+        if self._is_int4 and matrices.shape[2] <= MAX_INPUTS:
+            forms = _int4_forms(matrices)
+            values, block_scales, scales, stretch = editor.matrix(
+                [matrices.name], forms, lambda: self._int4(matrices, forms)
+            )
+            blocks = BlockExperts(values, block_scales, scales, stretch, hadamard)
+            return block_experts(editor, rows, experts, blocks)
+        forms = _int8_forms(matrices)
+        values, scales, stretch = editor.matrix([matrices.name], forms, lambda: self._int8(matrices, forms))
+        return int8_experts(editor, rows, experts, Int8Experts(values, scales, stretch, hadamard), self._num_planes)
+
+    def _int8(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
+        """As an Int8Experts has it, the values expert by expert."""
+        scales, stretch = (np.empty(form.shape, np.float32) for form in forms[1:])
+
+        def values() -> Parts:
+            for expert in range(matrices.shape[0]):
+                weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
+                spread = Spread.fit(weight, inputs)
+                integers, scales[expert] = quantize_spread(weight, spread, inputs)
+                stretch[expert] = spread.stretch
+                yield integers.T
+
+        yield values()
+        yield from (scales, stretch)
+
+    def _int4(self, matrices: ExpertMatrices, forms: list[TensorForm]) -> Iterator[Array | Parts]:
+        """As a BlockExperts has it, the values expert by expert."""
+        block_scales, scales, stretch = (np.empty(form.shape, form.dtype) for form in forms[1:])
+
+        def values() -> Parts:
+            for expert in range(matrices.shape[0]):
+                weight, inputs = matrices.read(expert).T, self._inputs_of(matrices, expert)
+                spread = Spread.fit(weight, inputs)
+                halves, block_scales[expert], scales[expert] = quantize_blocks(weight, spread, inputs)
+                stretch[expert] = spread.stretch
+                yield halves
+
+        yield values()
+        yield from (block_scales, scales, stretch)
+
+    def _inputs_of(self, matrices: ExpertMatrices, expert: int) -> InputMoments:
+        if self._calibration.has_inputs_of(matrices.name):
+            return self._calibration.inputs_of(matrices.name)
+        return self._calibration.expert_inputs_of(matrices.name, matrices.shape[0]).of(expert)
+
+    def _kept(self, matrices: ExpertMatrices) -> KeptExperts:
+        num_experts, num_outputs, num_inputs = matrices.shape
+        block_type = matrices.block_type
+        assert block_type is not None
+        arrays: dict[str, Array] = {}
+        for expert in range(num_experts):
+            for part, array in matrices.blocks(expert).arrays.items():
+                if part not in arrays:
+                    arrays[part] = np.empty((num_experts, *array.shape), array.dtype)
+                arrays[part][expert] = array
+        name = f"{matrices.name}.{block_type.name.lower()}"
+        values = {part: self._editor.constant(array, f"{name}.{part}") for part, array in arrays.items()}
+        return KeptExperts(block_type, num_inputs, num_outputs, values)
+
+
+def _int8_forms(matrices: ExpertMatrices) -> list[TensorForm]:
+    name, (num_experts, num_outputs, num_inputs) = matrices.name, matrices.shape
+    return [
+        TensorForm.of(f"{name}.int8", np.int8, num_experts, num_outputs, num_inputs),
+        TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
+        TensorForm.of(f"{name}.stretch", np.float32, num_experts, num_inputs),
+    ]
+
+
+def _int4_forms(matrices: ExpertMatrices) -> list[TensorForm]:
+    name, (num_experts, num_outputs, num_inputs) = matrices.name, matrices.shape
+    num_blocks = -(-num_inputs // BLOCK)
+    return [
+        TensorForm.of(f"{name}.int4", np.uint8, num_experts, num_outputs, num_blocks, BLOCK // 2),
+        TensorForm.of(f"{name}.block_scale", np.int8, num_experts, num_outputs, num_blocks),
+        TensorForm.of(f"{name}.scale", np.float32, num_experts, num_outputs),
+        TensorForm.of(f"{name}.stretch", np.float32, num_experts, num_inputs),
+    ]
+
+
+def _matrices(marker: ExpertLinearMarker) -> ExpertMatrices:
+    matrices = experts_of(marker.weight)
+    assert matrices is not None
+    return matrices

@@ -1,0 +1,52 @@
+"""Small matrices that much hangs on, such as those that choose experts: rows and weights in two planes of int8.
+
+A row's products are the same bits whatever stands beside it, which fp32 products of ONNX Runtime are not, and nearly as
+fine as those.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from reader_edge_export.calibration import InputMoments
+from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.operators import Int8Matrix, spread_row_linear
+from reader_edge_export.quantize.int8 import quantize_columns
+from reader_edge_export.quantize.linear import MergedProduct
+from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
+from reader_edge_export.weight_file import TensorForm
+
+Float32Array = npt.NDArray[np.float32]
+Int8Array = npt.NDArray[np.int8]
+
+
+class FineProducts:
+    """Stores matrices as int8 and what that loses as int8 again, without calibration, and multiplies by them."""
+
+    def __init__(self, editor: GraphEditor, hadamards: Hadamards) -> None:
+        self._editor = editor
+        self._hadamards = hadamards
+
+    def multiply(self, product: MergedProduct) -> ir.Value:
+        """The product's output (..., J)."""
+        editor, name, num_inputs, num_outputs = self._editor, product.name, product.num_inputs, product.num_outputs
+        forms = [
+            TensorForm.of(f"{name}.int8", np.int8, 2 * num_outputs, num_inputs),
+            TensorForm.of(f"{name}.scale", np.float32, 2 * num_outputs),
+            TensorForm.of(f"{name}.stretch", np.float32, num_inputs),
+        ]
+        values, scales, stretch = editor.matrix(product.parameters, forms, lambda: _rounded(product.weight))
+        matrix = Int8Matrix(values, scales, stretch, self._hadamards.value(block_size(num_inputs)))
+        products = spread_row_linear(editor, product.rows, matrix, None, num_planes=2)
+        rounded, lost = editor.op_multi("Split", [products], 2, {"axis": -1, "num_outputs": 2})
+        output = editor.op("Add", [rounded, lost])
+        return output if product.bias is None else editor.op("Add", [output, product.bias])
+
+
+def _rounded(weight: Float32Array) -> tuple[Int8Array, Float32Array, Float32Array]:
+    """weight (K, J) as an Int8Matrix of twice the outputs: values (2 J, K), scales (2 J,) and the stretch (K,)."""
+    spread = Spread.fit(weight, InputMoments.none(len(weight)))
+    meant = spread.weight(weight)
+    integers, scales = quantize_columns(meant)
+    lost, lost_scales = quantize_columns(meant - integers * scales)
+    return np.concatenate([integers, lost], axis=1).T, np.concatenate([scales, lost_scales]), spread.stretch
