@@ -105,7 +105,7 @@ class RoundedExpertProducts:
                 spread = Spread.fit(weight, inputs)
                 integers, scales[expert] = quantize_spread(weight, spread, inputs)
                 stretch[expert] = spread.stretch
-                yield integers.T
+                yield integers.T[None]
 
         yield values()
         yield from (scales, stretch)
@@ -120,7 +120,7 @@ class RoundedExpertProducts:
                 spread = Spread.fit(weight, inputs)
                 halves, block_scales[expert], scales[expert] = quantize_blocks(weight, spread, inputs)
                 stretch[expert] = spread.stretch
-                yield halves
+                yield halves[None]
 
         yield values()
         yield from (block_scales, scales, stretch)
