@@ -28,7 +28,7 @@ def guesses_of(form: Form, ids: Int32Array, answer: RecordedAnswer, vocab_size: 
     branches = [_branch(form, places, first[1][None, :, branch]) for branch in range(NUM_GUESSES)]
     return [
         _tree(pending, ids, _at(first, place), [[_at(said, place) for said in branch] for branch in branches])
-        for place, pending in enumerate(answer.token_ids[1:].tolist())
+        for place, pending in enumerate(answer.token_ids[1 : len(found[0].pending) + 1].tolist())
     ]
 
 
