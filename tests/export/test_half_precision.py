@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED
+from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED, UNEVEN
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -30,7 +30,8 @@ SMALL = {"Neg", "Pow", "ReduceMean", "Sqrt"}
 HOST_INPUTS = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "TopK": (1,), "Unsqueeze": (1,)}
 HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 
-ATTENDING = [each for each in SUPPORTED if each not in (*RECURRENT, *MIXTURES)]  # others are for CPUs alone
+FOR_CPUS = (*RECURRENT, *MIXTURES, *UNEVEN)
+ATTENDING = [each for each in SUPPORTED if each not in FOR_CPUS]
 NORMED_AFTER = {"olmo2", "olmo3", "exaone4"}  # norms of what layers add, small as it is, and its rounding with it
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
