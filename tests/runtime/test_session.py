@@ -87,6 +87,21 @@ def test_another_engine_goes_on_alike_and_drafts_from_what_was_learned(
     assert go_on(other) == stayed
 
 
+def test_a_plain_engine_s_session_is_gone_on_with_by_one_that_drafts(
+    engine: Engine, demo_folder: Path, tmp_path: Path
+) -> None:
+    plain = Engine.load(demo_folder, EngineConfig(is_calibrated=False, is_drafted=False))
+    said = plain.generate("# tar", GREEDY).token_ids
+    plain.save_session(tmp_path / "plain", MESSAGES)
+    assert isinstance(engine.decoder.drafter, RetrievalDrafter)
+    engine.generate("# git", GREEDY)
+    assert engine.load_session(tmp_path / "plain") == MESSAGES
+    assert not len(engine.decoder.drafter.state()["history"])
+    result = engine.generate("# tar", GREEDY)
+    assert result.token_ids == said
+    assert result.stats.num_reused_tokens > 0
+
+
 def test_a_session_saved_amid_an_answer_has_it_as_far_as_it_came(engine: Engine, tmp_path: Path) -> None:
     stream = engine.stream("# tar", GREEDY)
     said = [token_id for _ in range(4) for token_id in next(stream).token_ids]

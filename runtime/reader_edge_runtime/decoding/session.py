@@ -67,11 +67,14 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
         with decoder.slots.resizing():
             decoder.kv_budget.make_room_for(list(map(len, texts)))
         learned = {name.removeprefix(_DRAFTER): array for name, array in arrays.items() if name.startswith(_DRAFTER)}
-        decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
+        if learned:
+            decoder.drafter.restore(learned, decoder.target.manifest.vocab_size)
     except (CapacityError, DraftError) as error:
         raise SessionError(f"'{path}' cannot be taken up: {error}") from None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SessionError(f"'{path}' is no sound session ({error}): erase it and begin a new session.") from None
+    if not learned:  # what decodes plainly has saved it
+        decoder.drafter.forget()
     decoder.slots.reset()
     for slot, each in enumerate(contents):
         if each.length:
