@@ -57,6 +57,26 @@ def test_a_config_of_another_size_is_refused_before_memory_is_taken(
         load_folder(source)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "changes", "words"),
+    [
+        ("lfm2", {"conv_L_cache": 1 << 40}, r"conv\.weight' of the shape .* instead of \(64, 1, 1099511627776\), which"),
+        ("qwen3_5_text", {"linear_conv_kernel_dim": 1 << 40}, r"conv1d\.weight' of the shape"),
+        ("qwen3_5_text", {"linear_value_head_dim": 1 << 40}, "tables and norms take more than a gigabyte"),
+        ("qwen3_5_text", {"linear_num_value_heads": 1 << 40}, "tables and norms take more than a gigabyte"),
+        ("granitemoehybrid", {"mamba_d_conv": 1 << 40}, r"conv1d\.weight' of the shape"),
+        ("granitemoehybrid", {"mamba_d_state": 1 << 40}, "tables and norms take more than a gigabyte"),
+    ],
+)
+def test_a_recurrent_layer_of_another_size_is_refused_before_memory_is_taken(
+    model_type: str, changes: dict[str, int], words: str, tmp_path: Path
+) -> None:
+    folder = build_tiny_model(model_type, tmp_path / "source")
+    _change_config(folder, **changes)
+    with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
+        load_folder(folder)
+
+
 def test_a_model_that_is_larger_than_memory_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blank_model, "free_bytes", lambda: 1000)
     with pytest.raises(ExportError, match=r"takes .* GiB of memory in fp32.*end other programs"):

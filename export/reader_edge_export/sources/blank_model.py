@@ -13,7 +13,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.free_memory import free_bytes
 
 _OF_ALL_ROPES = ("rope_type", "rope_theta", "partial_rotary_factor")
-_MAX_BUFFER_BYTES = 1 << 30  # tables that a module computes for itself
+_MAX_BUFFER_BYTES = 1 << 30  # tables and norms that a module computes for itself
 
 
 def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError] = ExportError) -> PreTrainedModel:
@@ -117,17 +117,19 @@ def _check_free(needed: int, source: str, error: type[ExportError]) -> None:
 
 
 def _check_buffers(config: PretrainedConfig, source: str, error: type[ExportError]) -> None:
-    """Build the model on the meta device first: a table of a hostile size would be allocated and filled."""
+    """Build the model on the meta device first: a table or norm of a hostile size would be allocated and filled."""
     with torch.device("meta"), no_init_weights():
         outline = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    if sum(buffer.nbytes for buffer in outline.buffers()) > _MAX_BUFFER_BYTES:
-        raise error(f"'{source}' describes a model whose tables alone take more than a gigabyte: fetch it again.")
+    norms = [parameter for parameter in outline.parameters() if parameter.ndim < 2]
+    if sum(tensor.nbytes for tensor in (*outline.buffers(), *norms)) > _MAX_BUFFER_BYTES:
+        raise error(f"'{source}' describes a model whose tables and norms take more than a gigabyte: fetch it again.")
 
 
 class _EmptyOnMeta(TorchFunctionMode):
     """While entered, memory that nothing is written to is not taken: modules make their matrices with torch.empty.
 
-    What they write into a parameter of one repeated number is left out: convolutions draw their own values.
+    What they write into a parameter of one repeated number is left out: convolutions draw their own values,
+    into a copy that torch.empty_like makes.
     """
 
     def __torch_function__(
@@ -135,7 +137,7 @@ class _EmptyOnMeta(TorchFunctionMode):
     ) -> Any:
         if function is torch.Tensor.copy_ and not any(arguments[0].stride()):
             return arguments[0]
-        place = {"device": "meta"} if function is torch.empty else {}
+        place = {"device": "meta"} if function in (torch.empty, torch.empty_like) else {}
         return function(*arguments, **{**(named or {}), **place})
 
 

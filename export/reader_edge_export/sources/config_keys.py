@@ -51,6 +51,7 @@ _ACTIVATION = (f"one of {', '.join(ACTIVATIONS)}", lambda value: value in ACTIVA
 _NAMES = ("a list of texts", _is_list_of(str))
 _FLAGS = ("a list of 0 and 1", _is_list_of(int, bool))
 _INDICES = ("a list of whole numbers", _is_list_of(int))
+_CHUNK = ("a whole number from 1 to 1024", lambda value: _is_count(value) and value <= 1024)  # its square is allocated
 _TAPS = ("a whole number above 1", lambda value: _is_count(value) and value != 1)
 
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
@@ -76,7 +77,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("conv_bias", "tie_embedding", "block_auto_adjust_ff_dim"), _FLAG),
     **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv"), _TAPS),
     **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
-    **dict.fromkeys(("mamba_expand", "mamba_chunk_size"), _COUNT),
+    "mamba_expand": _COUNT,
+    "mamba_chunk_size": _CHUNK,
     **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _SIZE),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
     **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),

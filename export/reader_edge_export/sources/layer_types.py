@@ -16,6 +16,7 @@ _OWN_LAYERS = {  # by model type, where they are others
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
 _EXAONE_PATTERN = 4
 _BY_LAYER = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}  # Gemma 4's
+_MAX_DIGITS = 8  # of a layer's number
 _DEFAULT_PATTERN = 6  # Gemma 3 and 4: every sixth layer attends to all tokens
 
 
@@ -115,7 +116,7 @@ def _set_gemma4(form: dict[str, Any]) -> None:
 
 def _set_sizes_of_full_layers(form: dict[str, Any], by_layer: Mapping[str, Any], layer_types: list[str]) -> None:
     usual = {key: form.get(key) for key in _BY_LAYER}
-    numbered = {int(key) if key.isdecimal() else key: each for key, each in by_layer.items()}
+    numbered = {int(key) if key.isdecimal() and len(key) < _MAX_DIGITS else key: each for key, each in by_layer.items()}
     given = [numbered.get(layer, {}) for layer in range(len(layer_types))]
     windowed = [each for each, kind in zip(given, layer_types, strict=True) if kind == "sliding_attention"]
     full = [each for each, kind in zip(given, layer_types, strict=True) if kind != "sliding_attention"]
