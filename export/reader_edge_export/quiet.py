@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LOGGERS = ("torch.onnx", "transformers", "optimum", "onnx_ir", "onnxscript", "huggingface_hub")
+# transformers gives its root a level when it is first imported, which may be meanwhile; a child's it leaves alone.
+_CHILDREN = ("transformers.integrations", "transformers.models")
 
 # Torch's tracer warns from C++, where no Python module is to be named, or in the name of its caller.
 _TRACER_MESSAGES = (
@@ -18,13 +20,13 @@ _TRACER_MESSAGES = (
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silence the libraries' log messages and the warnings from their modules; errors and all other warnings pass."""
-    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    levels = {name: logging.getLogger(name).level for name in (*_LOGGERS, *_CHILDREN)}
     with warnings.catch_warnings():
         # Tracing fixes Python values on purpose: the survey and the parity checks vouch for the result.
         for message in _TRACER_MESSAGES:
             warnings.filterwarnings("ignore", message=message)
         warnings.filterwarnings("ignore", module=r"(torch|transformers|optimum|huggingface_hub)\b")
-        for name in _LOGGERS:
+        for name in levels:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield

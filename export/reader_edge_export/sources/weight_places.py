@@ -88,7 +88,9 @@ def fill(folder: Path, places: Places, tensors: Mapping[str, StoredTensor]) -> d
         if (parameter := places.name_of(name)) is None:
             continue
         if tensor.dtype not in (*FLOATS, "F64"):
-            raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model.")
+            raise ExportError(
+                f"'{folder}' holds {name!r:.80} as {tensor.dtype}, which is no number of a model: fetch it again."
+            )
         if parameter in filling and not tensor.equals(filling[parameter]):
             raise ExportError(
                 f"'{folder}' holds {name!r:.80} and {filling[parameter].name!r:.80}, which stand for the same weights "
