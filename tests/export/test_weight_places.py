@@ -60,7 +60,7 @@ def test_a_config_of_another_size_is_refused_before_memory_is_taken(
 @pytest.mark.parametrize(
     ("model_type", "changes", "words"),
     [
-        ("lfm2", {"conv_L_cache": 1 << 40}, r"conv\.weight' of the shape .* instead of \(64, 1, 1099511627776\), which"),
+        ("lfm2", {"conv_L_cache": 1 << 40}, r"conv\.weight' of the shape .* of \(64, 1, 1099511627776\), which"),
         ("qwen3_5_text", {"linear_conv_kernel_dim": 1 << 40}, r"conv1d\.weight' of the shape"),
         ("qwen3_5_text", {"linear_value_head_dim": 1 << 40}, "tables and norms take more than a gigabyte"),
         ("qwen3_5_text", {"linear_num_value_heads": 1 << 40}, "tables and norms take more than a gigabyte"),
