@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from reader_edge_export.architectures import check_architecture, max_context_of
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
-from reader_edge_export.sources.gguf.config import config_of, later_tensors
+from reader_edge_export.sources.gguf.config import config_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.layer_sizes import later_tensors
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import Vocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source

@@ -22,8 +22,8 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
-from reader_edge_export.sources.gguf.config import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
+from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_export.sources.source_model import SourceModel
