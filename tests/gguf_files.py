@@ -77,7 +77,7 @@ def _stored(tensor: Array, kind: gguf.GGMLQuantizationType) -> Array:
     """A tensor in a type; where only llama.cpp can round to it, other values of this shape."""
     try:
         return gguf.quantize(tensor, kind)
-    except NotImplementedError:
+    except NotImplementedError:  # the library reads this type and does not write it
         return random_rows(kind, tensor.shape, np.random.default_rng(tensor.size))
 
 

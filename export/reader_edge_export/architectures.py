@@ -46,7 +46,7 @@ MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe")  # those wit
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
-_IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # text attends as ever
+_IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # attention in text stays causal
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
 

@@ -7,13 +7,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from reader_edge_export.calibration import (
-    Calibration,
-    calibrate,
-    expert_input_sizes,
-    input_sizes,
-    max_calibration_tokens,
-)
+from reader_edge_export.calibrate import calibrate, expert_input_sizes, input_sizes, max_calibration_tokens
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.chat_check import ChatCheck, check_chats
 from reader_edge_export.commit_graph import write_commit_graph
 from reader_edge_export.export_key import version_of

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
-from reader_edge_export.calibration import expert_input_sizes, matrix_sizes, moment_bytes
+from reader_edge_export.calibrate import expert_input_sizes, matrix_sizes
 from reader_edge_export.graph import TOP_K
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.layered_package import MAX_PART_BYTES
+from reader_edge_export.moments import moment_bytes
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.quantize.tables import lookup_block
 from reader_edge_export.sensitivity import gradient_sizes

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.calibration import Calibration, OutputGradients, matrix_sizes, products_of
+from reader_edge_export.calibrate import matrix_sizes, products_of
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.layered_model import LayeredModel, Text
+from reader_edge_export.moments import OutputGradients
 from reader_edge_export.side_gradients import SideGradients, own_input
 from reader_edge_export.sources.module import check_finite
 from reader_edge_export.sources.source_model import SourceModel

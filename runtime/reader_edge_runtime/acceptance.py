@@ -18,13 +18,15 @@ class Choices:
     consequence. allows: whether the request's grammar lets a token come there.
     """
 
+    __slots__ = ("_b", "_result", "allows", "peek", "tree")
+
     def __init__(
         self,
         tree: DraftTree,
         result: ForwardResult,
         b: int,
         peek: Callable[[int], int],
-        allows: Callable[[int], bool] = lambda token_id: True,
+        allows: Callable[[int], bool],
     ) -> None:
         """result, b: the pass, and the tree's number in it."""
         self.tree, self.peek, self.allows = tree, peek, allows

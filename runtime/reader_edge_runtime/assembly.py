@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.config import DraftConfig, EngineConfig
-from reader_edge_runtime.decoding.acceptance import near_tie_margin
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permission
 from reader_edge_runtime.decoding.planning.planner import Planner
+from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.no_drafter import NoDrafter

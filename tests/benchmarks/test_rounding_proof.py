@@ -9,7 +9,8 @@ import torch
 from benchmarks.outliers import enlarge_outliers
 from benchmarks.trained_models import Texts, TrainedModels
 from reader_edge_export.architectures import MIXTURES, RECURRENT
-from reader_edge_export.calibration import Calibration, calibrate, products_of
+from reader_edge_export.calibrate import calibrate, products_of
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.sources.module import chain_logits
 from tests.export.gguf_models import GGUF_MODELS, build_source
 from tests.export.source_models import layered

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED
-from reader_edge_export.calibration import Calibration, calibrate
+from reader_edge_export.calibrate import calibrate
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph import write_graph
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.operators import OPERATOR_DOMAIN

@@ -10,15 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from reader_edge_export import calibration
-from reader_edge_export.calibration import (
-    Calibration,
-    InputMoments,
-    calibrate,
-    matrix_sizes,
-    max_calibration_tokens,
-    run_sizes,
-)
+from reader_edge_export.calibrate import calibrate, matrix_sizes, max_calibration_tokens
+from reader_edge_export.calibration import Calibration
+from reader_edge_export.moments import RUN_STEP, InputMoments, run_sizes
 from reader_edge_export.sensitivity import gradient_sizes, measure_sensitivity
 from tests.export.moments import moments_of
 from tests.export.source_models import layered, open_source
@@ -96,7 +90,7 @@ def test_wide_inputs_are_cut_into_runs_of_whole_blocks(num_inputs: int) -> None:
     sizes = run_sizes(num_inputs)
     assert sum(sizes) == num_inputs
     assert max(sizes) <= 1024
-    assert all(size % calibration.RUN_STEP == 0 for size in sizes[:-1])
+    assert all(size % RUN_STEP == 0 for size in sizes[:-1])
     assert [len(gram) for gram in InputMoments.none(num_inputs).grams] == sizes
 
 
@@ -121,7 +115,7 @@ def test_a_calibration_is_recalled_as_it_was(noted: tuple[Path, Any]) -> None:
     rng = np.random.default_rng(0)
     with path.open("a+b") as file:
         calibration = Calibration(file)
-        assert calibration.recall(note, INPUTS, GRADIENTS)
+        assert calibration.recall(note, INPUTS, GRADIENTS, {})
         wide, narrow = (moments_of(rng.standard_normal((5, size), np.float32)) for size in (300, 4))
         for name, moments in (("a", wide), ("b", wide), ("c", narrow)):
             np.testing.assert_array_equal(calibration.inputs_of(name).grams[0], moments.grams[0])
@@ -147,6 +141,7 @@ def test_a_calibration_is_recalled_as_it_was(noted: tuple[Path, Any]) -> None:
         {"gradients": {"a": [0, 7, 3]}},
         {"gradients": {"a": [2**70, 7, 3], "c": [0, 2, 3]}},
         {"sha256": "0" * 64},
+        {"experts": None},
         {"sha256": None},
     ],
 )
@@ -154,7 +149,7 @@ def test_a_note_that_is_not_true_is_not_believed(change: Any, noted: tuple[Path,
     path, note = noted
     with path.open("a+b") as file:
         calibration = Calibration(file)
-        assert not calibration.recall(note | change if isinstance(change, dict) else change, INPUTS, GRADIENTS)
+        assert not calibration.recall(note | change if isinstance(change, dict) else change, INPUTS, GRADIENTS, {})
         calibration.add_inputs(["a"], moments_of(np.ones((2, 3), np.float32)))
         np.testing.assert_array_equal(calibration.inputs_of("a").grams[0], np.full((3, 3), 2, np.float32))
         with pytest.raises(KeyError):
@@ -167,5 +162,5 @@ def test_a_model_says_what_a_whole_calibration_holds(model_type: str, tiny_model
     calibrate(model, SEQUENCES, calibration)
     measure_sensitivity(model, SEQUENCES, calibration)
     inputs = {name: num_inputs for name, (num_inputs, _) in matrix_sizes(model.source).items()}
-    assert calibration.recall(calibration.noted(), inputs, gradient_sizes(model.source))
-    assert not calibration.recall(calibration.noted(), inputs | {"another": 1}, {})
+    assert calibration.recall(calibration.noted(), inputs, gradient_sizes(model.source), {})
+    assert not calibration.recall(calibration.noted(), inputs | {"another": 1}, {}, {})

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from reader_edge_export.calibration import InputMoments
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize import compensation
 from reader_edge_export.quantize.compensation import (
     BLOCK,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from reader_edge_export.architectures import SUPPORTED
-from reader_edge_export.calibration import Calibration, InputMoments
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.layered_model import LayeredModel
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.source_models import layered, load_folder, open_source

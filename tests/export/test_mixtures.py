@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.architectures import MIXTURES, RECURRENT
-from reader_edge_export.calibration import Calibration, ExpertInputs, calibrate
+from reader_edge_export.calibrate import calibrate
+from reader_edge_export.calibration import Calibration
+from reader_edge_export.moments import ExpertInputs
 from reader_edge_export.quantize.fine import FineProducts
 from reader_edge_export.sources.folder_weights import FolderWeights
 from reader_edge_runtime.draft_tree import DraftTree

@@ -12,7 +12,8 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from reader_edge_export import ExportOptions, export_model, graph, package_export, package_size
-from reader_edge_export.calibration import Calibration, calibrate
+from reader_edge_export.calibrate import calibrate
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME
 from reader_edge_export.options import default_attention
 from reader_edge_export.package_size import PackageSize, check_room

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
-from reader_edge_export.calibration import Calibration, products_of
+from reader_edge_export.calibrate import products_of
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sensitivity import embedding_of, max_sensitivity_tokens, measure_sensitivity
 from tests.export.source_models import layered, load_folder

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from reader_edge_export.calibration import InputMoments
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.processor import num_usable_cores

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
-from reader_edge_export.calibration import Calibration, InputMoments
+from reader_edge_export.calibration import Calibration
 from reader_edge_export.experts import (
     BlockExperts,
     Int8Experts,
@@ -25,6 +25,7 @@ from reader_edge_export.experts import (
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.markers import ExpertLinearMarker, expert_markers
 from reader_edge_export.matrix import ExpertMatrices, experts_of
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.compensation import BLOCK
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_spread

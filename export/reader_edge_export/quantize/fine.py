@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spread_block_linear
-from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.compensation import BLOCK, Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.int8 import Int8Products

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.calibration import InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.moments import InputMoments
 from reader_edge_export.operators import Int8Matrix, spread_row_linear
 from reader_edge_export.quantize.compensation import Compensation, for_parts_of_outputs
 from reader_edge_export.quantize.linear import MergedProduct

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from reader_edge_export.calibration import RUN_STEP, InputMoments
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_export.moments import RUN_STEP, InputMoments
 from reader_edge_export.quantize.signs import level_signs
 from reader_edge_export.shared_constants import MAX_BLOCK
 

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from reader_edge_runtime.acceptance import Choices
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.acceptance import Verification, walk
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
@@ -19,6 +18,7 @@ from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.roster import Roster
 from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
+from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
 from reader_edge_runtime.target import ForwardResult, Pass, Target

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from reader_edge_runtime.decoding.acceptance import Verification
+from reader_edge_runtime.decoding.verification import Verification
 
 _MOST_AT_ONCE = 2  # budgets: answers whose drafts were refused wait for them as well
 

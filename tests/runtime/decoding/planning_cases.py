@@ -7,9 +7,9 @@ from typing import cast
 import numpy as np
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
 from reader_edge_runtime.drafting.worth import Overheads

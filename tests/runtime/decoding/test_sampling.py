@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reader_edge_runtime.acceptance import EXACT, Choices
 from reader_edge_runtime.config import SamplingConfig
-from reader_edge_runtime.decoding.acceptance import walk
 from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
+from reader_edge_runtime.decoding.verification import walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.target import ForwardResult
@@ -108,7 +108,9 @@ def test_drafted_tokens_follow_the_exact_distribution(config: SamplingConfig) ->
         emitted: list[int] = []
         while len(emitted) < 2:
             if not emitted:
-                choices = Choices(TREE, UNREAD, 0, lambda node: sampler.peek(logits[node], 1 + len(emitted)))
+                choices = Choices(
+                    TREE, UNREAD, 0, lambda node: sampler.peek(logits[node], 1 + len(emitted)), lambda _: True
+                )
                 found = walk(EXACT, choices, collect(emitted))
                 assert found.token_ids == emitted
             else:

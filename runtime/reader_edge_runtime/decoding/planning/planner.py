@@ -8,10 +8,10 @@ time than they took rests.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from reader_edge_runtime.decoding.acceptance import Verification
 from reader_edge_runtime.decoding.planning.pass_times import PassTimes
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal_width, time_at
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.drafting.drafter import DraftWish
 from reader_edge_runtime.drafting.worth import Overheads, Trust, is_paid
