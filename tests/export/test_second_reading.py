@@ -15,7 +15,7 @@ from reader_edge_export.sources import folder_weights
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.reading_check import check_layers, second_reading
-from reader_edge_export.sources.second_reading import HeldTensors
+from reader_edge_export.sources.second_weights import HeldTensors
 from reader_edge_export.tracing import RecurrentLayer
 from reader_edge_export.tree_config import survey, trace_model
 from reader_edge_runtime.errors import ParityError

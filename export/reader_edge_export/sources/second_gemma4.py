@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second_reading import SecondReading, Tensors, rotated
+from reader_edge_export.sources.second_reading import SecondReading, rotated
 from reader_edge_export.sources.second_rotary import Rotary
+from reader_edge_export.sources.second_weights import Tensors
 
 _WHOLE, _WINDOWED = "full_attention", "sliding_attention"
 _PERIOD = 6  # where no kinds are given, each so many-th layer sees all tokens, and the last one
