@@ -11,6 +11,8 @@ from transformers.pytorch_utils import Conv1D
 
 SHARE = 100  # one number in so many
 
+_NORMS_OF_ONE_MORE = ("gemma", "gemma2", "gemma3_text")  # they multiply by one more than their weights; Gemma 4 does not
+
 _ATTENTION_NORMS, _MLP_NORMS = ("input_layernorm", "ln_1"), ("pre_feedforward_layernorm", "ln_2")
 _ATTENTION: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn")
 _MLP: tuple[str, ...] = ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc")
@@ -22,7 +24,7 @@ def enlarge_outliers(model: PreTrainedModel, factor: float) -> None:
     Behind norms; in gated MLPs also between up and down, which is all there is where norms come after the products.
     """
     drawn = torch.Generator().manual_seed(1)
-    shift = 1 if model.config.model_type.startswith("gemma") else 0  # its norms multiply by one more than their weights
+    shift = 1 if model.config.model_type in _NORMS_OF_ONE_MORE else 0
     with torch.no_grad():
         for layer in _layers(model):
             for norm, readers in _norms(layer):
