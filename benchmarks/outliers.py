@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 SHARE = 100  # one number in so many
 
-_NORMS_OF_ONE_MORE = ("gemma", "gemma2", "gemma3_text")  # they multiply by one more than their weights; Gemma 4 does not
+_NORMS_OF_ONE_MORE = ("gemma", "gemma2", "gemma3_text")  # they multiply by 1 + weight; Gemma 4 does not
 
 _ATTENTION_NORMS, _MLP_NORMS = ("input_layernorm", "ln_1"), ("pre_feedforward_layernorm", "ln_2")
 _ATTENTION: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn")
