@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-_DOCS = "docs/export.md#conversations"
-GLOSSARY = "docs/glossary.md"  # where each of these words is explained
+_DOCS = "docs/how-to/export.md#conversations"
+GLOSSARY = "docs/reference/glossary.md"  # where each of these words is explained
 WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tree_logit_error": ("logits unlike the source's", lambda value: f"by {value:.2g} at most"),
     "logit_scale": ("largest logit", lambda value: f"{value:.3g}"),

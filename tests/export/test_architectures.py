@@ -202,7 +202,7 @@ def test_readme_lists_the_supported_architectures() -> None:
 
 
 def test_what_was_shown_of_each_is_told() -> None:
-    models = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    models = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
     told = [line.split("|")[2].strip() for line in models.splitlines() if line.startswith("| ") and "`" in line]
     assert told == [f"`{model_type}`" for model_type in SUPPORTED]
 

@@ -28,7 +28,7 @@ def test_types_are_as_large_as_the_library_has_them(kind: gguf.GGMLQuantizationT
     assert (block_type.unit_inputs, block_type.unit_bytes) == gguf.GGML_QUANT_SIZES[kind]
 
 
-@pytest.mark.parametrize("page", ["docs/quantisation.md", "docs/gguf.md", "native/README.md"])
+@pytest.mark.parametrize("page", ["docs/explanation/quantisation.md", "docs/how-to/gguf.md", "native/README.md"])
 def test_pages_that_name_the_types_name_them_all(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert not [name for name in BLOCK_TYPES if not re.search(rf"\b{name}(Linear)?\b", text)]

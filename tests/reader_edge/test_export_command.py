@@ -85,7 +85,7 @@ def test_figures_of_the_checks_are_told_in_words(
     assert figures["conversations compared"] == "35, with transformers' own rendering"
     assert figures["put differently"].startswith("tools; names (nothing to do: the template would drop a part")
     assert figures["unlike transformers"].startswith("a question (not on purpose: look at such prompts")
-    assert figures["unlike transformers"].endswith("docs/export.md#conversations)")
+    assert figures["unlike transformers"].endswith("docs/how-to/export.md#conversations)")
     assert "taken here alone" not in figures
     assert figures["measured against"] == "the source's own 4-bit weights, in fp32"
     assert figures["another check"] == "5"

@@ -1,4 +1,4 @@
-"""docs/glossary.md explains the words of the reports."""
+"""docs/reference/glossary.md explains the words of the reports."""
 
 from pathlib import Path
 

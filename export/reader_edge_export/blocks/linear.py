@@ -1,7 +1,7 @@
 """The operators Q4_0Linear to Q6_KLinear: rows times a matrix in the blocks of a GGUF file, which stay as they are.
 
 Rows are rounded to int8 in blocks too, as llama.cpp does it, since a matrix that stays cannot take a spreading back: a
-scale for a whole row would cost 0.035 nats on the model of docs/quantisation.md. A block's sum is an integer, exact in
+scale for a whole row costs 0.035 nats on SmolLM2-135M. A block's sum is an integer, exact in
 any order; the blocks' scales are numbers in fp16, which no common unit holds, so blocks are combined in fp32. ONNX
 Runtime's MatMulNBits has an order for that, the native kernels another: each gives a row the same bits at every width,
 but the last bits of one are not the other's.

@@ -1,1 +1,1 @@
-"""Trained heads: a small network that guesses on from the target's hidden states; see docs/head.md."""
+"""Trained heads: a small network that guesses on from the target's hidden states; see docs/how-to/trained-head.md."""

@@ -16,7 +16,7 @@ from reader_edge_runtime.target import Pass, Target
 
 _ROUNDS = 15
 _PAST, _NODES = 128, 4
-TOKENS_A_PASS = 2.0  # that chats and questions have without a head, at budgets that small models afford (docs/head.md)
+TOKENS_A_PASS = 2.0  # of chats and questions without a head, at budgets that small models afford
 # Tokens a pass that heads were seen to add at 135M, at 8 nodes: after 57,000 tokens, and after five million.
 USUALLY_ADDED, MOST_ADDED = 0.16, 0.46
 

@@ -39,7 +39,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 
 _MAX_IDS = 4096
-_EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/head.md)
+_EPOCHS, _ENOUGH_STEPS = 8, 20_000  # more epochs than make so many steps gain nothing (docs/how-to/trained-head.md)
 _FEWEST_STEPS = 100  # that a head is made of
 _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 

@@ -1,8 +1,7 @@
 """The mixture's parameters as they are before a drafter has seen anything: by formula, or learned on recordings.
 
 `priors.npz` was made by `scripts/learn_priors` from recordings of chat, code, mathematics, retrieval and tool use, and
-from answers of a real model with its likely successors (docs/drafting.md): only statistics of how evidence of each
-class fared, no text.
+from answers of a real model with its likely successors: only statistics of how evidence of each class fared, no text.
 """
 
 from pathlib import Path
@@ -31,7 +30,7 @@ _UNNAMED_PROBABILITY = 0.003
 _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_WEIGHT = 0.5
-_PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head (docs/head.md)
+_PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head (docs/how-to/trained-head.md)
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22

@@ -1,7 +1,6 @@
 """The OpenAPI document tells what the server takes, no more and no less: both come from the same classes."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -12,7 +11,6 @@ from reader_edge.server.endpoints import ENDPOINTS
 from reader_edge.server.settings import LIMIT_HEADER
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import BODIES, Case, all_cases, half_characters
-from tests.reader_edge.server.field_table import field_table
 from tests.reader_edge.server.test_refusals import assert_refused
 
 
@@ -98,8 +96,3 @@ def test_who_asks_for_more_tokens_than_there_may_be_is_told_the_limit(
     streamed = served.post(path, BODIES[path] | {name: asked, "stop": ["e"], "stream": True})
     assert streamed.headers[LIMIT_HEADER] == "500"
     assert LIMIT_HEADER not in served.post(path, BODIES[path] | {name: 500, "stop": ["e"]}).headers
-
-
-def test_the_documentation_has_every_field_of_the_contract() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "server.md").read_text(encoding="utf-8")
-    assert field_table() in text, "put what `python -m tests.reader_edge.server.field_table` prints into docs/server.md"

@@ -155,7 +155,7 @@ def test_threads_are_the_usable_cores_unless_said(demo_folder: Path) -> None:
 
 
 def test_precise_kernels_are_asked_for_where_sums_saturate(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That they help is shown by scripts/check_processor (docs/processors.md)."""
+    """That they help is shown by scripts/check_processor (docs/explanation/processors.md)."""
     monkeypatch.setattr(provider, "has_saturating_sums", lambda: True)
     options = HostTarget.open(ModelPackage.open(demo_folder), uses_native=False).session.get_session_options()
     assert options.get_session_config_entry("session.x64quantprecision") == "1"

@@ -18,7 +18,7 @@ CHECK = Path(__file__).parents[3] / "scripts" / "check_kernels"
 ARM_ROOT = os.environ.get("READER_EDGE_ARM_ROOT")
 needs_emulator = pytest.mark.skipif(
     ARM_ROOT is None or shutil.which("qemu-aarch64") is None,
-    reason="no qemu-aarch64 (apt-get install qemu-user), or READER_EDGE_ARM_ROOT names no folder (docs/processors.md)",
+    reason="no qemu-aarch64 (apt-get install qemu-user), or READER_EDGE_ARM_ROOT names no folder",
 )
 
 

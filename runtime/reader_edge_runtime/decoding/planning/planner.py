@@ -27,7 +27,7 @@ _START_SHARE = 0.02  # share of a request's coming plain steps that a first draf
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
 _PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
-_ROWS_A_PASS = 150  # scored prompt rows that save an answer one pass (docs/sources.md)
+_ROWS_A_PASS = 150  # scored prompt rows that save an answer one pass (docs/explanation/sources.md)
 _TYPICAL_WIDTH = 8
 
 

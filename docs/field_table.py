@@ -1,4 +1,4 @@
-"""The table of fields in docs/server.md, made from the classes of the contract: `python -m` this prints it."""
+"""The table of HTTP fields, made from the classes of the contract."""
 
 import json
 from collections.abc import Iterator
@@ -78,7 +78,3 @@ def _neutral(info: inspect.Type, extra: dict[str, Any]) -> list[str]:
         case inspect.VarTupleType():
             return [f"[{value}]" for value in _neutral(info.item_type, extra)]
     raise ValueError(f"no single value is known of {info}")
-
-
-if __name__ == "__main__":
-    print(field_table())  # noqa: T201

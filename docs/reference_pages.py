@@ -1,0 +1,111 @@
+"""Pages that are made when the site is built: the command line, HTTP fields, the manifest; and those of benchmarks/.
+
+MkDocs calls the functions that begin with `on_` (mkdocs.yml, hooks). Nothing is written beside the sources, so no page
+can be out of date.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]  # which MkDocs takes back once this is imported
+
+from docs.field_table import field_table  # noqa: E402
+from reader_edge.cli import main  # noqa: E402
+from reader_edge_runtime.package import layer, manifest  # noqa: E402
+
+_HTTP = """# HTTP fields
+
+Fields of `POST /v1/chat/completions` (chats), `/v1/completions` (completions) and `/v1/responses` (responses), from the
+classes that decode requests (`reader_edge/server/contract.py`). A running server describes itself at
+`GET /openapi.json`, Ollama's endpoints included. How to use them: [serve a model](../how-to/serve.md).
+
+- Null means the same as leaving a field out, and 2.0 counts as a whole number.
+- *Accepted and ignored*: the field has no effect here, but clients of other systems send it.
+- *Accepted only as*: any other value would change answers in a way that is not supported, so it is refused.
+- Fields that mean the same may be given together only if their values agree.
+- Unknown fields are refused by name at every depth.
+"""
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """List every decision record behind the index of decisions."""
+    records = [f"decisions/{each.name}" for each in sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    records.sort(key=lambda name: name != "decisions/index.md")
+    assert config.nav is not None
+    config.nav.append({"Decisions": records})
+    return config
+
+
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
+    """Add the generated pages to those of docs/."""
+    from mkdocs.structure.files import File
+
+    for name, page in (("cli", command_line_page), ("http-fields", http_page), ("manifest", manifest_page)):
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
+    for path in sorted((ROOT / "benchmarks").iterdir()):
+        if path.suffix in (".md", ".svg"):
+            files.append(File.generated(config, f"benchmarks/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
+    """Lead links between docs/ and benchmarks/, which lie beside each other, to where the site has their pages."""
+    up = "../" * page.file.src_uri.count("/")
+    if page.file.src_uri.startswith("benchmarks/"):
+        return markdown.replace("](../docs/", f"]({up}")
+    return markdown.replace(f"]({up}../benchmarks/", f"]({up}benchmarks/")
+
+
+def command_line_page() -> str:
+    """Every command's `--help`."""
+    lines = ["# Command line", "", "What `reader-edge COMMAND --help` prints, for every command.", ""]
+    for names, command in commands(main, ("reader-edge",)):
+        context = click.Context(command, info_name=" ".join(names), terminal_width=100, max_content_width=100)
+        title = "reader-edge" if len(names) == 1 else " ".join(names[1:])
+        lines += [f"## {title}", "", "```text", command.get_help(context), "```", ""]
+    return "\n".join(lines)
+
+
+def commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """A command and all below it, each with the words that call it."""
+    yield names, command
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            yield from commands(each, (*names, name))
+
+
+def http_page() -> str:
+    """The fields of OpenAI's endpoints, from the classes of request bodies."""
+    return f"{_HTTP}\n{field_table()}\n"
+
+
+def manifest_page() -> str:
+    """The manifest's classes and the graph contract, from their docstrings."""
+    contract = inspect.getdoc(manifest) or ""
+    lines = ["# Package manifest", "", "`reader_edge.json` in a package's folder.", "", "```text", contract, "```", ""]
+    for kind in (manifest.Manifest, layer.Layer, manifest.FileEntry):
+        lines += [f"## {kind.__name__}", "", "```text", inspect.getdoc(kind) or "", "```", ""]
+        lines += ["| field | type | default |", "|---|---|---|", *_field_rows(kind), ""]
+    return "\n".join(lines)
+
+
+def _field_rows(kind: type[Any]) -> Iterator[str]:
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    for each in definition.body:
+        if isinstance(each, ast.AnnAssign):
+            default = "" if each.value is None else f"`{ast.unparse(each.value)}`"
+            kind_of = ast.unparse(each.annotation).replace("|", "or")
+            yield f"| `{ast.unparse(each.target)}` | `{kind_of}` | {default} |"
