@@ -70,6 +70,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "mamba_d_state": 32,
         "attention_multiplier": 0.125,
     },
+    "qwen3_moe": {
+        "head_dim": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+        "norm_topk_prob": True,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.01,
+    },
 }
 
 
@@ -91,15 +100,20 @@ def train(model: PreTrainedModel, documents: list[np.ndarray[Any, np.dtype[np.in
         for group in optimizer.param_groups:
             group["lr"] = rate
         batch = torch.from_numpy(np.stack(list(itertools.islice(rows, ROWS_A_STEP))).astype(np.int64))
-        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
-        loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-        torch.autograd.backward(loss)
+        output = model(input_ids=batch[:, :-1], use_cache=False)
+        loss = cross_entropy(output.logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        torch.autograd.backward(loss + _unevenness(model, output))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % LOG_EVERY == 0:
             speed = (step + 1) * ROW_LENGTH * ROWS_A_STEP / (time.monotonic() - started)
             print(f"{step + 1}/{steps} loss {loss.item():.3f} {speed:.0f} tokens/s", flush=True)
+
+
+def _unevenness(model: PreTrainedModel, output: Any) -> torch.Tensor | float:
+    """What a mixture's loss has besides: the more, the fewer experts its tokens go through."""
+    return model.config.router_aux_loss_coef * output.aux_loss if "aux_loss" in output else 0.0
 
 
 def main() -> None:

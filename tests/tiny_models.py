@@ -148,27 +148,56 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def build_tiny_model(model_type: str, folder: Path, **changes: Any) -> Path:
-    """Write a random model of the type, its config changed by `changes`, and a tokenizer to `folder`; return it."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type whose models are of several kinds, one
+    "gemma4_text-experts": (
+        "gemma4_text",
+        {
+            **TINY_CONFIGS["gemma4_text"],
+            "hidden_size_per_layer_input": 0,
+            "num_kv_shared_layers": 0,
+            "use_double_wide_mlp": False,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 48,
+        },
+    ),
+    "granitemoehybrid-experts": (
+        "granitemoehybrid",
+        {**TINY_CONFIGS["granitemoehybrid"], "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48},
+    ),
+}
+TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
+
+
+def tiny_config(name: str) -> dict[str, Any]:
+    """What one of TINY_MODELS has in its config.json, its model type included."""
+    model_type, config = VARIANTS.get(name) or (name, TINY_CONFIGS[name])
+    return {"model_type": model_type, **deepcopy(config)}  # since classes write into what they are given
+
+
+def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:
+    """Write a random model of TINY_MODELS, its config changed by `changes`, and a tokenizer to `folder`; return it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    given = TINY_CONFIGS[model_type] | {"initializer_range": 0.1} | changes
-    config = AutoConfig.for_model(model_type, **deepcopy(given))  # whose class writes into what it is given
+    config = AutoConfig.for_model(**tiny_config(name) | {"initializer_range": 0.1} | deepcopy(changes))
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1 or name.endswith("_bias"):
+        for part, parameter in model.named_parameters():
+            if parameter.ndim == 1 or part.endswith("_bias"):
                 # Norm weights of one and biases of zero would hide a mistake with them.
                 parameter.add_(0.1 * torch.randn_like(parameter))
-        for name, parameter in model.named_parameters():
-            if model_type == "gemma4_text" and name.endswith("q_norm.weight"):
+        for part, parameter in model.named_parameters():
+            if config.model_type == "gemma4_text" and part.endswith("q_norm.weight"):
                 parameter.mul_(0.15)  # nothing else scales its scores, which would saturate
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
+            if part.endswith("router.proj.weight"):
+                parameter.mul_(8)  # whose inputs have a length of one: scores that are nearly alike choose anything
+        for part, buffer in model.named_buffers():
+            if part.endswith("layer_scalar"):
                 buffer.sub_(0.3 * torch.rand_like(buffer))
-            if name.endswith("expert_bias"):
+            if part.endswith("expert_bias"):
                 buffer.add_(0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
     build_tiny_tokenizer(folder)

@@ -43,6 +43,7 @@ RECURRENT = (  # those with layers that keep states
     *("qwen3_5_moe_text", "lfm2_moe"),
 )
 MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe")  # those with layers whose rows are sent to experts
+_MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
@@ -64,11 +65,6 @@ def check_architecture(config: Mapping[str, Any]) -> None:
         raise UnsupportedArchitectureError(
             f"The model type {model_type!r} cannot be exported; supported are: {', '.join(SUPPORTED)}."
         )
-    if model_type == "gemma4_text" and config.get("enable_moe_block"):
-        raise UnsupportedArchitectureError(
-            "The model is a mixture of experts (enable_moe_block is true), of whose family the dense ones alone can be "
-            "exported."
-        )
     _check_is_decoder(config)
     num_layers = config.get("num_hidden_layers", config.get("n_layer", 1))
     if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
@@ -77,17 +73,23 @@ def check_architecture(config: Mapping[str, Any]) -> None:
         )
 
 
+def is_mixture(config: Mapping[str, Any]) -> bool:
+    """Whether layers of a model of a supported type send rows to experts."""
+    model_type = str(config["model_type"])
+    return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
+
+
 def check_form(config: Mapping[str, Any], attention: str) -> None:
     """Raise ConfigError for a form of packages that models of a config's type do not have.
 
     config: of a supported model type. attention: one of ATTENTIONS.
     """
     kinds = {
-        "layers that keep states": RECURRENT,
-        "layers that send tokens to experts": MIXTURES,
-        "layers with heads of several sizes": UNEVEN,
+        "layers that keep states": config["model_type"] in RECURRENT,
+        "layers that send tokens to experts": is_mixture(config),
+        "layers with heads of several sizes": config["model_type"] in UNEVEN,
     }
-    special = [kind for kind, model_types in kinds.items() if config["model_type"] in model_types]
+    special = [kind for kind, has_such in kinds.items() if has_such]
     if special and attention != "exact":
         raise ConfigError(
             f"A {config['model_type']} model has {' and '.join(special)}, which are exported for CPUs alone: use "

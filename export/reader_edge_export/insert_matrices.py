@@ -19,7 +19,9 @@ from reader_edge_export.markers import (
 from reader_edge_export.matrix import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.sources.source_model import SourceModel
 
-_GATE_OF_SHARED = "shared_expert_gate.weight"  # how much counts what all rows are sent to, beside what routers choose
+_FINE = (  # linear layers that much hangs on: how much counts what all rows are sent to, which experts are chosen
+    *("shared_expert_gate.weight", "router.proj.weight"),
+)
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
@@ -93,7 +95,7 @@ class _Initializers:
         if (name, is_turned) not in self._values:
             first, second = self._shapes[name]
             shape = (second, first) if is_turned else (first, second)
-            is_fine = name not in self._coarse or name.endswith(_GATE_OF_SHARED)
+            is_fine = name not in self._coarse or name.endswith(_FINE)
             tensor = MatrixTensor(Matrix(name, shape, is_turned, self._weights, is_fine))
             self._values[name, is_turned] = self._editor.initializer(tensor)
         return self._values[name, is_turned]

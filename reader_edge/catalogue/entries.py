@@ -74,6 +74,7 @@ CATALOGUE = {
     "gemma3:1b": Origin("google/gemma-3-1b-it", is_gated=True),
     "gemma4:e2b": Origin("google/gemma-4-E2B-it"),
     "gemma4:e4b": Origin("google/gemma-4-E4B-it"),
+    "gemma4:26b": Origin("google/gemma-4-26B-A4B-it"),
     "gpt-oss:20b": Origin("openai/gpt-oss-20b"),
     "phi3:mini": Origin("microsoft/Phi-3-mini-4k-instruct"),
     "granite3.3:2b": Origin("ibm-granite/granite-3.3-2b-instruct"),

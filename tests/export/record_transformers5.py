@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS
+from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VARIANTS
 
 _DATA = Path(__file__).parents[1] / "data"
 _FILE, _DEFAULTS_FILE = _DATA / "transformers5.json", _DATA / "transformers5_defaults.json"
@@ -76,6 +76,8 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     plain: dict[str, Any] = {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": False}
     plain |= {"num_global_key_value_heads": None, "rope_parameters": found["gemma4_text"][1]["rope_parameters"]}
     found["gemma4_text-plain"] = ("gemma4_text", TINY_CONFIGS["gemma4_text"] | plain)
+    sizes = {**VARIANTS["gemma4_text-experts"][1], "rope_parameters": plain["rope_parameters"]}
+    found["gemma4_text-experts"] = ("gemma4_text", sizes)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from reader_edge_export.architectures import MIXTURES, RECURRENT, SUPPORTED
+from reader_edge_export.architectures import RECURRENT, SUPPORTED, is_mixture
 from reader_edge_export.calibrate import calibrate
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph import write_graph
@@ -33,7 +33,7 @@ from tests.export.graph_runner import (
 )
 from tests.export.source_models import open_source
 from tests.export.spread_float_products import SpreadFloatProducts, unrounded_columns
-from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VOCAB_SIZE
+from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, TINY_MODELS, VOCAB_SIZE, tiny_config
 
 LIMIT = 5e-6
 INT8_LIMIT = 0.1
@@ -84,7 +84,7 @@ class Architecture:
     num_rerouted: int = 0
 
 
-ARCHITECTURES = {  # by model_type
+ARCHITECTURES = {  # by the name of a tiny model
     "llama": Architecture("llama", fuses_heads=True, fuses_swiglu=True),
     "mistral": Architecture("mistral", has_windows=True, fuses_heads=True, fuses_swiglu=True),
     "ministral3": Architecture("ministral3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
@@ -114,7 +114,14 @@ ARCHITECTURES = {  # by model_type
         "qwen3_5_moe (text)", fuses_swiglu=True, num_biases=1, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
     ),
     "lfm2_moe": Architecture("lfm2_moe", fuses_swiglu=True, num_biases=2, num_cached=1, num_rerouted=2),
+    "gemma4_text-experts": Architecture(
+        "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=4
+    ),
+    "granitemoehybrid-experts": Architecture(
+        "granitemoehybrid", fuses_swiglu=True, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
+    ),
 }
+MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +144,7 @@ def traced(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     model_type: str, attention: str, traced: Callable[[str], Traced]
 ) -> None:
@@ -152,7 +159,7 @@ def test_a_tree_over_a_ragged_batch_equals_every_path_alone(
     assert not GraphFile.read(graph).has_unbounded_work()  # a package with it would be refused
 
 
-@pytest.mark.parametrize("model_type", [each for each in SUPPORTED if each not in MIXTURES])
+@pytest.mark.parametrize("model_type", [each for each in TINY_MODELS if each not in MIXTURES])
 def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +173,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
 
 
 @pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_int8_operators_compute_the_same_with_native_kernels_and_without(
     model_type: str, precision: str, kv: str, traced: Callable[[str], Traced]
 ) -> None:
@@ -181,7 +188,7 @@ def test_int8_operators_compute_the_same_with_native_kernels_and_without(
         np.testing.assert_array_equal(native, pure)
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callable[[str], Traced]) -> None:
     operators = _operators(traced(model_type).graph_of(ExportOptions("int8", "exact")))
     architecture = ARCHITECTURES[model_type]
@@ -198,7 +205,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
 def test_readme_lists_the_supported_architectures() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     listed = " ".join(readme.split("Supported architectures: ")[1].split(": [")[0].split()).split(", ")
-    assert listed == [architecture.name for architecture in ARCHITECTURES.values()]
+    assert listed == [ARCHITECTURES[model_type].name for model_type in SUPPORTED]
 
 
 def test_what_was_shown_of_each_is_told() -> None:
@@ -208,7 +215,8 @@ def test_what_was_shown_of_each_is_told() -> None:
 
 
 def test_every_architecture_has_a_tiny_model_and_is_described() -> None:
-    assert tuple(TINY_CONFIGS) == tuple(ARCHITECTURES) == SUPPORTED
+    assert tuple(TINY_CONFIGS) == SUPPORTED
+    assert tuple(ARCHITECTURES) == TINY_MODELS
 
 
 def test_biases_that_are_all_alike_are_part_of_the_product_too(
@@ -255,7 +263,7 @@ def test_the_graph_follows_the_contract(attention: str, traced: Callable[[str], 
     }
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_sizes_are_read_once_and_not_per_layer(model_type: str, traced: Callable[[str], Traced]) -> None:
     operators = _operators(traced(model_type).graph_of(ExportOptions("fp32", "exact")))
     assert operators["Shape"] <= 4

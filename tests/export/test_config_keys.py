@@ -13,7 +13,7 @@ from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.config_keys import READ, check_keys
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from tests.export.record_transformers5 import DEFAULTS
-from tests.tiny_models import TINY_CONFIGS
+from tests.tiny_models import TINY_CONFIGS, tiny_config
 
 GROWING = TINY_CONFIGS["ministral3"]["rope_parameters"]
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -25,7 +25,7 @@ def _ropes(full: dict[str, Any], sliding: dict[str, Any]) -> dict[str, Any]:
 
 def config(model_type: str, **changes: Any) -> dict[str, Any]:
     """A config.json of a tiny model."""
-    return {"model_type": model_type, **TINY_CONFIGS[model_type], **changes}
+    return tiny_config(model_type) | changes
 
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
@@ -216,6 +216,9 @@ def test_what_the_architecture_would_not_read_is_refused(model_type: str, change
         ("gemma4_text", {"per_layer_config": {str(n): {"head_dim": 64} for n in (1, 2, 4)}}, "global_head_dim as 32"),
         ("gemma4_text", {"per_layer_config": {"9" * 5000: {}}}, "per_layer_config as .* can be exported"),
         ("gemma4_text", _ropes({"rope_theta": 1e4}, {}), "no rope_theta of sliding"),
+        ("gemma4_text", {"enable_moe_block": True, "num_experts": 8}, "not top_k_experts and moe_intermediate_size"),
+        ("gemma4_text-experts", {"top_k_experts": 9}, "sends each token to 9 of 8 experts"),
+        ("gemma4_text-experts", {"num_experts": 0}, "enable_moe_block, but not num_experts"),
         ("lfm2", {"block_ff_dim": 90}, "block_ff_dim as 90 and intermediate_size as 96"),
         ("lfm2", {"tie_embedding": False}, "tie_embedding as False and tie_word_embeddings as True"),
         ("lfm2", {"full_attn_idxs": [0]}, "full_attn_idxs as .0., which are not the layers"),
@@ -385,9 +388,11 @@ def test_a_gemma4_whose_images_alone_attend_both_ways_is_taken() -> None:
             check_architecture(config(model_type, use_bidirectional_attention=given))
 
 
-def test_a_gemma4_with_experts_is_refused() -> None:
-    with pytest.raises(UnsupportedArchitectureError, match="a mixture of experts"):
-        check_architecture(config("gemma4_text", enable_moe_block=True, num_experts=8, top_k_experts=2))
+def test_sizes_of_experts_count_where_a_gemma4_has_any() -> None:
+    sizes = {"num_experts": 8, "top_k_experts": 9, "moe_intermediate_size": None}
+    assert class_form(config("gemma4_text", enable_moe_block=False, **sizes)) == class_form(
+        config("gemma4_text", enable_moe_block=False)
+    )
 
 
 def test_layers_of_qwen3_5_are_told_by_type_or_by_their_interval() -> None:

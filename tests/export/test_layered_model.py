@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.source_models import layered, load_folder, open_source
+from tests.tiny_models import TINY_MODELS
 
 TEXTS = [list(range(3, 40)), [7], list(range(90, 60, -1))]
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_logits_are_those_of_the_whole_model(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     whole = load_folder(tiny_model(model_type))
     for token_ids, logits in zip(TEXTS, layered(tiny_model(model_type)).logits(TEXTS), strict=True):

@@ -38,6 +38,7 @@ FORMS = [  # model, precision, attention, cache
     ("gemma4_text", "int8", "exact", "int8"),
     ("gemma4_text", "fp32", "exact", "fp16"),
     ("qwen3_moe", "int4", "exact", None),
+    ("gemma4_text-experts", "int8", "exact", None),
     ("llama", "fp32", "fast", None),
     ("gpt2", "fp32", "portable", None),
     ("mistral", "int8", "portable", None),

@@ -23,7 +23,7 @@ from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, PRECISIONS, SUCCESSORS_NAME, WEIGHTS_NAME
 from tests.export.gguf_models import build_source, write_model
 from tests.export.source_models import layered, open_source
-from tests.tiny_models import TINY_CONFIGS, VOCAB_SIZE, build_tiny_model
+from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model
 
 # Wide enough that what is small for any real model is small here too.
 _SIZES = {"hidden_size": 512, "intermediate_size": 1280, "num_key_value_heads": 4}
@@ -93,7 +93,7 @@ def test_sizes_are_foretold_a_little_above_what_they_are(
     assert moments[0] <= sizes[0].moments <= 1.01 * moments[0]
 
 
-@pytest.mark.parametrize("model_type", TINY_CONFIGS)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_moments_are_foretold_of_every_architecture(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     model, file = layered(tiny_model(model_type)), BytesIO()
     calibrate(model, [[5]], Calibration(file))

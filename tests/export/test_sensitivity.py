@@ -9,13 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from reader_edge_export.architectures import SUPPORTED
 from reader_edge_export.calibrate import products_of
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.sensitivity import embedding_of, max_sensitivity_tokens, measure_sensitivity
 from tests.export.source_models import layered, load_folder
-from tests.tiny_models import VOCAB_SIZE
+from tests.tiny_models import TINY_MODELS, VOCAB_SIZE
 
 SEQUENCES = np.random.default_rng(0).integers(3, VOCAB_SIZE, (8, 40)).tolist()
 
@@ -25,7 +24,7 @@ def load(tiny_model: Callable[[str], Path]) -> Callable[[str], PreTrainedModel]:
     return lambda model_type: AutoModelForCausalLM.from_pretrained(tiny_model(model_type)).eval()
 
 
-@pytest.mark.parametrize("model_type", SUPPORTED)
+@pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_every_matrix_has_gradients(model_type: str, tiny_model: Callable[[str], Path]) -> None:
     model, calibration = layered(tiny_model(model_type)), Calibration()
     measure_sensitivity(model, SEQUENCES, calibration)

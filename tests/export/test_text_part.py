@@ -16,7 +16,7 @@ from reader_edge_export.sources.module import chain_logits
 from reader_edge_export.sources.text_part import text_config_of
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError
 from tests.export.record_transformers5 import DEFAULTS
-from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
+from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, tiny_config
 
 WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
@@ -62,10 +62,10 @@ def logits(folder: Path) -> torch.Tensor:
     return chain_logits(find_source(folder, None).load_model(), TOKEN_IDS)
 
 
-@pytest.mark.parametrize("text_type", WHOLE)
-def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = whole_of(tiny_model(text_type), tmp_path / "whole")
-    source = find_source(folder, None)
+@pytest.mark.parametrize("name", [*WHOLE, "gemma4_text-experts"])
+def test_a_model_of_images_is_its_text_model(name: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder = whole_of(tiny_model(name), tmp_path / "whole")
+    source, text_type = find_source(folder, None), tiny_config(name)["model_type"]
     own = {
         "qwen3_5_text": ("visual",),
         "qwen3_5_moe_text": ("visual",),
@@ -73,7 +73,8 @@ def test_a_model_of_images_is_its_text_model(text_type: str, tiny_model: TinyMod
     }
     others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
-    assert torch.equal(logits(folder), logits(tiny_model(text_type)))
+    # Where a matrix begins in memory may change the last bit of a product by experts.
+    torch.testing.assert_close(logits(folder), logits(tiny_model(name)), rtol=0, atol=1e-5)
 
 
 def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _FLOATS = (
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit"),
 )
 _WHOLE = ("query_pre_attn_scalar",)
+_GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
 
 def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +41,9 @@ def class_form(config: Mapping[str, Any]) -> dict[str, Any]:
         form |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(form, model_type)
-    if "num_experts" in READ[model_type]:
+    if model_type == "gemma4_text":
+        _set_gemma4_experts(form)
+    elif "num_experts" in READ[model_type]:
         _set_num_experts(form)
     if "layer_types" in READ[model_type]:
         set_layer_types(form, model_type)
@@ -94,10 +97,24 @@ def _set_num_experts(form: dict[str, Any]) -> None:
     num_experts = next(iter(named.values()), None)
     if num_experts is not None:
         form["num_experts"] = num_experts
-    if num_experts is not None and form.get("num_experts_per_tok", 1) > num_experts:
-        raise ExportError(
-            f"config.json sends each token to {form['num_experts_per_tok']} of {num_experts} experts: correct it."
-        )
+        _check_num_chosen(form.get("num_experts_per_tok", 1), num_experts)
+
+
+def _set_gemma4_experts(form: dict[str, Any]) -> None:
+    """Sizes of experts, which count where there are any."""
+    sizes = {key: form.pop(key, None) for key in _GEMMA4_EXPERTS}
+    if not form.get("enable_moe_block"):
+        return
+    absent = [key for key, size in sizes.items() if not size]
+    if absent:
+        raise ExportError(f"config.json sets enable_moe_block, but not {' and '.join(absent)}: fetch it again.")
+    _check_num_chosen(sizes["top_k_experts"], sizes["num_experts"])
+    form |= sizes
+
+
+def _check_num_chosen(num_chosen: int, num_experts: int) -> None:
+    if num_chosen > num_experts:
+        raise ExportError(f"config.json sends each token to {num_chosen} of {num_experts} experts: correct it.")
 
 
 def _without_aliases(form: Mapping[str, Any]) -> dict[str, Any]:

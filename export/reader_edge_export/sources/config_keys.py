@@ -95,7 +95,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "full_attn_idxs": _INDICES,
     **dict.fromkeys(("global_head_dim", "num_global_key_value_heads", "vocab_size_per_layer_input"), _COUNT),
     **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input"), _SIZE),
-    **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp"), _FLAG),
+    **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"), _FLAG),
+    "top_k_experts": _COUNT,
     "per_layer_config": _OBJECT,
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
@@ -112,7 +113,10 @@ _NULLABLE = frozenset(
     | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
     | {"time_step_limit", "num_global_key_value_heads", "per_layer_config", "mlp_only_layers"}
 )
-_HEAD_DIM_CAN_BE_NULL = ("llama", "mistral", "ministral3")  # of the others a missing head_dim is a number of its own
+_OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
+    **dict.fromkeys(("llama", "mistral", "ministral3"), frozenset({"head_dim"})),  # others have a number of their own
+    "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
+}
 
 _COMMON = frozenset(
     {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act"}
@@ -167,7 +171,8 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | _WINDOWS
     | {"final_logit_softcapping", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
     | {"attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp"}
-    | {"hidden_size_per_layer_input", "vocab_size_per_layer_input"},
+    | {"hidden_size_per_layer_input", "vocab_size_per_layer_input"}
+    | {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"},
     "qwen3_moe": _RMS
     | {"sliding_window", "use_sliding_window", "attention_bias", "norm_topk_prob", "mlp_only_layers"}
     | _EXPERTS
@@ -314,7 +319,7 @@ def told_keys(unknown: Mapping[str, object]) -> str:
 
 
 def _check_value(model_type: str, key: str, value: object) -> None:
-    if value is None and (key in _NULLABLE or (key == "head_dim" and model_type in _HEAD_DIM_CAN_BE_NULL)):
+    if value is None and (key in _NULLABLE or key in _OWN_NULLABLE.get(model_type, ())):
         return
     words, is_usable = _OWN_KINDS.get((model_type, key)) or _KINDS[key]
     if not is_usable(value):

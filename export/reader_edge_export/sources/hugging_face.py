@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.architectures import MIXTURES, check_architecture, max_context_of
+from reader_edge_export.architectures import check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config_form import class_form
 from reader_edge_export.sources.folder_entries import check_entries
 from reader_edge_export.sources.json_file import read_json
@@ -114,7 +114,7 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
-    elif config["model_type"] in MIXTURES and quantization.method != MXFP4:
+    elif is_mixture(config) and quantization.method != MXFP4:
         raise UnsupportedArchitectureError(
             "The weights of this mixture of experts were quantised, which is read of other models alone: give the "
             "unquantised model, or a GGUF file of it."

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reader_edge_export.sources.second_mixture import best, mixed
 from reader_edge_export.sources.second_reading import SecondReading, rotated
 from reader_edge_export.sources.second_rotary import Rotary
 from reader_edge_export.sources.second_weights import Tensors
@@ -68,6 +69,9 @@ class Gemma4Reading(SecondReading):
     def scale(self, layer: int) -> float:
         return 1.0
 
+    def has_experts(self, layer: int) -> bool:
+        return bool(self._value("enable_moe_block"))
+
     def _kind(self, layer: int) -> str:
         given = self._config.get("layer_types")
         if given:
@@ -99,12 +103,25 @@ class Gemma4Reading(SecondReading):
         attended = self._attention(layer, f"{name}.self_attn", self._norm(f"{name}.input_layernorm", x))
         x = x + self._norm(f"{name}.post_attention_layernorm", attended)
         bent = self._mlp(f"{name}.mlp", self._norm(f"{name}.pre_feedforward_layernorm", x))
+        if self.has_experts(layer):
+            bent = self._norm(f"{name}.post_feedforward_layernorm_1", bent) + self._of_experts(name, x)
         x = x + self._norm(f"{name}.post_feedforward_layernorm", bent)
         if self._value("hidden_size_per_layer_input"):
             gate = self.activation(self._linear(f"{name}.per_layer_input_gate", x))
             added = self._linear(f"{name}.per_layer_projection", gate * self._inputs[:, layer])
             x = x + self._norm(f"{name}.post_per_layer_input_norm", added)
         return x * self._weights[f"{name}.layer_scalar"]
+
+    def _of_experts(self, name: str, x: Tensor) -> Tensor:
+        """What a layer's experts make of rows, beside its MLP; shares add up to one before the scales of experts."""
+        router = f"{name}.router"
+        root_mean_squares = torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
+        scaled = x / root_mean_squares * self._weights[f"{router}.scale"] / math.sqrt(self._width)
+        scores, chosen = best(self._linear(f"{router}.proj", scaled), int(self._value("top_k_experts")))
+        shares = torch.softmax(scores, -1) * self._weights[f"{router}.per_expert_scale"][chosen]
+        normed = self._norm(f"{name}.pre_feedforward_layernorm_2", x)
+        bent = mixed(normed, chosen, shares, lambda expert, rows: self._gated(f"{name}.experts", expert, rows))
+        return self._norm(f"{name}.post_feedforward_layernorm_2", bent)
 
     def _attention(self, layer: int, name: str, x: Tensor) -> Tensor:
         rotary, width = self.rotary(self._kind(layer)), self.head_dim_of(layer)
