@@ -14,6 +14,7 @@ from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarge
 from reader_edge_runtime.measuring.width_probe import settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.hybrid_states import check_random_trees
+from tests.random_operations import check_random_operations
 
 HYBRIDS = ["lfm2", "qwen3_5_text", "gemma4_text"]
 UNMEASURED = EngineConfig(is_calibrated=False)
@@ -46,6 +47,14 @@ def test_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fresh_prefi
     package = ModelPackage.open(exported(model_type, precision, "exact", kv))
     target, _ = settle_width(HostTarget.open(package, threads))
     check_random_trees(target, num_kept=1, num_steps=20)
+
+
+@pytest.mark.parametrize("model_type", [*HYBRIDS, "granitemoehybrid", "qwen3_moe", "gemma4_text-experts"])
+def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(
+    exported: Callable[..., Path], model_type: str
+) -> None:
+    target, _ = settle_width(HostTarget.open(ModelPackage.open(exported(model_type, "int8", "exact")), 2))
+    assert check_random_operations(target, seed=5, num_operations=25) > 20
 
 
 @pytest.mark.parametrize("uses_native", [True, False])

@@ -16,6 +16,7 @@ from reader_edge_runtime.package.manifest import COMMIT_NAME, GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.hybrid_states import check_random_trees, fresh, kept, score, single_logits
+from tests.random_operations import check_random_operations
 from tests.tiny_hybrid import build_tiny_hybrid
 
 VOCAB_SIZE = 8
@@ -46,6 +47,10 @@ def test_random_trees_have_the_bits_of_single_tokens_and_commits_those_of_a_fres
     target: HostTarget, num_kept: int
 ) -> None:
     check_random_trees(target, num_kept, num_steps=25)
+
+
+def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(target: HostTarget) -> None:
+    assert check_random_operations(target, seed=3, num_operations=60) > 50
 
 
 def test_a_step_that_accepted_drafts_then_one_without_drafts(target: HostTarget) -> None:
