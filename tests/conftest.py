@@ -57,7 +57,15 @@ _HELPER_IMPORT = re.compile(r"^from (tests\.[\w.]+) import", re.M)
 _SLOW_PLACES = [
     ROOT / "tests" / place
     for place in (
-        *("benchmarks", "export", "fuzz", "reader_edge/bench", "reader_edge/proof", "reader_edge/test_run.py"),
+        *(
+            "benchmarks",
+            "durability",
+            "export",
+            "fuzz",
+            "reader_edge/bench",
+            "reader_edge/proof",
+            "reader_edge/test_run.py",
+        ),
         *("reader_edge/batch", "reader_edge/catalogue/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
         *(
             "runtime/serving",

@@ -14,8 +14,8 @@ class Limit:
 
 
 # Eight bits done well cost 0.001 to 0.005 nats, five bits 0.01 to 0.02, four bits 0.03 to 0.08, three bits 0.1 and
-# more: llama.cpp's figures for an 8B model; small models lose more (benchmarks/FIDELITY.md). A limit stands where a
-# package loses what one of fewer bits may lose; equal first choices are what that does to plain answers.
+# more: llama.cpp's figures for an 8B model; small models lose more (benchmarks/fidelity/FIDELITY.md). A limit stands
+# where a package loses what one of fewer bits may lose; equal first choices are what that does to plain answers.
 LIMITS = {
     "fp16": Limit(0.002, 0.98, "fp32"),
     "bf16": Limit(0.01, 0.96, "fp32"),

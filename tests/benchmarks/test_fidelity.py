@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from benchmarks import fidelity_report
-from benchmarks.divergence_store import DivergenceStore
-from benchmarks.fidelity import Opener, measure
-from benchmarks.fidelity_report import Row, write_rows
-from benchmarks.recorded_chats import mixed, read_conversations
-from benchmarks.scorers import Scorer
+from benchmarks.fidelity import report as fidelity_report
+from benchmarks.fidelity.__main__ import Opener, measure
+from benchmarks.fidelity.divergence_store import DivergenceStore
+from benchmarks.fidelity.recorded_chats import mixed, read_conversations
+from benchmarks.fidelity.report import Row, write_rows
+from benchmarks.fidelity.scorers import Scorer
 from reader_edge_export.divergence import Divergence
 from reader_edge_export.sources.hugging_face import HuggingFaceSource
 

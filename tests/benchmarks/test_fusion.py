@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from benchmarks.fusion import Path, Rule, fused, model_tree, recorded_model
-from benchmarks.fusion_report import Drafters, HeadedDrafters, report
-from benchmarks.headed_model import HeadedModel
+from benchmarks.fusion.__main__ import Drafters, HeadedDrafters, report
+from benchmarks.fusion.headed_model import HeadedModel
+from benchmarks.fusion.rule import Path, Rule, fused, model_tree, recorded_model
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.sources.head_file import Float32Array, Guesses, HeadFile, Int64Array

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import pass_report
-from benchmarks.measuring import random_prompt
-from benchmarks.pass_contenders import pass_contenders
-from benchmarks.pass_times import WIDTHS, Effort, measure_passes
-from benchmarks.prepare import convert
-from benchmarks.runtimes import RUNTIMES, Command, Contender, export_command
-from benchmarks.worker_process import WORKERS
+from benchmarks.peers import pass_report
+from benchmarks.peers.measuring import random_prompt
+from benchmarks.peers.pass_contenders import pass_contenders
+from benchmarks.peers.pass_times import WIDTHS, Effort, measure_passes
+from benchmarks.peers.runtimes import RUNTIMES, Contender, export_command
+from benchmarks.peers.worker_process import WORKERS
 
 
 def demo_contender(tmp_path: Path, demo_folder: Path) -> Contender:
@@ -105,23 +104,3 @@ def test_the_page_has_a_curve_for_every_text_and_what_fidelity_knows_of_the_mode
     assert "T(n) behind 512 tokens:\n\n| n | 1 | 2 | 3 | 4 | T(4)/T(1) |" in page
     assert "| a int8 | 20.0 | 22.0 | 24.0 | 25.0 | 1.25 |" in page
     assert "b q4" not in page
-
-
-def test_a_deep_shape_is_made_of_one_layer_by_those_who_can_repeat_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    commands: list[list[str]] = []
-
-    def noted(command: Command, cache: Path, environment: dict[str, str]) -> None:
-        commands.append(list(map(str, command)))
-        next(Path(part) for part in commands[-1] if part.endswith(".partial")).touch()
-
-    monkeypatch.setattr("benchmarks.prepare.run", noted)
-    found = {contender.name: contender for contender in pass_contenders(tmp_path, "qwen2.5-3b")}
-    for name in ("llama.cpp q4_0", "llama.cpp q4_0 kv-q8_0", "onnxruntime-genai int4"):
-        convert(found[name], "qwen2.5-3b")
-    theirs, whole = commands  # one file for both caches
-    assert theirs[-3:] == ["q4_0", "36", "151936"]
-    assert str(tmp_path / "models" / "qwen2.5-3b" / "layer") in theirs
-    assert str(tmp_path / "models" / "qwen2.5-3b" / "source") in whole
-    assert "36" not in whole

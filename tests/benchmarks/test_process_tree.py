@@ -1,4 +1,4 @@
-"""benchmarks.process_tree: memory of all processes of a command, each page once, files apart."""
+"""benchmarks.exports.process_tree: memory of all processes of a command, each page once, files apart."""
 
 import json
 import subprocess
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process_tree import descendants, memory_of
-from tests.conftest import ROOT
+from benchmarks.exports.process_tree import descendants, memory_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -87,7 +86,7 @@ print("large", flush=True)
 subprocess.run([sys.executable, "-c", "{child}"])
 sys.exit(3)
 """
-    script = [sys.executable, str(ROOT / "scripts" / "measure_export"), "--json", str(tmp_path / "figures.json")]
+    script = [sys.executable, "-m", "benchmarks.exports", "--json", str(tmp_path / "figures.json")]
     done = subprocess.run([*script, "--", sys.executable, "-c", command], capture_output=True, text=True)
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert done.returncode == figures["exit_code"] == 3

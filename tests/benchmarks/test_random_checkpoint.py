@@ -1,4 +1,4 @@
-"""benchmarks.random_checkpoint: models of known shapes that need no download and little memory."""
+"""benchmarks.random_models.checkpoint: models of known shapes that need no download and little memory."""
 
 import json
 import tracemalloc
@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from benchmarks import random_checkpoint
-from benchmarks.random_checkpoint import DEMO, SHAPES, TensorShapes, qwen2, write_checkpoint
+from benchmarks.random_models import checkpoint as random_checkpoint
+from benchmarks.random_models.checkpoint import DEMO, SHAPES, TensorShapes, qwen2, write_checkpoint
 
 
 def tiny(**changes: object) -> Qwen2Config:

@@ -1,4 +1,4 @@
-"""benchmarks.random_gguf: files in Q4_K_M as llama.cpp would write them, with random weights of a sensible spread."""
+"""Random GGUF files: Q4_K_M as llama.cpp would write it, with weights of a sensible spread."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from benchmarks.random_checkpoint import DEMO, SHAPES, qwen2
-from benchmarks.random_gguf import random_blocks, typed_tensors, write_gguf
+from benchmarks.random_models.checkpoint import DEMO, SHAPES, qwen2
+from benchmarks.random_models.gguf_file import random_blocks, typed_tensors, write_gguf
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.config import config_of

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.real_model import measure_real
-from benchmarks.real_prompts import Converter
-from benchmarks.real_report import real_section
-from benchmarks.real_source import place_source, real_contenders, shape_of
-from benchmarks.runtimes import RUNTIMES, Contender
+from benchmarks.peers.real_model import measure_real
+from benchmarks.peers.real_prompts import Converter
+from benchmarks.peers.real_report import real_section
+from benchmarks.peers.real_source import place_source, real_contenders, shape_of
+from benchmarks.peers.runtimes import RUNTIMES, Contender
 from reader_edge.model_source import load_tokenizer
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 

@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from benchmarks.replayed_states import hidden_states, passes_saved, replayed
+from benchmarks.fusion.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge.bench.answer_recorder import record_answers
 from reader_edge.bench.fixed_budget import budget_config
 from reader_edge.bench.recording import RecordedRequest, read_recording

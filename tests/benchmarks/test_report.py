@@ -1,11 +1,10 @@
-"""Goals and the results page, from figures made up here."""
+"""The results page, from figures made up here."""
 
 from typing import Any
 
 import pytest
 
-from benchmarks import report
-from benchmarks.goals import judge_goals
+from benchmarks.peers import report
 
 
 def record(token_s: float, first_s: float, growth: float = 0.02) -> dict[str, Any]:
@@ -18,18 +17,6 @@ def results(ours: float, theirs: float) -> dict[str, Any]:
     broken = {"token_s": [], "first_s": [], "pass_s": {}, "error": "Crash: no\nluck | today"}
     figures["peer q4"] = broken
     return {"0.5b-quantised": {"date": "today", "seconds": 1, "command": "run", "figures": figures}}
-
-
-def test_goals_compare_with_the_fastest_peer() -> None:
-    met = {goal.text.partition(" ")[0]: goal.is_met for goal in judge_goals(results(0.020, 0.021))}
-    assert met == {"int8": True, "T(16)/T(1)": True, "T(8)/T(1)": True, "first": True}
-    slower = judge_goals(results(0.022, 0.021))[0]
-    assert not slower.is_met
-    assert "1.05" in slower.evidence
-
-
-def test_goals_of_parts_that_were_not_measured_are_left_out() -> None:
-    assert judge_goals({}) == []
 
 
 def test_the_page_has_a_row_for_every_contender_and_a_reason_for_every_failure(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import serving
+import benchmarks.serving.__main__ as serving
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 pytest.importorskip("uvicorn", reason="the server is not installed: pip install 'reader-edge[dev]'")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring import Round, random_prompt
-from benchmarks.runtimes import RUNTIMES, Contender
-from benchmarks.worker_process import WorkerError, WorkerProcess
+from benchmarks.peers.measuring import Round, random_prompt
+from benchmarks.peers.runtimes import RUNTIMES, Contender
+from benchmarks.peers.worker_process import WorkerError, WorkerProcess
 from reader_edge_runtime import Engine, GenerationConfig
 
 

@@ -1,4 +1,4 @@
-"""scripts/kill_exports: what it shows of a small model, through two kills and a Ctrl-C."""
+"""python -m tests.durability.kill_exports: what it shows of a small model, through two kills and a Ctrl-C."""
 
 import subprocess
 import sys
@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kill_exports"
-
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_exports_that_are_killed_end_with_the_same_bytes(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("the cat sat on the mat. " * 20)
-    command = [str(SCRIPT), "--source", str(tiny_model("llama")), "--check", "none", "--calibration-text", str(text)]
+    command = [
+        "-m",
+        "tests.durability.kill_exports",
+        "--source",
+        str(tiny_model("llama")),
+        "--check",
+        "none",
+        "--calibration-text",
+        str(text),
+    ]
     result = subprocess.run(
         [sys.executable, *command, "--kills", "2", "--interrupts", "1"], capture_output=True, text=True, check=False
     )

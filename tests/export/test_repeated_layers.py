@@ -4,15 +4,13 @@ import re
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.repeated_layers import repeat_layer, streamed_bytes
+from benchmarks.random_models.repeated_layers import repeat_layer, streamed_bytes
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
-from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
@@ -21,29 +19,17 @@ TOKENS = [5, 9, 13, 21, 34]
 
 
 def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Path) -> None:
-    source, package = _repeated(tmp_path, ExportOptions("fp16", "fast"), is_shared=True)
+    source, package = _repeated(tmp_path, ExportOptions("fp16", "fast"))
     _assert_deeper(package, source, tmp_path, tolerance=5e-3)
     head, layer = 2 * 64 * VOCAB_SIZE, streamed_bytes(ModelPackage.open(tmp_path / "one")) - 2 * 64 * VOCAB_SIZE
     assert streamed_bytes(package) == 3 * layer + head + 2 * 64 * 100
 
 
-def test_repeated_layers_in_few_bits_have_weights_of_their_own(tmp_path: Path) -> None:
-    source, package = _repeated(tmp_path, ExportOptions("int8"), is_shared=False)
-    _assert_deeper(package, source, tmp_path, tolerance=0.1)
-    one, three = (_stored_bytes(ModelPackage.open(tmp_path / name)) for name in ("one", "three"))
-    assert three - one > 2 * (4 * 64 * 64 + 3 * 64 * 128)
-
-
-def _stored_bytes(package: ModelPackage) -> int:
-    initializers = ir.load(package.path(GRAPH_NAME)).graph.initializers.values()
-    return sum(value.const_value.nbytes for value in initializers if value.const_value is not None)
-
-
-def _repeated(tmp_path: Path, options: ExportOptions, is_shared: bool) -> tuple[Path, ModelPackage]:
+def _repeated(tmp_path: Path, options: ExportOptions) -> tuple[Path, ModelPackage]:
     """A source of one layer, and its package made three layers deep."""
     source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=1, tie_word_embeddings=False)
     export_model(source, tmp_path / "one", options)
-    package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100, is_shared)
+    package = repeat_layer(ModelPackage.open(tmp_path / "one"), tmp_path / "three", 3, VOCAB_SIZE + 100)
     package.check_files()
     return source, package
 

@@ -10,7 +10,6 @@ from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, Message
-from tests.conftest import ROOT
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -83,7 +82,10 @@ def test_options_that_a_session_excludes_are_named(
 @pytest.mark.skipif(os.name == "nt", reason="Windows forks no process")
 def test_a_kill_amid_a_save_leaves_a_whole_session() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "kill_saves", "--kills", "12"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "tests.durability.kill_saves", "--kills", "12"],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("12 kills")

@@ -322,7 +322,7 @@ def test_a_cluster_without_its_library_is_one_sentence(files: Files, monkeypatch
 @pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups")
 def test_kills_lose_and_repeat_nothing() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "kill_batches"), "--kills", "2", "--requests", "12"]
+    command = [sys.executable, "-m", "tests.durability.kill_batches", "--kills", "2", "--requests", "12"]
     # A source tree is not installed: the command must be told where pytest found the packages.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)

@@ -55,7 +55,7 @@ def test_what_cannot_be_done_for_open_webui_is_refused_by_name(served: Served, r
 
 @pytest.mark.parametrize("request_", LONG, ids=name_of)
 def test_the_many_tools_of_open_webui_are_read_up_to_the_prompt(served: Served, request_: dict[str, Any]) -> None:
-    """They take more tokens than the demo model's context has; `scripts/try_clients` asks a larger model."""
+    """They take more tokens than the demo model's context has; `try_clients` asks a larger model."""
     response = served.post(request_["path"], request_["body"])
     assert response.status_code == 400
     assert "the model's context of 2048" in response.text

@@ -142,7 +142,7 @@ def test_onnx_runtime_leaves_no_id_of_the_machine_and_no_events_in_the_cache(dem
 def test_no_tool_imports_onnx_runtime_before_the_runtime_does() -> None:
     """Else its telemetry is not off yet."""
     root = Path(__file__).parents[3]
-    tools = [*(root / "scripts").iterdir(), root / "benchmarks" / "workers" / "reader_edge_worker.py"]
+    tools = [*(root / "scripts").iterdir(), root / "benchmarks" / "peers" / "workers" / "reader_edge_worker.py"]
     imports = re.compile(r"^(import|from) onnxruntime\b", re.MULTILINE)
     assert [path.name for path in tools if path.is_file() and imports.search(path.read_text(encoding="utf-8"))] == []
 

@@ -1,0 +1,74 @@
+"""Tiny models of every family as GGUF files that llama.cpp's own converter wrote."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from benchmarks.peers.prepare import run
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
+from tests.export.gguf_models import build_source, write_model
+
+_WINDOWED, _WHOLE = "sliding_attention", "full_attention"
+# What llama.cpp leaves out of a family, or takes for granted of it. 304: what its tokenizer has, for Gemma's converter.
+CHANGES: dict[str, dict[str, Any]] = {
+    "phi3": {"sliding_window": None, "partial_rotary_factor": 1.0},
+    "gemma3_text": {"vocab_size": 304, "num_hidden_layers": 6, "layer_types": [*[_WINDOWED] * 5, _WHOLE]},
+    "gemma4_text": {  # the last two layers with keys of their own: one with a window, one without
+        "vocab_size": 304,
+        "vocab_size_per_layer_input": 304,
+        "layer_types": [_WINDOWED, _WINDOWED, _WHOLE, _WINDOWED, _WHOLE],
+    },
+    # Windows in its largest alone.
+    "exaone4": {"num_hidden_layers": 64, "layer_types": [*[_WINDOWED] * 3, _WHOLE] * 16},
+    "seed_oss": {"attention_out_bias": False},
+    "lfm2": {"conv_bias": False},
+    "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
+}
+_OLDER_KINDS = {"granitemoehybrid": {"linear_attention": "mamba", "full_attention": "attention"}}
+
+
+def converted_model(model_type: str, sources: Path, folder: Path) -> tuple[PreTrainedModel, Path]:
+    """A model of the type, and its file by the converter in llama.cpp's `sources`. Raises StepError."""
+    source, file = folder / model_type, folder / f"{model_type}-f32.gguf"
+    model = build_source(model_type, source, **CHANGES.get(model_type, {}))
+    _as_published(source / "config.json")
+    run([sys.executable, Path(__file__).with_name("llama_cpp_converter.py"), sources, source, file], folder, {})
+    return model, file
+
+
+def _as_published(config_file: Path) -> None:
+    """The converter knows keys and names that transformers 5 does not write any more."""
+    config = json.loads(config_file.read_text())
+    kinds = _OLDER_KINDS.get(config["model_type"], {})
+    if kinds:
+        config["layer_types"] = [kinds[kind] for kind in config["layer_types"]]
+    if "n_positions" in config:
+        config["n_ctx"] = config["n_positions"]
+    config_file.write_text(json.dumps(config))
+
+
+def unlike_tests(model: PreTrainedModel, file: Path) -> list[str]:
+    """Names of the tensors and values of a converted file that the tests' writer gives another value, or none."""
+    mine = GgufFile.open(write_model(model, file.parent / model.config.model_type, file.with_suffix(".tests.gguf")))
+    theirs = GgufFile.open(file)
+    unlike = [name for name in {**mine.tensors, **theirs.tensors} if not _is_same_tensor(mine, theirs, name)]
+    prefix = f"{theirs.metadata['general.architecture']}."
+    values = [key for key in {**mine.metadata, **theirs.metadata} if key.startswith(prefix)]
+    return unlike + [key for key in values if not _is_same(mine.metadata.get(key), theirs.metadata.get(key))]
+
+
+def _is_same_tensor(mine: GgufFile, theirs: GgufFile, name: str) -> bool:
+    if name not in mine.tensors or name not in theirs.tensors:
+        return False
+    first, second = mine.values(name), theirs.values(name)
+    return first.shape == second.shape and bool((first == second).all())
+
+
+def _is_same(first: Value | None, second: Value | None) -> bool:
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=1e-6)  # files have fp32
+    return first == second

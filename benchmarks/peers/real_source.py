@@ -1,0 +1,42 @@
+"""A real model among what is compared: where it lies in the cache, and who runs it at which precision."""
+
+import hashlib
+from pathlib import Path
+
+from benchmarks.peers.runtimes import READY_MADE, RUNTIMES, Contender
+
+COMPARED = ("reader-edge", "onnxruntime-genai", "llama.cpp")
+
+
+def shape_of(source: Path) -> str:
+    """What a real model is called among the shapes: its name, and a mark that no other source has."""
+    path = source.resolve()
+    return f"{path.stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def place_source(cache: Path, source: Path, gguf: Path | None) -> None:
+    """Link a model into the cache, where conversions are kept beside it.
+
+    source: a Hugging Face folder or a GGUF file. gguf: what llama.cpp takes in place of its own conversion; None takes
+    the source itself where that is a file.
+    """
+    folder = cache / "models" / shape_of(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    ready_made = gguf or (source if source.is_file() else None)
+    for name, path in (("source", source), (f"llama.cpp-{READY_MADE}", ready_made)):
+        (folder / name).unlink(missing_ok=True)
+        if path is not None:
+            (folder / name).symlink_to(path.resolve())
+
+
+def real_contenders(cache: Path, source: Path) -> list[Contender]:
+    """The runtimes at 8 and 4 bits; llama.cpp with a ready-made file where there is one, else with its own."""
+    found = []
+    for runtime in RUNTIMES:
+        ready_made = Contender(runtime, READY_MADE, cache)
+        if ready_made.converted(shape_of(source)).exists():
+            found.append(ready_made)
+        elif runtime.name in COMPARED:
+            precisions = [name for name, bits in runtime.precisions.items() if bits <= 8 and " " not in name]
+            found += [Contender(runtime, precision, cache) for precision in precisions]
+    return found
