@@ -54,9 +54,9 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
     for name, page in (("cli", command_line_page), ("http-fields", http_page), ("manifest", manifest_page)):
         files.append(File.generated(config, f"reference/{name}.md", content=page()))
-    for path in sorted((ROOT / "benchmarks").iterdir()):
+    for path in sorted((ROOT / "benchmarks").rglob("*")):
         if path.suffix in (".md", ".svg"):
-            files.append(File.generated(config, f"benchmarks/{path.name}", abs_src_path=str(path)))
+            files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
 
 
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
     """Lead links between docs/ and benchmarks/, which lie beside each other, to where the site has their pages."""
     up = "../" * page.file.src_uri.count("/")
     if page.file.src_uri.startswith("benchmarks/"):
-        return markdown.replace("](../docs/", f"]({up}")
+        return markdown.replace(f"]({up}docs/", f"]({up}")
     return markdown.replace(f"]({up}../benchmarks/", f"]({up}benchmarks/")
 
 
