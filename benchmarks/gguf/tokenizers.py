@@ -1,7 +1,7 @@
 """Compare the tokenizer that is built from a GGUF file with the model's own, text by text.
 
     python -m benchmarks.gguf.tokenizers FILE.gguf TOKENIZER.json TEXT...
-    python -m benchmarks.gguf.tokenizers FILE.gguf       (with FILE.gguf.inp and FILE.gguf.out, as in llama.cpp's folder models)
+    python -m benchmarks.gguf.tokenizers FILE.gguf    (beside it .inp and .out, as in llama.cpp/models)
 
 TEXT: UTF-8 files, or .xz of them. Every line is a text, and so is every twelfth run of twelve lines; some are drawn
 from letters, digits, marks, spaces and emoji of many scripts. Special tokens are not added. Exit code 1 where ids
