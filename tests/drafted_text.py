@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext
 from reader_edge_runtime.errors import ReaderEdgeError
 
 
@@ -16,7 +16,7 @@ class DraftedText:
         self.request = drafter.begin(RequestContext(self.token_ids))
 
     def draft(self, max_nodes: int, max_depth: int) -> DraftTree:
-        [tree] = self.drafter.draft([DraftWish(self.request, max_nodes, max_depth)])
+        [tree] = self.drafter.draft([DraftRequest(self.request, max_nodes, max_depth)])
         if isinstance(tree, ReaderEdgeError):
             raise tree
         return tree

@@ -9,7 +9,7 @@ from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 from tests.fake_target import FakeTarget
@@ -29,8 +29,11 @@ class RandomDrafter(Drafter):
     def begin(self, context: RequestContext) -> "RandomRequest":
         return RandomRequest(context, min(4, self._vocab_size))
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [self._tree(cast(RandomRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [
+            self._tree(cast(RandomRequest, draft_request.request), draft_request.max_nodes, draft_request.max_depth)
+            for draft_request in draft_requests
+        ]
 
     def _tree(self, request: "RandomRequest", max_nodes: int, max_depth: int) -> DraftTree:
         tree = DraftTree.root(request.token_ids[-1])

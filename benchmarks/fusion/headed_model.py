@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.fusion.replayed_states import HeardText
 from benchmarks.fusion.rule import DraftModel, Path
 from reader_edge.bench.recording import RecordedTurn
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 
@@ -26,7 +26,7 @@ class HeadedModel:
         self._recorded.observe(token_ids)
         for scored in self._text.extend(token_ids):
             self._request.observe(scored)
-        [tree] = self._head.propose([DraftWish(self._request, 1, _AHEAD)])
+        [tree] = self._head.propose([DraftRequest(self._request, 1, _AHEAD)])
         self._guessed = {}
         paths: list[Path] = [()]
         if tree is None:

@@ -10,7 +10,7 @@ from reader_edge.bench.replayed_request import MAX_DEPTH
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.target import Pass, Target
@@ -54,7 +54,7 @@ class ReplayedAnswer:
         self._request = drafter.begin(RequestContext(self._text.token_ids))
 
     def draft(self, max_nodes: int) -> DraftTree:
-        [tree] = self._drafter.draft([DraftWish(self._request, max_nodes, MAX_DEPTH)])
+        [tree] = self._drafter.draft([DraftRequest(self._request, max_nodes, MAX_DEPTH)])
         assert isinstance(tree, DraftTree), tree
         return tree
 

@@ -7,7 +7,7 @@ from reader_edge.bench.fixed_budget import answer_at
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 
 
 def record_answers(engine: Engine, questions: Sequence[Question], config: GenerationConfig) -> Iterator[str]:
@@ -47,8 +47,8 @@ class Listener(Drafter):
     def begin(self, context: RequestContext) -> RequestDrafter:
         return _HeardRequest(self, context)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
 
 class _HeardRequest(RequestDrafter):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Source
 
 _MAX_PROPOSED = 24
@@ -28,9 +28,9 @@ class HostileSource(Source):
         """It does not care about the text."""
         return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
         """A tree for each request."""
-        return [self._tree(wish.request.token_ids[-1]) for wish in wishes]
+        return [self._tree(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
     def _tree(self, root: int) -> DraftTree:
         """Few distinct tokens, so that siblings repeat and some trees are chains."""

@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 
 _MAX_NODES = 40
@@ -34,8 +34,11 @@ class StressDrafter(Drafter):
         prompt = tuple(context.token_ids)
         return StressRequest(context, [answer for asked, answer in self._answers if asked == prompt])
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [self._tree(cast(StressRequest, wish.request), wish.max_nodes, wish.max_depth) for wish in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [
+            self._tree(cast(StressRequest, draft_request.request), draft_request.max_nodes, draft_request.max_depth)
+            for draft_request in draft_requests
+        ]
 
     def _tree(self, request: "StressRequest", max_nodes: int, max_depth: int) -> DraftTree:
         num_right = min(int(self._random.integers(_MAX_RIGHT + 1)), max_depth)

@@ -16,7 +16,7 @@ from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.target import Pass, Target
 from tests.runtime.drafting.echo_source import EchoSource
@@ -27,12 +27,12 @@ NUM_NODES = 4
 class KnowingSource(EchoSource):
     """Proposes the token that the state of the last scored one tells."""
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
         observed = self.requests[-1].observed
         states = observed[-1].hidden_states if observed else None
         if states is None:
             return [None]
-        tree = DraftTree.root(wishes[0].request.token_ids[-1])
+        tree = DraftTree.root(draft_requests[0].request.token_ids[-1])
         tree.add(int(states[-1, 0]), 0, self.name, 0.9)
         return [tree]
 

@@ -14,7 +14,7 @@ from reader_edge_export.pass_chain import WholePackage, figures_of, logits_after
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.errors import ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -100,14 +100,14 @@ class _Knowing(RandomDrafter):
     def begin(self, context: RequestContext) -> RandomRequest:
         return RandomRequest(context, TOP_K)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [self._knowing_tree(wish) for wish in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [self._knowing_tree(draft_request) for draft_request in draft_requests]
 
-    def _knowing_tree(self, wish: DraftWish) -> DraftTree:
-        token_ids = list(wish.request.token_ids)
+    def _knowing_tree(self, draft_request: DraftRequest) -> DraftTree:
+        token_ids = list(draft_request.request.token_ids)
         text = next((text for text in self._texts if list(text[: len(token_ids)]) == token_ids), token_ids)
         tree, node = DraftTree.root(token_ids[-1]), 0
-        for token_id in text[len(token_ids) :][: min(wish.max_depth, (wish.max_nodes - 1) // 2)]:
+        for token_id in text[len(token_ids) :][: min(draft_request.max_depth, (draft_request.max_nodes - 1) // 2)]:
             tree.add((token_id + 1) % VOCAB_SIZE, node, "wrong", value=0.5 * tree.values[node])
             node = tree.add(token_id, node, "right", value=0.5 * tree.values[node])
         return tree

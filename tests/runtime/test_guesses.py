@@ -7,7 +7,7 @@ import pytest
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, Guesses, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, Guesses, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.guesses import guessed_answer
@@ -48,12 +48,12 @@ def test_a_sampled_answer_is_the_same_with_a_prediction(engine: Engine, seed: in
 def test_the_first_draft_is_the_beginning_of_a_guess() -> None:
     drafter = RetrievalDrafter(DraftConfig(max_nodes=8, is_history_used=False)).wait()
     request = drafter.begin(RequestContext([5, 6, 7, 8], Guesses([[30, 31], [5, 6, 7, 8, 20, 21, 22]])))
-    (tree,) = drafter.draft([DraftWish(request, 8, 4)])
+    (tree,) = drafter.draft([DraftRequest(request, 8, 4)])
     assert isinstance(tree, DraftTree)
     assert tree.child(0, 20) > 0
     assert tree.child(tree.child(0, 20), 21) > 0
     assert request.token_ids == [5, 6, 7, 8]
-    (tree,) = drafter.draft([DraftWish(drafter.begin(RequestContext([5, 6, 7, 8])), 8, 4)])
+    (tree,) = drafter.draft([DraftRequest(drafter.begin(RequestContext([5, 6, 7, 8])), 8, 4)])
     assert isinstance(tree, DraftTree)
     assert tree.child(0, 20) < 0
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError
 
 
@@ -43,9 +43,9 @@ class StateRecorder(Drafter):
         self._num_begun += 1
         return RecordedRequest(self, self._num_begun - 1, context)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         # Roots, and not nothing: only what was drafted for is observed.
-        return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
+        return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
 
 
 class RecordedRequest(RequestDrafter):

@@ -20,7 +20,7 @@ from reader_edge_runtime.decoding.roster import Roster
 from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
 from reader_edge_runtime.target import ForwardResult, Pass, Target
 
 Float32Array = npt.NDArray[np.float32]
@@ -177,16 +177,18 @@ class Decoder:
                 request.stats.num_unready_steps += request.drafter is not None
         return self.planner.plan(self.running, past, room, self._draft)
 
-    def _draft(self, wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
+    def _draft(self, draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         """The drafts of running requests, by slot, without those that failed."""
         drafts = {}
-        for (slot, wish), draft in zip(wishes.items(), self.drafter.draft(list(wishes.values())), strict=True):
+        for (slot, draft_request), draft in zip(
+            draft_requests.items(), self.drafter.draft(list(draft_requests.values())), strict=True
+        ):
             with self.running[slot] as request:
                 if isinstance(draft, Exception):
                     raise draft
-                draft.check(request.token_ids[-1], self.target.manifest.vocab_size, wish.max_nodes)
+                draft.check(request.token_ids[-1], self.target.manifest.vocab_size, draft_request.max_nodes)
                 constraint = request.constraint
-                drafts[slot] = draft if constraint is None else constraint.cut(draft, wish.max_nodes)
+                drafts[slot] = draft if constraint is None else constraint.cut(draft, draft_request.max_nodes)
         return drafts
 
     @recorded

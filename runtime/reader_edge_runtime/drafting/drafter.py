@@ -58,7 +58,7 @@ class RequestDrafter:
         """The request ended; what it taught may serve later ones."""
 
 
-class DraftWish(NamedTuple):
+class DraftRequest(NamedTuple):
     """What one request may use of a draft.
 
     max_nodes: root included. max_depth: levels below the root. token_s: seconds that a token takes without a draft; 0
@@ -89,8 +89,8 @@ class Drafter(ABC):
         """Start a request."""
 
     @abstractmethod
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        """A tree for each wish, its root the request's last token; an error instead ends that request alone."""
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        """A tree for each of them, its root the request's last token; an error instead ends that request alone."""
 
     def forget(self) -> None:  # noqa: B027  # many learn nothing
         """Drop everything learned from past requests."""

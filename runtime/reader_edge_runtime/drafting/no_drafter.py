@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _REFUSAL = "This engine decodes plainly: there is nothing to draft with."
@@ -19,8 +19,8 @@ class NoDrafter(Drafter):
     def begin(self, context: RequestContext) -> RequestDrafter:
         raise DraftError(_REFUSAL)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        return [DraftError(_REFUSAL) for _ in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        return [DraftError(_REFUSAL) for _ in draft_requests]
 
     def forget(self) -> None:
         self._kept = {}

@@ -11,7 +11,7 @@ import numpy as np
 from reader_edge_runtime.array_file import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
@@ -76,28 +76,30 @@ class RetrievalDrafter(Drafter):
     def begin(self, context: RequestContext) -> "RetrievalRequest":
         return RetrievalRequest(self, context)
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
         core, self.asked_s = self.core(), 0.0
         if core is None:
-            return [DraftTree.root(wish.request.token_ids[-1]) for wish in wishes]
+            return [DraftTree.root(draft_request.request.token_ids[-1]) for draft_request in draft_requests]
         with self.changing():
-            return self._drafts(core, wishes)
+            return self._drafts(core, draft_requests)
 
-    def _drafts(self, core: "DraftingCore", wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        requests = [cast(RetrievalRequest, wish.request) for wish in wishes]
+    def _drafts(
+        self, core: "DraftingCore", draft_requests: Sequence[DraftRequest]
+    ) -> list[DraftTree | ReaderEdgeError]:
+        requests = [cast(RetrievalRequest, draft_request.request) for draft_request in draft_requests]
         states = [request.caught_up(core) for request in requests]
         drafts: list[DraftTree | ReaderEdgeError] = []
         proposals = self.sources.propose(
-            [request.sources for request in requests], wishes, lambda b, proposed: states[b].surest(proposed)
+            [request.sources for request in requests], draft_requests, lambda b, proposed: states[b].surest(proposed)
         )
-        for request, state, wish, proposed in zip(requests, states, wishes, proposals, strict=True):
+        for request, state, draft_request, proposed in zip(requests, states, draft_requests, proposals, strict=True):
             if isinstance(proposed, DraftError):
                 drafts.append(proposed)
                 continue
             began = time.perf_counter()
-            request.compare(wish, proposed)
+            request.compare(draft_request, proposed)
             self.asked_s += request.sources.asked_s + time.perf_counter() - began
-            drafts.append(state.draft(wish.max_nodes, wish.max_depth, proposed))
+            drafts.append(state.draft(draft_request.max_nodes, draft_request.max_depth, proposed))
         return drafts
 
     def forget(self) -> None:
@@ -210,7 +212,7 @@ class RetrievalRequest(RequestDrafter):
                 self._drafter.sources.learn_gain(self.sources, _accepted(scored.tree, came) - _accepted(without, came))
         self.made_without = None
 
-    def compare(self, wish: DraftWish, proposed: Sequence[DraftTree | None]) -> None:
+    def compare(self, draft_request: DraftRequest, proposed: Sequence[DraftTree | None]) -> None:
         """Where a source was asked that is told its gain, draft without it now and then, to know what it brings."""
         self.made_without = None
         if self._drafter.sources.wanting_gain(self.sources) is None:
@@ -219,7 +221,7 @@ class RetrievalRequest(RequestDrafter):
         if self._num_asked % _COMPARED == 1:
             assert self._state is not None
             others = [None if i in self.sources.asked else each for i, each in enumerate(proposed)]
-            self.made_without = self._state.draft(wish.max_nodes, wish.max_depth, others)
+            self.made_without = self._state.draft(draft_request.max_nodes, draft_request.max_depth, others)
 
     def caught_up(self, core: "DraftingCore") -> "RequestCore":
         """The compiled state, with all of the text learned; made again if `core` has changed."""

@@ -7,13 +7,13 @@ import pytest
 from reader_edge.proof.any_width import AnyWidth
 from reader_edge.proof.hostile_source import HostileSource
 from reader_edge_runtime import DraftConfig, Engine, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
 
 DEMO = Path(__file__).parents[3] / "models" / "demo" / "package"
 VOCAB_SIZE = 6144
-_WISHES = [DraftWish(RequestDrafter(RequestContext([1])), 24, 8)] * 20
+_DRAFT_REQUESTS = [DraftRequest(RequestDrafter(RequestContext([1])), 24, 8)] * 20
 
 
 def _engine(token_ids: range) -> Engine:
@@ -46,7 +46,7 @@ def test_ids_outside_the_vocabulary_are_an_error_that_names_the_source(token_ids
 
 
 def test_trees_repeat_siblings_and_the_same_seed_gives_the_same_ones() -> None:
-    proposals = [HostileSource(range(100), seed=1).propose(_WISHES) for _ in range(2)]
+    proposals = [HostileSource(range(100), seed=1).propose(_DRAFT_REQUESTS) for _ in range(2)]
     assert proposals[0] == proposals[1]
     pairs = [list(zip(p.parents, p.token_ids, strict=True)) for p in proposals[0]]
     assert any(len(set(each)) < len(each) for each in pairs)

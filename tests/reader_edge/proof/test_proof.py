@@ -88,7 +88,7 @@ def test_a_source_that_names_foreign_ids_is_stopped_by_name(report: ProofReport)
 
 @pytest.mark.usefixtures("few_drafters")
 def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostileSource, "propose", lambda _, wishes: [None] * len(wishes))
+    monkeypatch.setattr(HostileSource, "propose", lambda _, draft_requests: [None] * len(draft_requests))
     report = prove(engine, QUESTIONS[:1], 4)
     assert report.refusal is None
     assert report.counts.divergences == 0

@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
 from reader_edge_runtime.drafting.worth import Overheads
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import StepTimes
@@ -57,8 +57,8 @@ def choose(planner: Planner, *values: Sequence[float], past: int = 50) -> int:
 
 
 def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float], room: int = 100) -> StepPlan:
-    def draft(wishes: dict[int, DraftWish]) -> dict[int, DraftTree]:
-        return {b: chain_of(values) for b in wishes}
+    def draft(draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
+        return {b: chain_of(values) for b in draft_requests}
 
     return planner.plan(requests, 50, room, draft)
 

@@ -11,7 +11,7 @@ from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError, PromptError, ProviderError, ReaderEdgeError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import KvSlab
@@ -207,13 +207,13 @@ class FaultyDrafter(Drafter):
         request = self._inner.begin(context)
         return FaultyRequest(context, request, self._place) if self.is_faulty else request
 
-    def draft(self, wishes: Sequence[DraftWish]) -> list[DraftTree | ReaderEdgeError]:
-        inner = [each._replace(request=getattr(each.request, "inner", each.request)) for each in wishes]
+    def draft(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | ReaderEdgeError]:
+        inner = [each._replace(request=getattr(each.request, "inner", each.request)) for each in draft_requests]
         drafts = self._inner.draft(inner)
-        for i, wish in enumerate(wishes):
-            if isinstance(wish.request, FaultyRequest) and self._place == "draft":
+        for i, draft_request in enumerate(draft_requests):
+            if isinstance(draft_request.request, FaultyRequest) and self._place == "draft":
                 drafts[i] = DraftError("A source says nonsense.")
-            elif isinstance(wish.request, FaultyRequest) and self._place == "tree":
+            elif isinstance(draft_request.request, FaultyRequest) and self._place == "tree":
                 drafts[i] = DraftTree([3, 6000], [-1, 0], ["", "hostile"], [1.0, 0.5])
         return drafts
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, Source
 from tests.drafted_text import DraftedText
@@ -51,9 +51,9 @@ class EchoSource(Source):
         self.requests.append(EchoRequest(context, is_faulty and self.fault == "observe"))
         return self.requests[-1]
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
-        self.asked.append(len(wishes))
-        return [self._proposal(wish.request.token_ids) for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        self.asked.append(len(draft_requests))
+        return [self._proposal(draft_request.request.token_ids) for draft_request in draft_requests]
 
     def _proposal(self, token_ids: Sequence[int]) -> DraftTree:
         if token_ids[0] == self.faulty and self.fault == "propose":

@@ -10,7 +10,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.worth import SourceGain
@@ -34,21 +34,21 @@ class PlantedHead(Source):
     def begin(self, context: RequestContext) -> RequestDrafter:
         return RequestDrafter(context)
 
-    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
+    def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
         self._top_probability = top_probability
-        return self.gain.pays(top_probability, wish.token_s)
+        return self.gain.pays(top_probability, draft_request.token_s)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
         self.gain.learn(self._top_probability, num_gained, ASKED_S)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
-        if not wishes:
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
+        if not draft_requests:
             return []
-        [wish] = wishes
-        length = len(wish.request.token_ids)
+        [draft_request] = draft_requests
+        length = len(draft_request.request.token_ids)
         self.asked.append(length)
         ahead = self.text[length : length + 2] if self.is_good else [VOCAB_SIZE - 1]
-        tree = DraftTree.root(wish.request.token_ids[-1])
+        tree = DraftTree.root(draft_request.request.token_ids[-1])
         for node, token_id in enumerate(ahead):
             tree.add(token_id, node, self.name, 0.9 * tree.values[node])
         return [tree]
@@ -59,7 +59,7 @@ def asked_share(head: PlantedHead, drafter: RetrievalDrafter, num_tokens: int, s
     text = list(head.text[:start])
     request, num_steps, before = drafter.begin(RequestContext(text)), 0, len(head.asked)
     while len(text) < start + num_tokens:
-        [tree] = drafter.draft([DraftWish(request, 4, 4, TOKEN_S)])
+        [tree] = drafter.draft([DraftRequest(request, 4, 4, TOKEN_S)])
         assert isinstance(tree, DraftTree)
         root, node, come = len(text) - 1, 0, 0
         while (node := tree.child(node, head.text[len(text) + come])) > 0:

@@ -10,7 +10,7 @@ import pytest
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel
@@ -71,8 +71,8 @@ def greedy(target: FakeTarget, token_ids: Sequence[int], count: int) -> list[int
     return text[len(token_ids) :]
 
 
-def wish_of(request: DraftModelRequest, max_depth: int = 3, token_s: float = 0.0) -> DraftWish:
-    return DraftWish(request, 32, max_depth, token_s)
+def draft_request_of(request: DraftModelRequest, max_depth: int = 3, token_s: float = 0.0) -> DraftRequest:
+    return DraftRequest(request, 32, max_depth, token_s)
 
 
 def chain_of(proposal: DraftTree | None) -> list[int]:
@@ -89,7 +89,7 @@ def test_a_draft_model_writes_on_as_it_would_alone_with_what_else_it_thinks_like
     target = DraftingTarget(sharpness=2.0)
     source = source_of(target)
     text = [1, 2, 3, 4]
-    [proposal] = source.propose([wish_of(source.begin(RequestContext(text)))])
+    [proposal] = source.propose([draft_request_of(source.begin(RequestContext(text)))])
     assert proposal is not None
     check_proposal(proposal, 4, source.name)
     assert chain_of(proposal) == greedy(target, text, 3)
@@ -106,17 +106,17 @@ def test_only_what_came_since_is_scored_anew() -> None:
     source = source_of(target)
     text = [1, 2, 3, 4]
     request = source.begin(RequestContext(text))
-    source.propose([wish_of(request)])
+    source.propose([draft_request_of(request)])
     assert target.widths == [[4], [1], [1]]
     first, second, _ = greedy(target, text, 3)
     text += [first, second, 5, 0]  # the chain's third token was not scored, and another came
     request.observe(None)
-    [proposal] = source.propose([wish_of(request)])
+    [proposal] = source.propose([draft_request_of(request)])
     assert target.widths[3:] == [[2], [1], [1]]
     assert chain_of(proposal) == greedy(target, text, 3)
     text += [(greedy(target, text, 1)[0] + 1) % 6]  # all guesses were wrong: their rows go
     request.observe(None)
-    [proposal] = source.propose([wish_of(request)])
+    [proposal] = source.propose([draft_request_of(request)])
     assert target.widths[6:] == [[1], [1], [1]]
     assert chain_of(proposal) == greedy(target, text, 3)
 
@@ -126,7 +126,7 @@ def test_long_prompts_are_caught_up_with_by_one_chunk_a_step() -> None:
     source = source_of(target)
     text = [1, 2, 3, 4] * 20
     request = source.begin(RequestContext(text))
-    said = [source.propose([wish_of(request, max_depth=1)])[0] for _ in range(3)]
+    said = [source.propose([draft_request_of(request, max_depth=1)])[0] for _ in range(3)]
     assert target.widths == [[32], [32], [16]]
     assert said[:2] == [None] * 2
     assert chain_of(said[2]) == greedy(target, text, 1)
@@ -136,13 +136,13 @@ def test_a_text_that_begins_like_one_that_ended_is_read_from_where_they_part() -
     target = DraftingTarget()
     source = source_of(target)
     first = source.begin(RequestContext([1, 2, 3, 4, 5, 0]))
-    source.propose([wish_of(first, max_depth=1)])
+    source.propose([draft_request_of(first, max_depth=1)])
     first.finish()
     other = source.begin(RequestContext([1, 2, 3, 4, 0, 0, 1]))
-    source.propose([wish_of(other, max_depth=1)])
+    source.propose([draft_request_of(other, max_depth=1)])
     assert target.widths == [[6], [3]]
     source.restore({})  # what engines do that forget
-    source.propose([wish_of(other, max_depth=1)])
+    source.propose([draft_request_of(other, max_depth=1)])
     assert target.widths[2:] == [[7]]
 
 
@@ -152,7 +152,7 @@ def test_slots_of_requests_that_ended_or_vanished_serve_others() -> None:
     assert model is not None
     for _ in range(5):
         finished, vanished = source.begin(RequestContext([1, 2])), source.begin(RequestContext([3, 4]))
-        source.propose([wish_of(finished), wish_of(vanished)])
+        source.propose([draft_request_of(finished), draft_request_of(vanished)])
         finished.finish()
     assert len(model._slots) == 2
 
@@ -162,7 +162,7 @@ def test_requests_side_by_side_share_passes_and_long_texts_have_their_own() -> N
     source = source_of(target)
     texts = [[1, 2], [3, 4, 5], [2] * (NARROW + 1), [5, 0, 1, 2]]
     requests = [source.begin(RequestContext(text)) for text in texts]
-    proposals = source.propose([wish_of(request, max_depth=2) for request in requests])
+    proposals = source.propose([draft_request_of(request, max_depth=2) for request in requests])
     assert target.widths == [[2, 3], [NARROW + 1], [4], [1] * 4]
     assert [chain_of(each) for each in proposals] == [greedy(target, text, 2) for text in texts]
 
@@ -201,7 +201,7 @@ def test_draft_models_change_no_token_in_ragged_batches_and_free_their_slots(ord
 )
 def test_guesses_that_cannot_be_are_left_out(token_id: int, logit: float) -> None:
     source = source_of(OddTarget(token_id, logit))
-    [proposal] = source.propose([wish_of(source.begin(RequestContext([1, 2, 3])))])
+    [proposal] = source.propose([draft_request_of(source.begin(RequestContext([1, 2, 3])))])
     assert proposal == DraftTree.root(3)
 
 
@@ -210,12 +210,12 @@ def test_vocabularies_may_differ_in_ids_that_texts_hardly_ever_hold() -> None:
     source = source_of(target, vocab_size=9)
     text = [1, 2, 8]
     request = source.begin(RequestContext(text))
-    assert source.propose([wish_of(request)]) == [None]
+    assert source.propose([draft_request_of(request)]) == [None]
     text += [1]
-    assert source.propose([wish_of(request)]) == [None]
+    assert source.propose([draft_request_of(request)]) == [None]
     assert not target.widths
     lacking = source_of(DraftingTarget(), vocab_size=2)
-    [proposal] = lacking.propose([wish_of(lacking.begin(RequestContext([0, 1, 0, 1])))])
+    [proposal] = lacking.propose([draft_request_of(lacking.begin(RequestContext([0, 1, 0, 1])))])
     assert proposal is not None
     assert set(proposal.token_ids) <= {0, 1}
 
@@ -225,11 +225,11 @@ def test_a_draft_model_is_silent_near_the_end_of_its_context() -> None:
     source = source_of(target)
     text = [1, 2] * 24
     request = source.begin(RequestContext(text))
-    assert source.propose([wish_of(request)]) != [None]
+    assert source.propose([draft_request_of(request)]) != [None]
     target.widths.clear()
     text += [1]
-    assert source.propose([wish_of(request)]) == [None]
-    assert not source.is_worth_asking(wish_of(request), 0.0)
+    assert source.propose([draft_request_of(request)]) == [None]
+    assert not source.is_worth_asking(draft_request_of(request), 0.0)
     assert not target.widths
 
 
@@ -239,10 +239,10 @@ def test_a_draft_model_that_fails_is_told_once_and_asked_no_more() -> None:
     request = source.begin(RequestContext([1, 2, 3]))
     target.is_broken = True
     with pytest.warns(UserWarning, match=r"draft model is not asked again: .*failed in a pass"):
-        assert source.propose([wish_of(request)]) == [None]
+        assert source.propose([draft_request_of(request)]) == [None]
     target.is_broken = False
-    assert source.propose([wish_of(request)]) == [None]
-    assert not source.is_worth_asking(wish_of(request, token_s=1.0), 0.0)
+    assert source.propose([draft_request_of(request)]) == [None]
+    assert not source.is_worth_asking(draft_request_of(request, token_s=1.0), 0.0)
 
 
 def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> None:
@@ -250,10 +250,10 @@ def test_a_draft_model_is_asked_where_others_promise_less_than_it_costs() -> Non
     assert source.is_costly
     source.worth.step_s, source.worth.token_s = 2e-3, 1e-3
     request = source.begin(RequestContext([1, 2, 3]))
-    wish = wish_of(request, max_depth=100, token_s=1e-2)  # a model of a fifth of a token
-    assert source.is_worth_asking(wish, 0.1)
-    assert not source.is_worth_asking(wish, 0.9)
-    assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
+    draft_request = draft_request_of(request, max_depth=100, token_s=1e-2)  # a model of a fifth of a token
+    assert source.is_worth_asking(draft_request, 0.1)
+    assert not source.is_worth_asking(draft_request, 0.9)
+    assert source.is_worth_asking(draft_request._replace(token_s=0.0), 0.9)  # nothing was measured
 
 
 def test_guesses_that_no_pass_had_room_for_are_no_hits() -> None:
@@ -262,7 +262,7 @@ def test_guesses_that_no_pass_had_room_for_are_no_hits() -> None:
     request = source.begin(RequestContext(text))
     for _ in range(20):
         before = source.worth.hits
-        source.propose([wish_of(request)])
+        source.propose([draft_request_of(request)])
         root, pending = len(text) - 1, text[-1]
         text += greedy(DraftingTarget(), text, 1)
         nothing = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
@@ -275,11 +275,11 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     source.worth.step_s, source.worth.token_s = 2e-3, 1e-3
     text = [1, 2] * 40  # 80 ms to read; a step gains 4 ms where others know nothing
     request = source.begin(RequestContext(text))
-    assert not source.is_worth_asking(wish_of(request, max_depth=100, token_s=1e-2), 0.0)
+    assert not source.is_worth_asking(draft_request_of(request, max_depth=100, token_s=1e-2), 0.0)
     text += [3] * 90  # an answer that went on for so long may go on
-    assert not source.is_worth_asking(wish_of(request, max_depth=10, token_s=1e-2), 0.0)
+    assert not source.is_worth_asking(draft_request_of(request, max_depth=10, token_s=1e-2), 0.0)
     short = source.begin(RequestContext([1, 2] * 10))
-    assert source.is_worth_asking(wish_of(short, max_depth=100, token_s=1e-2), 0.0)
+    assert source.is_worth_asking(draft_request_of(short, max_depth=100, token_s=1e-2), 0.0)
 
 
 def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
@@ -290,10 +290,10 @@ def test_a_draft_model_of_no_use_falls_silent_after_a_bounded_trial() -> None:
         request = source.begin(RequestContext(text))
         for _ in range(100):
             source.worth.step_s = 2e-3  # a fifth of a token
-            wish, guesses = wish_of(request, token_s=1e-2), set[int]()
-            if source.is_worth_asking(wish, 0.0):
+            draft_request, guesses = draft_request_of(request, token_s=1e-2), set[int]()
+            if source.is_worth_asking(draft_request, 0.0):
                 num_asked += 1
-                [proposal] = source.propose([wish])
+                [proposal] = source.propose([draft_request])
                 assert proposal is not None
                 first = zip(proposal.token_ids, proposal.parents, strict=True)
                 guesses.update(token_id for token_id, parent in first if parent == 0)
@@ -310,7 +310,7 @@ def test_chains_are_as_long_as_their_probabilities_and_the_nodes_allow() -> None
         source = source_of(target)
         source.worth.step_s = 4e-3
         request = source.begin(RequestContext([1, 2, 3]))
-        [proposal] = source.propose([DraftWish(request, 5, 32, token_s=1e-2)])
+        [proposal] = source.propose([DraftRequest(request, 5, 32, token_s=1e-2)])
         lengths.append(len(chain_of(proposal)))
     assert lengths[0] == 4
     assert lengths[1] == 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.proposals import pack_proposals
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -38,8 +38,8 @@ class ScriptedSource(Source):
         self.text = context.token_ids
         return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
-        return [proposed(wish.request.token_ids[-1], self._next()) for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
+        return [proposed(draft_request.request.token_ids[-1], self._next()) for draft_request in draft_requests]
 
     def _next(self) -> Guess:
         self.guesses.append(self.guesses.pop(0))

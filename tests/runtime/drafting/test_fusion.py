@@ -6,7 +6,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Source
 from tests.drafted_text import DraftedText
@@ -29,8 +29,8 @@ class Head(Source):
     def begin(self, context: RequestContext) -> RequestDrafter:
         return RequestDrafter(context)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
-        return [proposed(wish.request.token_ids[-1], self._guess) for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
+        return [proposed(draft_request.request.token_ids[-1], self._guess) for draft_request in draft_requests]
 
 
 def draft(guess: Guess, text: Sequence[int] = TEXT, max_nodes: int = 16) -> DraftTree:

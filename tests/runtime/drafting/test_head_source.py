@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.head_file import (
@@ -69,7 +69,7 @@ def test_a_head_reads_the_state_that_the_pending_token_was_chosen_from() -> None
     tree = DraftTree([3, 7, 20, 22], [-1, 0, 0, 2], [""] * 4)
     token_ids += [20, 22, 30]  # by node 2 to node 3, and what the target chose there
     request.observe(scored(2, tree))
-    [proposal] = source.propose([DraftWish(request, 8, 4)])
+    [proposal] = source.propose([DraftRequest(request, 8, 4)])
     assert [state.tolist() for state in model.asked] == [[3.0]]
     assert proposal is not None
     assert proposal.token_ids[: 1 + NUM_FIRST] == [30, 32, 34, 36, 38, 40, 42]
@@ -81,11 +81,11 @@ def test_a_head_says_nothing_where_the_target_was_not_heard() -> None:
     source = source_of(FakeHead())
     token_ids = [1, 2, 3]
     request = source.begin(RequestContext(token_ids))
-    assert source.propose([DraftWish(request, 8, 4)]) == [None]
+    assert source.propose([DraftRequest(request, 8, 4)]) == [None]
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     token_ids += [22]  # by a step of which nothing was told
-    assert source.propose([DraftWish(request, 8, 4)]) == [None]
+    assert source.propose([DraftRequest(request, 8, 4)]) == [None]
 
 
 @pytest.mark.parametrize("probability", [math.nan, math.inf, -1.0, 2.0])
@@ -103,7 +103,7 @@ def proposal_of(model: FakeHead) -> DraftTree:
     request = source.begin(RequestContext(token_ids))
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
-    [proposal] = source.propose([DraftWish(request, 8, 4)])
+    [proposal] = source.propose([DraftRequest(request, 8, 4)])
     assert proposal is not None
     return proposal
 
@@ -115,10 +115,10 @@ def test_a_head_that_fails_is_told_once_and_asked_no_more() -> None:
     token_ids += [20]
     request.observe(scored(2, DraftTree.root(3)))
     with pytest.warns(UserWarning, match="not asked again"):
-        assert source.propose([DraftWish(request, 8, 4)]) == [None]
+        assert source.propose([DraftRequest(request, 8, 4)]) == [None]
     model.is_broken = False
-    assert source.propose([DraftWish(request, 8, 4)]) == [None]
-    assert not source.is_worth_asking(DraftWish(request, 8, 4, token_s=1.0), 0.0)
+    assert source.propose([DraftRequest(request, 8, 4)]) == [None]
+    assert not source.is_worth_asking(DraftRequest(request, 8, 4, token_s=1.0), 0.0)
 
 
 def heard(source: HeadSource) -> HeadRequest:
@@ -134,27 +134,27 @@ def test_a_head_is_asked_where_others_promise_less_than_it_costs() -> None:
     source = source_of(FakeHead())
     assert source.is_costly
     assert source.wants_gain
-    wish = DraftWish(heard(source), 8, 4, token_s=1e-2)
-    assert source.is_worth_asking(wish, 0.9)  # what it takes is not known
-    source.learn_gain(wish.request, 0, 1e-3)  # a tenth of a token
-    assert source.is_worth_asking(wish, 0.1)
-    assert not source.is_worth_asking(wish, 0.9)
-    assert source.is_worth_asking(wish._replace(token_s=0.0), 0.9)  # nothing was measured
+    draft_request = DraftRequest(heard(source), 8, 4, token_s=1e-2)
+    assert source.is_worth_asking(draft_request, 0.9)  # what it takes is not known
+    source.learn_gain(draft_request.request, 0, 1e-3)  # a tenth of a token
+    assert source.is_worth_asking(draft_request, 0.1)
+    assert not source.is_worth_asking(draft_request, 0.9)
+    assert source.is_worth_asking(draft_request._replace(token_s=0.0), 0.9)  # nothing was measured
     unheard = source.begin(RequestContext([1, 2]))
-    assert not source.is_worth_asking(wish._replace(request=unheard), 0.1)
+    assert not source.is_worth_asking(draft_request._replace(request=unheard), 0.1)
 
 
 def test_a_token_is_worth_less_where_steps_bring_several() -> None:
     source, token_ids = source_of(FakeHead()), [1, 2, 3]
     request = source.begin(RequestContext(token_ids))
     source.gain.learn(0.1, 0, 1e-3)
-    wish = DraftWish(request, 8, 4, token_s=1e-2)
+    draft_request = DraftRequest(request, 8, 4, token_s=1e-2)
     for slow in (True, False):
         for _ in range(10):
             root = len(token_ids) - 1
             token_ids += [20] if slow else [20, 20, 20, 20]
             request.observe(scored(root, DraftTree.chain([token_ids[root], *[20] * (0 if slow else 3)])))
-        assert source.is_worth_asking(wish, 0.1) == slow, request.tokens_a_step
+        assert source.is_worth_asking(draft_request, 0.1) == slow, request.tokens_a_step
     assert request.tokens_a_step == pytest.approx(51 / 20, abs=0.3)
 
 
@@ -167,7 +167,7 @@ def test_a_drafter_asks_its_head_only_where_its_own_sources_are_unsure() -> None
     def asked_after(token_id: int) -> bool:
         root, before = len(text.token_ids) - 1, len(model.asked)
         text.go_on([token_id], scored(root, DraftTree.root(text.token_ids[-1])))
-        [tree] = text.drafter.draft([DraftWish(text.request, 8, 4, token_s=5e-3)])
+        [tree] = text.drafter.draft([DraftRequest(text.request, 8, 4, token_s=5e-3)])
         assert isinstance(tree, DraftTree)
         return len(model.asked) > before
 

@@ -11,7 +11,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays
 from reader_edge_runtime.errors import ConfigError, DraftError
@@ -34,7 +34,7 @@ def begin_three(drafter: RetrievalDrafter) -> list[DraftedText]:
 
 
 def draft_all(drafter: RetrievalDrafter, texts: Sequence[DraftedText]) -> list[DraftTree | DraftError]:
-    drafts = drafter.draft([DraftWish(text.request, 8, 4) for text in texts])
+    drafts = drafter.draft([DraftRequest(text.request, 8, 4) for text in texts])
     assert all(isinstance(each, DraftTree | DraftError) for each in drafts)
     return cast(list[DraftTree | DraftError], drafts)
 
@@ -117,7 +117,7 @@ def test_a_source_that_fails_to_forget_keeps_no_drafter(error: Exception) -> Non
 
 def test_a_source_that_answers_too_few_is_at_fault_with_all() -> None:
     source = EchoSource()
-    source.propose = lambda wishes: []  # type: ignore[method-assign]  # a source that forgets its requests
+    source.propose = lambda draft_requests: []  # type: ignore[method-assign]  # a source that forgets its requests
     drafter = make_drafter(source)
     assert all("gave 0 proposals" in str(each) for each in draft_all(drafter, begin_three(drafter)))
 

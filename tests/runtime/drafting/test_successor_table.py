@@ -11,7 +11,7 @@ import pytest
 from reader_edge_runtime.array_file import MAX_BYTES
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.kernels.successors import NUMBERS
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
@@ -83,8 +83,8 @@ def test_a_first_request_is_drafted_from_the_table_and_so_is_the_next_after_forg
     table = random_table()
     drafter = RetrievalDrafter(DraftConfig(), table=table).wait()
     for _ in range(2):
-        wish = DraftWish(drafter.begin(RequestContext([3, VOCAB_SIZE - 1])), 4, 3)
-        (tree,) = drafter.draft([wish])
+        draft_request = DraftRequest(drafter.begin(RequestContext([3, VOCAB_SIZE - 1])), 4, 3)
+        (tree,) = drafter.draft([draft_request])
         assert isinstance(tree, DraftTree)
         assert tree.token_ids[1] == table.token_ids[VOCAB_SIZE - 1, 0]
         assert tree.sources[1] == "logits"
@@ -93,7 +93,7 @@ def test_a_first_request_is_drafted_from_the_table_and_so_is_the_next_after_forg
 
 def test_without_logits_the_table_rests() -> None:
     drafter = RetrievalDrafter(DraftConfig(is_logits_used=False), table=random_table()).wait()
-    (tree,) = drafter.draft([DraftWish(drafter.begin(RequestContext([3, VOCAB_SIZE - 1])), 4, 3)])
+    (tree,) = drafter.draft([DraftRequest(drafter.begin(RequestContext([3, VOCAB_SIZE - 1])), 4, 3)])
     assert isinstance(tree, DraftTree)
     assert "logits" not in tree.sources
 

@@ -6,7 +6,7 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, Guesses, RequestContext
+from reader_edge_runtime.drafting.drafter import DraftRequest, Guesses, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
 from reader_edge_runtime.text.call_guide import CallGuide
@@ -33,8 +33,8 @@ def guided(text: list[int], guide: CallGuide) -> RequestContext:
     return RequestContext(text, Guesses(guide=guide))
 
 
-def drafted(drafter: RetrievalDrafter, *wishes: DraftWish) -> list[DraftTree]:
-    trees = drafter.draft(wishes)
+def drafted(drafter: RetrievalDrafter, *draft_requests: DraftRequest) -> list[DraftTree]:
+    trees = drafter.draft(draft_requests)
     assert all(isinstance(tree, DraftTree) for tree in trees)
     return [tree for tree in trees if isinstance(tree, DraftTree)]
 
@@ -52,12 +52,12 @@ def test_a_guide_is_drafted_from_and_named() -> None:
     guide = PlantedGuide()
     text = [5]
     request = drafter.begin(guided(text, guide))
-    [tree] = drafted(drafter, DraftWish(request, 8, 4))
+    [tree] = drafted(drafter, DraftRequest(request, 8, 4))
     assert tree.token_ids[:4] == [5, 30, 31, 32]
     assert tree.sources[:4] == ["", "tools", "tools", "tools"]
     text.append(30)
     request.observe(None)
-    drafted(drafter, DraftWish(request, 8, 4))
+    drafted(drafter, DraftRequest(request, 8, 4))
     assert [answer for answer, _ in guide.asked] == [[], [30]]
 
 
@@ -66,8 +66,8 @@ def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
     alone, beside = (RetrievalDrafter(config).wait() for _ in range(2))
     text = [5, 6, 7, 8, 5, 6]
     other = beside.begin(guided([1, 2], PlantedGuide()))
-    expected = drafted(alone, DraftWish(alone.begin(RequestContext(text)), 8, 4))
-    trees = drafted(beside, DraftWish(other, 8, 4), DraftWish(beside.begin(RequestContext(text)), 8, 4))
+    expected = drafted(alone, DraftRequest(alone.begin(RequestContext(text)), 8, 4))
+    trees = drafted(beside, DraftRequest(other, 8, 4), DraftRequest(beside.begin(RequestContext(text)), 8, 4))
     assert trees[1:] == expected
     assert "tools" not in expected[0].sources
 
@@ -79,7 +79,7 @@ def test_past_calls_of_the_same_tool_are_told_to_later_requests_until_they_are_f
         guide = PlantedGuide(("weather", {"city": f'"{city}"'}))
         text = [1, 2]
         request = drafter.begin(guided(text, guide))
-        drafted(drafter, DraftWish(request, 4, 4))
+        drafted(drafter, DraftRequest(request, 4, 4))
         text.append(3)
         request.finish()
         past.append(guide.asked[0][1])

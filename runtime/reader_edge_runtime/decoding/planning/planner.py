@@ -13,7 +13,7 @@ from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish
+from reader_edge_runtime.drafting.drafter import DraftRequest
 from reader_edge_runtime.drafting.worth import Overheads, Trust, is_paid
 from reader_edge_runtime.measuring.verify_cost import MAX_WIDTH, VerifyCost
 from reader_edge_runtime.stats import StepTimes
@@ -51,7 +51,7 @@ class StepPlan(NamedTuple):
 
 
 # Makes drafts by request; a request whose draft failed is left out.
-Draft = Callable[[dict[int, DraftWish]], dict[int, DraftTree]]
+Draft = Callable[[dict[int, DraftRequest]], dict[int, DraftTree]]
 
 
 class Planner:
@@ -96,7 +96,7 @@ class Planner:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
         most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
         resting: list[int] = []
-        wishes: dict[int, DraftWish] = {}
+        draft_requests: dict[int, DraftRequest] = {}
         for b, request in enumerate(requests):
             if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
                 continue
@@ -108,14 +108,14 @@ class Planner:
             else:
                 self._spare_s = 0.0 if is_vain_start else self._spare_s
                 token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
-                wishes[b] = DraftWish(request.drafter, most, request.num_remaining_tokens - 1, token_s)
+                draft_requests[b] = DraftRequest(request.drafter, most, request.num_remaining_tokens - 1, token_s)
         trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
         forced = {
             b: _forced_chain(request, most)
             for b, request in enumerate(requests)
-            if b not in wishes and most > 1 and request.forced and request.num_remaining_tokens > 1
+            if b not in draft_requests and most > 1 and request.forced and request.num_remaining_tokens > 1
         }
-        drafts = draft(wishes) if wishes else {}
+        drafts = draft(draft_requests) if draft_requests else {}
         made = forced | drafts
         if not made:
             return StepPlan(past, resting, trees, {}, {}, [], 0, 1)

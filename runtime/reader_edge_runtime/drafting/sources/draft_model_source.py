@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
 from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, Successors, passes
 from reader_edge_runtime.drafting.sources.source import Arrays, Source
@@ -36,30 +36,30 @@ class DraftModelSource(Source):
         self.worth.renew()
         return DraftModelRequest(self.worth, context)
 
-    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
-        request = cast(DraftModelRequest, wish.request)
+    def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
+        request = cast(DraftModelRequest, draft_request.request)
         if self._model is None or not request.fits(self._model):
             return False
-        if not wish.token_s:
+        if not draft_request.token_s:
             return True
-        gain_s = self.worth.gain_s(top_probability, wish.token_s)
+        gain_s = self.worth.gain_s(top_probability, draft_request.token_s)
         if gain_s < 0:
             return False
         num_missing = request.slot_of(self._model).num_missing(request.token_ids)
-        return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, wish.max_depth)
+        return self.worth.pays_to_catch_up(num_missing, gain_s, request.num_answered, draft_request.max_depth)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
-        requests = [cast(DraftModelRequest, wish.request) for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        requests = [cast(DraftModelRequest, draft_request.request) for draft_request in draft_requests]
         for request in requests:
             request.chain = None
         if self._model is None:
-            return [None] * len(wishes)
+            return [None] * len(draft_requests)
         try:
-            self._guess(self._model, requests, wishes)
+            self._guess(self._model, requests, draft_requests)
         except ReaderEdgeError as error:
             warnings.warn(f"The draft model is not asked again: {error}", stacklevel=2)
             self._model = None
-            return [None] * len(wishes)
+            return [None] * len(draft_requests)
         return [None if request.chain is None else request.chain.tree for request in requests]
 
     def restore(self, arrays: Arrays) -> None:
@@ -67,22 +67,24 @@ class DraftModelSource(Source):
         if self._model is not None:
             self._model.forget()
 
-    def _guess(self, model: DraftModel, requests: Sequence["DraftModelRequest"], wishes: Sequence[DraftWish]) -> None:
+    def _guess(
+        self, model: DraftModel, requests: Sequence["DraftModelRequest"], draft_requests: Sequence[DraftRequest]
+    ) -> None:
         """Chains for the requests whose texts the model has caught up with, each longer by one token a pass."""
-        growing: dict[DraftSlot, tuple[DraftChain, DraftWish]] = {}
+        growing: dict[DraftSlot, tuple[DraftChain, DraftRequest]] = {}
         further: dict[DraftSlot, Sequence[int]] = {}
-        for request, wish in zip(requests, wishes, strict=True):
+        for request, draft_request in zip(requests, draft_requests, strict=True):
             if missing := self._missing(model, request):
                 slot = request.slot_of(model)
                 request.chain = DraftChain(request.token_ids, self._vocab_size)
-                growing[slot], further[slot] = (request.chain, wish), missing
+                growing[slot], further[slot] = (request.chain, draft_request), missing
         while further:
             said = self._score(model, further)
             further = {}
             for slot, successors in said.items():
-                chain, wish = growing[slot]
+                chain, draft_request = growing[slot]
                 token_id = chain.grow(successors)
-                if token_id is not None and self._goes_on(chain, wish):
+                if token_id is not None and self._goes_on(chain, draft_request):
                     further[slot] = [token_id]
 
     def _missing(self, model: DraftModel, request: "DraftModelRequest") -> Sequence[int]:
@@ -111,9 +113,9 @@ class DraftModelSource(Source):
             self.worth.learn_pass(seconds, max(len(further[slot]) for slot in slots))
         return said
 
-    def _goes_on(self, chain: DraftChain, wish: DraftWish) -> bool:
-        is_within = chain.depth < min(_MAX_DEPTH, wish.max_depth, wish.max_nodes - 1)
-        return is_within and self.worth.goes_on(chain.path, chain.depth, wish.token_s)
+    def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
+        is_within = chain.depth < min(_MAX_DEPTH, draft_request.max_depth, draft_request.max_nodes - 1)
+        return is_within and self.worth.goes_on(chain.path, chain.depth, draft_request.token_s)
 
 
 class DraftModelRequest(RequestDrafter):

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.head_file import Float32Array, HeadFile, HeadModel, Int32Array
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.worth import SourceGain
@@ -35,22 +35,22 @@ class HeadSource(Source):
     def begin(self, context: RequestContext) -> "HeadRequest":
         return HeadRequest(context)
 
-    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
-        request = cast(HeadRequest, wish.request)
+    def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
+        request = cast(HeadRequest, draft_request.request)
         request.top_probability = top_probability
         if self._model is None or request.state() is None:
             return False
         # A token that is saved saves what one takes with the drafts that there are.
-        return self.gain.pays(top_probability, wish.token_s / request.tokens_a_step)
+        return self.gain.pays(top_probability, draft_request.token_s / request.tokens_a_step)
 
     def learn_gain(self, request: RequestDrafter, num_gained: int, seconds: float) -> None:
         self.gain.learn(cast(HeadRequest, request).top_probability, num_gained, seconds)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
-        requests = [cast(HeadRequest, wish.request) for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+        requests = [cast(HeadRequest, draft_request.request) for draft_request in draft_requests]
         states = [request.state() for request in requests]
         known = [b for b, state in enumerate(states) if state is not None]
-        proposals: list[DraftTree | None] = [None] * len(wishes)
+        proposals: list[DraftTree | None] = [None] * len(draft_requests)
         if not known or self._model is None:
             return proposals
         pending = self._numbers[[requests[b].token_ids[-1] for b in known]]

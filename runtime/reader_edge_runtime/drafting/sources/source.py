@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -37,16 +37,16 @@ class Source(ABC):
         """Its state for one request; None where it has nothing to say of it, and then it is not asked."""
 
     @abstractmethod
-    def propose(self, wishes: Sequence[DraftWish]) -> Sequence[DraftTree | None]:
-        """What may follow each request's text, None for nothing; `wish.request` is what `begin` gave for it.
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> Sequence[DraftTree | None]:
+        """What may follow each request's text, None for nothing; `draft_request.request` is what `begin` gave for it.
 
         A tree's root is the request's last token; a node's value how sure the source is that the text goes on to it. A
         token named again below its parent is the same node, as sure as the first naming.
         Where it raises, it is asked again for each request alone, and those for which it raises again end.
         """
 
-    def is_worth_asking(self, wish: DraftWish, top_probability: float) -> bool:
-        """Whether to ask for a request; `wish.request` is what `begin` gave for it.
+    def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
+        """Whether to ask for a request; `draft_request.request` is what `begin` gave for it.
 
         top_probability: how sure the compiled sources are of the likeliest next token, and others that proposed before.
         """

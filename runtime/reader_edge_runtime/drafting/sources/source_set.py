@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernels import layout
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.sources.source import Arrays, Source
@@ -79,7 +79,7 @@ class SourceSet:
     def propose(
         self,
         requests: Sequence[RequestSources],
-        wishes: Sequence[DraftWish],
+        draft_requests: Sequence[DraftRequest],
         top_probability: Callable[[int, Sequence[DraftTree | None]], float],
     ) -> list[list[DraftTree | None] | DraftError]:
         """For each request, what each source proposes; or the fault that ends it.
@@ -93,15 +93,16 @@ class SourceSet:
         faults = {b: request.fault for b, request in enumerate(requests) if request.fault is not None}
         for i, source in enumerate(self._sources):
             asked = {}
-            for b, (request, wish) in enumerate(zip(requests, wishes, strict=True)):
+            for b, (request, draft_request) in enumerate(zip(requests, draft_requests, strict=True)):
                 if b not in faults and (state := request.states[i]) is not None:
-                    asked[b] = wish._replace(request=state)
+                    asked[b] = draft_request._replace(request=state)
             if source.is_costly:
                 verdicts = {
-                    b: _is_worth_asking(source, wish, top_probability(b, proposals[b])) for b, wish in asked.items()
+                    b: _is_worth_asking(source, draft_request, top_probability(b, proposals[b]))
+                    for b, draft_request in asked.items()
                 }
                 faults |= {b: verdict for b, verdict in verdicts.items() if isinstance(verdict, DraftError)}
-                asked = {b: wish for b, wish in asked.items() if verdicts[b] is True}
+                asked = {b: draft_request for b, draft_request in asked.items() if verdicts[b] is True}
             began = time.perf_counter()
             answers = dict(zip(asked, _ask(source, list(asked.values())), strict=True))
             for b in asked if source.is_costly else ():
@@ -143,8 +144,8 @@ class SourceSet:
                 source.restore(own)
 
 
-def _is_worth_asking(source: Source, wish: DraftWish, top_probability: float) -> bool | DraftError:
-    return _tried(source.name, lambda source: bool(source.is_worth_asking(wish, top_probability)), source)
+def _is_worth_asking(source: Source, draft_request: DraftRequest, top_probability: float) -> bool | DraftError:
+    return _tried(source.name, lambda source: bool(source.is_worth_asking(draft_request, top_probability)), source)
 
 
 def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
@@ -152,30 +153,33 @@ def _observe(state: RequestDrafter, scored: Sequence[ScoredTree]) -> None:
         state.observe(each)
 
 
-def _ask(source: Source, wishes: Sequence[DraftWish]) -> list[DraftTree | DraftError | None]:
-    """A proposal for each wish; where the batch fails each is asked alone, so that only those at fault end."""
-    if not wishes:
+def _ask(source: Source, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | DraftError | None]:
+    """A proposal for each request; where the batch fails each is asked alone, so that only those at fault end."""
+    if not draft_requests:
         return []
-    proposals = _tried(source.name, lambda source: _proposals(source, wishes), source)
+    proposals = _tried(source.name, lambda source: _proposals(source, draft_requests), source)
     if not isinstance(proposals, DraftError):
-        return [_checked(source.name, tree, wish) for tree, wish in zip(proposals, wishes, strict=True)]
-    if len(wishes) == 1:
+        return [
+            _checked(source.name, tree, draft_request)
+            for tree, draft_request in zip(proposals, draft_requests, strict=True)
+        ]
+    if len(draft_requests) == 1:
         return [proposals]
-    return [answer for wish in wishes for answer in _ask(source, [wish])]
+    return [answer for draft_request in draft_requests for answer in _ask(source, [draft_request])]
 
 
-def _checked(name: str, tree: DraftTree | None, wish: DraftWish) -> DraftTree | DraftError | None:
+def _checked(name: str, tree: DraftTree | None, draft_request: DraftRequest) -> DraftTree | DraftError | None:
     """A proposal, or its fault; a tree of a root alone is none."""
     if tree is None:
         return None
-    fault = _tried(name, lambda tree: check_proposal(tree, wish.request.token_ids[-1], name), tree)
+    fault = _tried(name, lambda tree: check_proposal(tree, draft_request.request.token_ids[-1], name), tree)
     return fault or (tree if len(tree) > 1 else None)
 
 
-def _proposals(source: Source, wishes: Sequence[DraftWish]) -> list[DraftTree | None]:
-    proposals = list(source.propose(wishes))
-    if len(proposals) != len(wishes):
-        raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(wishes)} requests.")
+def _proposals(source: Source, draft_requests: Sequence[DraftRequest]) -> list[DraftTree | None]:
+    proposals = list(source.propose(draft_requests))
+    if len(proposals) != len(draft_requests):
+        raise DraftError(f"Source {source.name!r} gave {len(proposals)} proposals for {len(draft_requests)} requests.")
     return proposals
 
 

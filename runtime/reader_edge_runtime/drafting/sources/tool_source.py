@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import DraftWish, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, Source
 from reader_edge_runtime.text.call_guide import CallGuide
 
@@ -30,8 +30,8 @@ class ToolSource(Source):
         guide = context.guesses.guide
         return None if guide is None else ToolRequest(self, context, guide)
 
-    def propose(self, wishes: Sequence[DraftWish]) -> list[DraftTree]:
-        return [cast(ToolRequest, wish.request).proposal() for wish in wishes]
+    def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
+        return [cast(ToolRequest, draft_request.request).proposal() for draft_request in draft_requests]
 
     def learn(self, calls: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Keep the values of calls, of the last tools, arguments and values alone."""
