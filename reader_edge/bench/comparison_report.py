@@ -137,7 +137,7 @@ def _way_fields(way: Way) -> dict[str, object]:
         "step_s_by_part": way.parts_s,
         "steps": stats.num_steps,
         "steps_by_width": dict(sorted(stats.steps_by_width.items())),
-        "rested_steps": stats.num_rested_steps,
+        "backoff_steps": stats.num_backoff_steps,
     }
 
 

@@ -125,7 +125,7 @@ def _model_fields(replay: ModelReplay) -> dict[str, object]:
         "speedup_by_task": replay.speedup_by_task(),
         "acceptance_length": stats.acceptance_length,
         "nodes_per_pass": _nodes_per_pass(replay),
-        "rested_steps": stats.num_rested_steps,
+        "backoff_steps": stats.num_backoff_steps,
         "steps": stats.num_steps,
         "step_s_by_part": {part.removesuffix("_s"): getattr(stats, part) / num_steps for part in STEP_PARTS},
         "left_out": replay.num_left_out,
@@ -164,7 +164,7 @@ def _table(report: ModelReplays) -> Table:
         f"{report.max_tokens} tokens, both ways in turn; priors: {report.priors}"
     )
     figures = ("stretches", "tokens before", "plain tokens/s", "drafted", "speed-up", "acceptance length")
-    table = figures_table(title, "recording", *figures, "nodes a pass", "rested steps")
+    table = figures_table(title, "recording", *figures, "nodes a pass", "backoff steps")
     for file, replay in report.replays:
         stats = replay.stats
         error = f" ± {replay.speedup_error:.2f}" if len(replay.times) > 1 else ""
@@ -177,7 +177,7 @@ def _table(report: ModelReplays) -> Table:
             f"{replay.speedup:.2f}x{error}",
             f"{stats.acceptance_length:.2f}",
             f"{_nodes_per_pass(replay):.1f}",
-            f"{stats.num_rested_steps / max(1, stats.num_steps):.0%}",
+            f"{stats.num_backoff_steps / max(1, stats.num_steps):.0%}",
         )
     if len(report.replays) > 1:
         table.add_section()

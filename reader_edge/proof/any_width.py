@@ -11,7 +11,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 
 
 class AnyWidth(Planner):
-    """Verifies what would not pay, so that a proof sees every source's drafts; nothing rests, no plain step is due.
+    """Verifies what would not pay, so that a proof sees every source's drafts; nothing backs off, no plain step is due.
 
     Draws the width of each tree at random, 2 to as many nodes as were drafted; the same seed gives the same widths.
     """

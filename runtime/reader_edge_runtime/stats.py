@@ -38,8 +38,8 @@ class GenerationStats(StepTimes):
     num_drafted_tokens, num_accepted_tokens: draft tokens proposed, and those that verification accepted.
     drafted_by_source, accepted_by_source: the same, by the source that gave a node most of its weight.
     steps_by_width: decoding passes by the nodes of their widest tree; 1 is plain.
-    num_vain_drafts: drafts that promised too little to verify: their pass was plain.
-    num_rested_steps: passes without a draft because drafts had been in vain; num_unready_steps: because the drafter was
+    num_wasted_drafts: drafts that promised too little to verify: their pass was plain.
+    num_backoff_steps: passes without a draft because drafts had been wasted; num_unready_steps: because the drafter was
         not loaded yet.
     num_redecided_tokens: near ties that a single-token pass decided again.
     log_probability: sum over the tokens of what the target gave them, where the request was scored.
@@ -63,8 +63,8 @@ class GenerationStats(StepTimes):
     predicted_by_tenth: Counter[int] = field(default_factory=Counter)
     accepted_by_tenth: Counter[int] = field(default_factory=Counter)
     steps_by_width: Counter[int] = field(default_factory=Counter)
-    num_vain_drafts: int = 0
-    num_rested_steps: int = 0
+    num_wasted_drafts: int = 0
+    num_backoff_steps: int = 0
     num_unready_steps: int = 0
     num_redecided_tokens: int = 0
     log_probability: float = 0.0

@@ -29,25 +29,25 @@ _FIRST_DOUBT = 0.5  # predicted tokens that count as refused before any draft wa
 _MEMORY = 0.95  # weight that each draft leaves to those before it
 _FIRST_PAYOFF = 2.0  # of a drafter that is not known yet
 _PAYOFF_MEMORY = 0.85  # weight that each draft's payoff leaves to those before it
-_MAX_VAIN = 6  # rests in a row
+_MAX_BACKOFFS = 6  # in a row
 _INHERITED = 0.5  # weight that a request's drafts have for the next request
 _MOST_DOUBLINGS = 30
 
 
 @dataclass(slots=True)
 class Trust:
-    """What a request's drafts have taught: how far they are believed, and when the request rests from drafting.
+    """What a request's drafts have taught: how far they are believed, and when the request backs off from drafting.
 
     predicted, accepted: draft tokens that were expected to be accepted, and those that were, recent drafts most.
     payoff: the time that drafts promised to save, as a multiple of what drafting takes, recent drafts most.
-    num_vain: rests in a row. rest_left: steps that are still decoded plainly.
+    num_backoffs: in a row. backoff_left: steps that are still decoded plainly.
     """
 
     predicted: float = _FIRST_DOUBT
     accepted: float = 0.0
     payoff: float = _FIRST_PAYOFF
-    num_vain: int = 0
-    rest_left: int = 0
+    num_backoffs: int = 0
+    backoff_left: int = 0
 
     @property
     def factor(self) -> float:
@@ -55,23 +55,23 @@ class Trust:
         return min(1.0, (self.accepted + _PRIOR_TOKENS) / (self.predicted + _PRIOR_TOKENS))
 
     @property
-    def is_in_vain(self) -> bool:
+    def is_wasted(self) -> bool:
         """Whether drafts have long promised too little, so that not even their evidence is worth collecting."""
-        return self.num_vain > _MAX_VAIN
+        return self.num_backoffs > _MAX_BACKOFFS
 
     def for_next(self) -> "Trust":
-        """What the next request starts from: half the belief, and the same rest."""
+        """What the next request starts from: half the belief, and the same backoff."""
         predicted, accepted = _INHERITED * self.predicted, _INHERITED * self.accepted
-        return Trust(predicted, accepted, self.payoff, self.num_vain, self.rest_left)
+        return Trust(predicted, accepted, self.payoff, self.num_backoffs, self.backoff_left)
 
     def weigh(self, payoff: float, longest: int) -> None:
-        """Rest where drafts of late promised less than they took, each time twice as long, up to `longest` steps."""
+        """Back off where recent drafts promised less than they took, each time twice as long, up to `longest` steps."""
         self.payoff = _PAYOFF_MEMORY * self.payoff + (1 - _PAYOFF_MEMORY) * payoff
         if self.payoff >= 1:
-            self.num_vain = 0
+            self.num_backoffs = 0
             return
-        self.rest_left = min(1 << self.num_vain, longest)
-        self.num_vain = min(self.num_vain + 1, _MOST_DOUBLINGS)
+        self.backoff_left = min(1 << self.num_backoffs, longest)
+        self.num_backoffs = min(self.num_backoffs + 1, _MOST_DOUBLINGS)
 
     def learn(
         self, draft: DraftTree, tree: DraftTree, path: Sequence[int], next_token_id: int, is_forced: bool = False

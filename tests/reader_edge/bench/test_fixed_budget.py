@@ -80,7 +80,7 @@ def test_answers_are_the_plain_ones_and_every_step_drafts_what_it_may(
     ]
     for run in runs:
         total = GenerationStats.total(run.stats)
-        assert total.num_rested_steps == total.num_vain_drafts == 0
+        assert total.num_backoff_steps == total.num_wasted_drafts == 0
         assert max(total.steps_by_width) == run.num_nodes + 1
         assert set(total.drafted_by_source) <= set(run.sources.split(" + "))
     # The last question repeats the first: who remembers knows its answer.

@@ -137,7 +137,7 @@ def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None
     request = decoder.submit([1, 2], GenerationConfig(max_tokens=12))
     decoder.finish(request)
     assert request.output_token_ids == reference(manifest, [1, 2], request.config)
-    assert request.stats.num_vain_drafts == request.stats.num_rested_steps == 0
+    assert request.stats.num_wasted_drafts == request.stats.num_backoff_steps == 0
     assert request.stats.num_unready_steps == request.stats.num_steps == 11
 
 

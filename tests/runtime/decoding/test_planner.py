@@ -90,7 +90,7 @@ def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything
     assert made.width == 1
     for _ in range(10):
         settle(planner, plan(planner, full, values), full)
-    assert all(request.trust.rest_left > 0 for request in full)
+    assert all(request.trust.backoff_left > 0 for request in full)
     assert not plan(planner, full, values).drafts
 
 
@@ -154,14 +154,14 @@ def test_what_steps_take_beside_their_pass_is_learned_and_what_starting_takes_ap
     assert overheads.finish_s == pytest.approx(6e-3, rel=0.1)
 
 
-def test_sources_that_are_asked_only_where_they_pay_make_nobody_rest() -> None:
+def test_sources_that_are_asked_only_where_they_pay_make_nobody_back_off() -> None:
     planner, requests = planner_of(cost(0.02), overheads=Overheads(0.0, 1e-4, 0.0, 0.0)), [a_request()]
     for _ in range(20):
         made = plan(planner, requests, [1.0, 0.5, 0.4])
         settle(planner, made, requests, asked_s=8e-3, draft_s=8.1e-3)
         requests[0].trust.accepted = requests[0].trust.predicted
     assert planner.overheads.draft_s == pytest.approx(1e-4)
-    assert requests[0].stats.num_rested_steps == 0
+    assert requests[0].stats.num_backoff_steps == 0
 
 
 def test_a_long_run_of_drafted_steps_is_interrupted_to_measure_a_plain_one() -> None:
@@ -222,5 +222,5 @@ def test_prompt_rows_are_read_where_what_they_save_is_worth_the_time_they_take()
     assert cheap.prompt_rows(request, 0, 70, 64) == range(36, 70)
     assert cheap.prompt_rows(request, 0, 30, 64) == range(29, 30)  # not the prompt's end
     assert dear.prompt_rows(request, 70, 30, 64) == range(29, 30)
-    request.trust.num_vain = 7
+    request.trust.num_backoffs = 7
     assert Planner().prompt_rows(request, 70, 30, 64) == range(29, 30)

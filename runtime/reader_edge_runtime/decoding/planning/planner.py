@@ -2,7 +2,7 @@
 
 A pass gets the nodes with the most expected tokens per second on this machine, if that is clearly better than plain
 decoding; in a batch they go to the requests where they are worth most. A request whose drafts of late promised less
-time than they took rests.
+time than they took backs off.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ _FIRST_DRAFT = 16  # nodes drafted before the first pass was chosen
 _LEAST_DRAFT = 4
 _MOST_ROWS = 128  # of a pass, padding included: each takes memory for a row of logits
 
-_VAIN_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
-_START_SHARE = 0.02  # share of a request's coming plain steps that a first draft in vain may take
+_WASTED_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
+_START_SHARE = 0.02  # share of a request's coming plain steps that a wasted first draft may take
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
 _PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
@@ -34,19 +34,19 @@ _TYPICAL_WIDTH = 8
 class StepPlan(NamedTuple):
     """One step of the running requests, which are named by their numbers.
 
-    past: committed rows of the longest request. resting: those that could draft but rest. trees: what the pass
+    past: committed rows of the longest request. backing_off: those that could draft but back off. trees: what the pass
     verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come.
     saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
-    longest_rest: steps. width: nodes of the widest tree.
+    max_backoff: steps. width: nodes of the widest tree.
     """
 
     past: int
-    resting: list[int]
+    backing_off: list[int]
     trees: list[DraftTree]
     drafts: dict[int, DraftTree]
     forced: dict[int, DraftTree]
     saved_s: list[float]
-    longest_rest: int
+    max_backoff: int
     width: int
 
 
@@ -88,25 +88,25 @@ class Planner:
 
     def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
         """Nodes to report on of a prompt's chunk behind `length` tokens: the last, and those that drafting pays for."""
-        is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_in_vain
+        is_wanted = request.drafter is not None and self._reads_prompts and not request.trust.is_wasted
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def plan(self, requests: Sequence[Request], past: int, room: int, draft: Draft) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow."""
         most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
-        resting: list[int] = []
+        backing_off: list[int] = []
         draft_requests: dict[int, DraftRequest] = {}
         for b, request in enumerate(requests):
             if request.drafter is None or most < 2 or not self._may_draft(request, len(requests), past):
                 continue
-            is_vain_start = len(requests) > 1 and request.trust.num_vain > 0 and not request.has_drafted
-            if is_vain_start and self._spare_s < self.overheads.first_draft_s:
+            is_wasted_start = len(requests) > 1 and request.trust.num_backoffs > 0 and not request.has_drafted
+            if is_wasted_start and self._spare_s < self.overheads.first_draft_s:
                 continue  # the others, who wait for its start as well, make up for it no more
-            if request.trust.rest_left > 0:
-                resting.append(b)
+            if request.trust.backoff_left > 0:
+                backing_off.append(b)
             else:
-                self._spare_s = 0.0 if is_vain_start else self._spare_s
+                self._spare_s = 0.0 if is_wasted_start else self._spare_s
                 token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
                 draft_requests[b] = DraftRequest(request.drafter, most, request.num_remaining_tokens - 1, token_s)
         trees = [DraftTree.root(request.token_ids[-1]) for request in requests]
@@ -118,12 +118,12 @@ class Planner:
         drafts = draft(draft_requests) if draft_requests else {}
         made = forced | drafts
         if not made:
-            return StepPlan(past, resting, trees, {}, {}, [], 0, 1)
+            return StepPlan(past, backing_off, trees, {}, {}, [], 0, 1)
         widths, saved_s = self.choose(requests, [made.get(b) for b in range(len(requests))], past)
         for b, each in made.items():
             trees[b] = each.best(widths[b])
-        longest_rest = int(self._draft_s(1) * len(requests) / (_VAIN_SHARE * self._step_s(len(requests), past)))
-        return StepPlan(past, resting, trees, drafts, forced, saved_s, longest_rest, max(map(len, trees)))
+        max_backoff = int(self._draft_s(1) * len(requests) / (_WASTED_SHARE * self._step_s(len(requests), past)))
+        return StepPlan(past, backing_off, trees, drafts, forced, saved_s, max_backoff, max(map(len, trees)))
 
     @property
     def is_plain_due(self) -> bool:
@@ -167,25 +167,25 @@ class Planner:
         """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
         self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
-        # Sources that are asked only where they pay answer for their time themselves: rests would keep them from it.
+        # Sources that are asked only where they pay answer for their time themselves: backoff would keep them from it.
         self.overheads.learn_step(max(times.beside_s - asked_s, 0.0), len(requests), len(plan.drafts), num_first)
-        spared_s = self._spare_s + _VAIN_SHARE * (times.forward_s + times.beside_s)
+        spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)
         self._spare_s = min(spared_s, self.overheads.first_draft_s)
         self._num_drafted_steps = 0 if plan.width == 1 else self._num_drafted_steps + 1
         for b, made in (plan.drafts | plan.forced).items():
             if (verification := accepted[b]) is not None:
                 requests[b].forced_trust.learn(made, plan.trees[b], verification.path, verification.token_ids[0], True)
-        for b in plan.resting:
-            requests[b].trust.rest_left -= 1
-            requests[b].stats.num_rested_steps += 1
+        for b in plan.backing_off:
+            requests[b].trust.backoff_left -= 1
+            requests[b].stats.num_backoff_steps += 1
         for b, draft in plan.drafts.items():
             request, verification = requests[b], accepted[b]
             request.has_drafted = True
-            request.stats.num_vain_drafts += len(plan.trees[b]) == 1
+            request.stats.num_wasted_drafts += len(plan.trees[b]) == 1
             if verification is not None:
                 request.trust.learn(draft, plan.trees[b], verification.path, verification.token_ids[0])
                 if draft_s := self._draft_s(1):
-                    request.trust.weigh(plan.saved_s[b] / draft_s, plan.longest_rest)
+                    request.trust.weigh(plan.saved_s[b] / draft_s, plan.max_backoff)
 
     def _may_draft(self, request: Request, batch_size: int, past: int) -> bool:
         """Whether a request can draft, and if it never did, has so many tokens to come that starting may pay."""
