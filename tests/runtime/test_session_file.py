@@ -30,7 +30,7 @@ def held_by(engine: Engine) -> list[bytes]:
     """All that a session would have."""
     decoder = engine.decoder
     assert isinstance(decoder.drafter, RetrievalDrafter)
-    texts = decoder.roster.texts()
+    texts = decoder.scheduler.texts()
     rows = [decoder.cache.read_slot(slot, len(text)).rows[0].tobytes() for slot, text in enumerate(texts)]
     return [repr(texts).encode(), *rows, *(array.tobytes() for array in decoder.drafter.state().values())]
 

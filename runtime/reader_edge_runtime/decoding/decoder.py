@@ -16,7 +16,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.prompt_pace import PromptPace
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.decoding.roster import Roster
+from reader_edge_runtime.decoding.scheduler import Scheduler
 from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
 from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
@@ -62,8 +62,8 @@ class Decoder:
         self.slots = Slots(self.cache, config.max_batch)
         max_context, widest = target.manifest.max_context, self.planner.times.max_width
         self.kv_budget = KvBudget(self.cache, config.max_kv_bytes, config.max_batch, widest, max_context)
-        self.roster = Roster(self.slots, self.kv_budget)
-        self.running, self.waiting = self.roster.running, self.roster.waiting
+        self.scheduler = Scheduler(self.slots, self.kv_budget)
+        self.running, self.waiting = self.scheduler.running, self.scheduler.waiting
         self._permission = permission
         self.prompt_pace = PromptPace()
         self.on_advance: Callable[[], object] | None = None
@@ -93,7 +93,7 @@ class Decoder:
         request.trust = self.planner.begin()
         if request.config.is_drafted and self.permission.allows(request):
             request.begin_drafting(self.drafter)
-        self.roster.enqueue(request)
+        self.scheduler.enqueue(request)
 
     def check(self, request: Request) -> None:
         """Raise CapacityError for a request that no room could be made for. From any thread."""
@@ -106,7 +106,7 @@ class Decoder:
         an error of one request ends that request alone, and one of a pass ends those in it. An interrupt cancels
         what owns a slot, whose tokens and cache rows might not match any more.
         """
-        self.roster.drop_torn()
+        self.scheduler.drop_torn()
         advanced = list(self.running)
         try:
             if self.running:
@@ -116,10 +116,10 @@ class Decoder:
                     self.on_advance()
             advanced += self._score_prompts()
         except BaseException as error:
-            for request in self.running if isinstance(error, Exception) else self.roster.owners:
+            for request in self.running if isinstance(error, Exception) else self.scheduler.owners:
                 if request.is_running:
                     request.fail(error)
-            self.roster.drop_torn()
+            self.scheduler.drop_torn()
             self._release_ended()
             if not isinstance(error, Exception):
                 raise
@@ -139,7 +139,7 @@ class Decoder:
             request.finish_reason = "cancelled"
         if request in self.waiting:
             self.waiting.remove(request)
-        self.roster.drop_torn()
+        self.scheduler.drop_torn()
         self._release_ended()
         request.close()  # also one that was never enqueued
 
@@ -288,7 +288,7 @@ class Decoder:
         """Score prompts chunk by chunk, as many as keep pace, and return their requests."""
         requests: list[Request] = []
         most, num_scored = self.prompt_pace.take(), 0
-        while num_scored < most and (request := self.roster.next_prompt()) is not None:
+        while num_scored < most and (request := self.scheduler.next_prompt()) is not None:
             if request not in requests:
                 requests.append(request)
             self.recorder.start()
@@ -296,14 +296,14 @@ class Decoder:
                 num_scored += self._score_chunk(request)
             request.stats.prefill_s += self.recorder.lap()
             if request.num_output_tokens or not request.is_running:
-                self.roster.promote()
+                self.scheduler.promote()
                 self._release_ended()
         return requests
 
     def _score_chunk(self, request: Request) -> int:
         """Write the KV rows of a prompt's next chunk, and return its tokens; the last one emits the first token."""
-        if request is not self.roster.prefilling:
-            self.roster.admit(request)
+        if request is not self.scheduler.prefilling:
+            self.scheduler.admit(request)
         slot = len(self.running)
         length = self.cache.lengths[slot]
         size = self.config.prefill_chunk or self.target.prefill_chunk(length)
@@ -328,7 +328,7 @@ class Decoder:
         return len(tree)
 
     def _release_ended(self) -> None:
-        for request in self.roster.take_ended():
+        for request in self.scheduler.take_ended():
             request.close()
             if request.drafter is not None:
                 self.recorder.start()

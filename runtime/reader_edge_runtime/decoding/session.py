@@ -35,7 +35,7 @@ def save_session(decoder: Decoder, path: Path, fingerprint: bytes, messages: Seq
 
     Requests that run meanwhile are in it as far as they have come. messages: a conversation to keep beside it.
     """
-    texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.roster.texts())]
+    texts = [text[: decoder.cache.usable(slot, len(text))] for slot, text in enumerate(decoder.scheduler.texts())]
     said = _said(messages)
     arrays: dict[str, Array] = {
         "messages": np.frombuffer(said, np.uint8),
@@ -55,7 +55,7 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes) -> list[Messa
     Raises SessionError where a request runs or waits, and for a file that is foreign, damaged or too large for this
     engine's max_batch and max_kv_bytes; then nothing has changed.
     """
-    if decoder.running or decoder.waiting or decoder.roster.prefilling is not None:
+    if decoder.running or decoder.waiting or decoder.scheduler.prefilling is not None:
         raise SessionError("Requests run: load a session when they have ended.")
     manifest = decoder.target.manifest
     num_text_bytes = manifest.max_context * manifest.kv_row_bytes + _MAX_PLACES * manifest.state_bytes

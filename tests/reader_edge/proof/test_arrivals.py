@@ -63,7 +63,7 @@ def test_requests_join_amid_others_in_chunks_and_are_given_up_in_every_state(
     def watched_step(decoder: Decoder) -> list[Request]:
         advanced = step(decoder)
         seen["prompts between chunks beside running answers"] += (
-            decoder.roster.prefilling is not None and len(decoder.running) > 0
+            decoder.scheduler.prefilling is not None and len(decoder.running) > 0
         )
         seen["waiting in line"] += len(decoder.waiting) > 0
         seen["greedy beside sampled"] += len({request.takes_best for request in decoder.running}) > 1
@@ -72,7 +72,7 @@ def test_requests_join_amid_others_in_chunks_and_are_given_up_in_every_state(
 
     def watched_cancel(decoder: Decoder, request: Request) -> None:
         seen["given up in line"] += request in decoder.waiting
-        seen["given up amid its prompt"] += request is decoder.roster.prefilling
+        seen["given up amid its prompt"] += request is decoder.scheduler.prefilling
         seen["given up amid its answer"] += request in decoder.running
         cancel(decoder, request)
 

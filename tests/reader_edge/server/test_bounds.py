@@ -60,7 +60,7 @@ def test_waiting_requests_of_a_lower_priority_number_are_answered_first(
     config = GenerationConfig(max_tokens=2, ignores_eos=True)
     decoder = async_engine.engine.decoder
     started: list[int] = []
-    admit = decoder.roster.admit
+    admit = decoder.scheduler.admit
 
     def noted(request: Request) -> None:
         started.append(request.priority)
@@ -73,7 +73,7 @@ def test_waiting_requests_of_a_lower_priority_number_are_answered_first(
             tasks = [loop.create_task(async_engine.generate("# tar", config, priority)) for priority in priorities]
             while async_engine.num_waiting < len(tasks):
                 await asyncio.sleep(0.01)
-            monkeypatch.setattr(decoder.roster, "admit", noted)
+            monkeypatch.setattr(decoder.scheduler, "admit", noted)
             monkeypatch.setattr(decoder.slots, "_max_slots", 1)
         await asyncio.gather(*tasks)
 

@@ -8,7 +8,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.slots import Slots
 
 
-class Roster:
+class Scheduler:
     """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
 
     waiting: by priority, then first come, first served; one that does not fit yet is waited for.
