@@ -270,7 +270,7 @@ class Decoder:
                 continue
             request.count_tree(tree, verification.path)
             if b in plan.drafts and request.drafter is not None:
-                with request:
+                with request.catching_errors():
                     root = len(request.token_ids) - len(verification.token_ids) - 1
                     vocab_size = self.target.manifest.vocab_size
                     request.drafter.observe(result.scored(b, tree, range(len(tree)), root, vocab_size))
@@ -292,7 +292,7 @@ class Decoder:
             if request not in requests:
                 requests.append(request)
             self.recorder.start()
-            with request:
+            with request.catching_errors():
                 num_scored += self._score_chunk(request)
             request.stats.prefill_s += self.recorder.lap()
             if request.num_output_tokens or not request.is_running:
@@ -332,6 +332,6 @@ class Decoder:
             request.close()
             if request.drafter is not None:
                 self.recorder.start()
-                with request:
+                with request.catching_errors():
                     request.drafter.finish()
                 self.planner.end(request, self.recorder.lap())

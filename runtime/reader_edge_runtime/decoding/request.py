@@ -1,7 +1,8 @@
 """One request on its way: its tokens, its choices and when it ends."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -215,14 +216,15 @@ class Request:
         if self.constraint is not None:
             self.constraint.close()
 
-    def __enter__(self) -> "Request":
-        """A block of work for this request, whose error ends this request alone; an interrupt goes on."""
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if error is not None:
+    @contextmanager
+    def catching_errors(self) -> Iterator[None]:
+        """A block of work for this request, whose error ends this request alone; an interrupt is raised again."""
+        try:
+            yield
+        except BaseException as error:
             self.fail(error)
-        return isinstance(error, Exception)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _checked_stops(token_ids: Sequence[int], vocab_size: int) -> set[int]:

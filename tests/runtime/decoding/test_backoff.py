@@ -69,7 +69,7 @@ def test_where_drafts_were_futile_of_late_one_begins_only_where_others_need_not_
     assert bool(plan(planner, requests, [1.0, 0.9]).drafts) == is_begun
 
 
-def test_starts_in_vain_take_half_a_percent_of_a_batchs_time() -> None:
+def test_wasted_starts_take_half_a_percent_of_a_batchs_time() -> None:
     overheads = replace(NOTHING, start_s=1e-3)
     planner = planner_of(cost(growth=0.1, batch_size=8), overheads=overheads)
     num_begun = 0

@@ -125,7 +125,7 @@ def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     assert target.num_passes < 40
 
 
-def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_in_vain() -> None:
+def test_a_drafter_that_is_not_ready_is_not_asked_and_not_held_for_nothing() -> None:
     class Slow(RandomDrafter):
         is_ready = False
 
