@@ -183,7 +183,8 @@ class Decoder:
         for (slot, draft_request), draft in zip(
             draft_requests.items(), self.drafter.draft(list(draft_requests.values())), strict=True
         ):
-            with self.running[slot] as request:
+            request = self.running[slot]
+            with request.catching_errors():
                 if isinstance(draft, Exception):
                     raise draft
                 draft.check(request.token_ids[-1], self.target.manifest.vocab_size, draft_request.max_nodes)
@@ -193,8 +194,8 @@ class Decoder:
 
     @recorded
     def _forward(self, trees: list[DraftTree]) -> ForwardResult:
-        for each in self.running:
-            with each as request:
+        for request in self.running:
+            with request.catching_errors():
                 request.prepare()
         return self._pass(0, trees, [range(len(tree)) for tree in trees], self.running, self._num_kept)
 
@@ -216,7 +217,8 @@ class Decoder:
         """Walk every tree by the request's rule of acceptance; None for a request that failed."""
         verifications: list[Verification | None] = [None] * len(trees)
         for b, tree in enumerate(trees):
-            with self.running[b] as request:
+            request = self.running[b]
+            with request.catching_errors():
                 if request.is_running:  # its draft did not fail
                     verifications[b] = self._walk(request, tree, result, b)
         return verifications
@@ -239,7 +241,8 @@ class Decoder:
                 undecided.append((slot, verification))
             self.cache.commit(slot, verification.path[:-1] if verification.is_undecided else verification.path)
         for slot, verification in undecided:
-            with self.running[slot] as request:
+            request = self.running[slot]
+            with request.catching_errors():
                 token_id = self._redecide(slot, request)
                 verifications[slot] = Verification(verification.path, [*verification.token_ids, token_id])
 

@@ -92,9 +92,9 @@ class Worker:
     def _step(self, arrived: list[Answer]) -> None:
         with self._engine.working() as decoder:  # without those that were given up
             for answer in arrived:
-                with answer.request as request:
-                    if request.is_running:
-                        decoder.enqueue(request)
+                with answer.request.catching_errors():
+                    if answer.request.is_running:
+                        decoder.enqueue(answer.request)
             decoder.step()
 
     def _hand_out_early(self) -> None:

@@ -9,10 +9,10 @@ from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int32Table, 
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, Files, find, narrow, successors
 from reader_edge_runtime.drafting.kernels.datastore import STATE as MATCH
+from reader_edge_runtime.drafting.kernels.inputs import add_input, add_pair
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.matches import advance_store, gather_store
 from reader_edge_runtime.drafting.kernels.successors import add_successors
-from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
 # Of datastores; what follows a single token is too varied to be worth a look-up.
 _MAX_NAMED = 8
@@ -76,9 +76,9 @@ def _add_proposals(proposals: Int32Table, node: Int32Array, evidence: Int32Array
         child = proposals[node[layout.PROPOSAL_STATE + e], 1]
         if child:
             which = np.int64(layout.PROPOSAL_INPUTS[e])
-            speaker = add_speaker(evidence, which, 0, 0)
+            active = add_input(evidence, which, 0, 0)
             while child:
-                add_pair(evidence, work, speaker, which, 1 + proposals[child, 3], proposals[child, 0])
+                add_pair(evidence, work, active, which, 1 + proposals[child, 3], proposals[child, 0])
                 child = proposals[child, 2]
 
 
@@ -110,11 +110,11 @@ def _add_datastore(files: Files, node: Int32Array, evidence: Int32Array, work: I
     total >>= shift
     is_long = 1 if match[0] >= _LONG_MATCH else 0
     level = layout.SET_LEVEL[min(match[0], layout.MAX_LENGTH)]
-    speaker = add_speaker(evidence, layout.DATASTORE_INPUTS, level, layout.COUNT_CLASS[total, 0] + is_long)
+    active = add_input(evidence, layout.DATASTORE_INPUTS, level, layout.COUNT_CLASS[total, 0] + is_long)
     for i in range(num):
         count: Number = min(max(np.int64(counts[i]) >> shift, 1), total)
         add_pair(
-            evidence, work, speaker, layout.DATASTORE_INPUTS, layout.COUNT_CLASS[total, count] + is_long, token_ids[i]
+            evidence, work, active, layout.DATASTORE_INPUTS, layout.COUNT_CLASS[total, count] + is_long, token_ids[i]
         )
 
 

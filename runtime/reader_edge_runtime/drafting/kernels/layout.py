@@ -39,11 +39,11 @@ NUM_SETS_2 = 72
 CONTEXT_STATE, HISTORY_STATE, PROPOSAL_STATE, DATASTORE_STATE = ORDER, ORDER + 4, ORDER + 8, ORDER + 13
 STATE = 30
 
-# Evidence at a node, int32 (EVIDENCE,): counts, then speakers (inputs that name a token), candidates (the tokens named)
-# and pairs of both. A speaker has the number of its weight, input * LEVELS + level, and its miss: the class of the
-# candidates that it does not name. A pair is class, speaker and candidate in one number. NUM_SPEAKING is NOT_GATHERED
-# before the look-up.
-NUM_SPEAKING, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
+# Evidence at a node, int32 (EVIDENCE,): counts, then active inputs (those that name a token), candidates (the tokens
+# named) and pairs of both. An active input has the number of its weight (input * LEVELS + level) and its miss: the
+# class of the candidates that it does not name. A pair is class, active input and candidate in one number. Before the look-up
+# NUM_ACTIVE is NOT_GATHERED.
+NUM_ACTIVE, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
 NOT_GATHERED = -1
 MAX_CANDIDATES = 48
 MAX_PAIRS = 384
@@ -52,7 +52,7 @@ MISS = WEIGHT + NUM_INPUTS
 CANDIDATES = MISS + NUM_INPUTS
 PAIRS = CANDIDATES + MAX_CANDIDATES
 EVIDENCE = PAIRS + MAX_PAIRS
-CLASS_SHIFT, SPEAKER_SHIFT, SPEAKER_MASK, CANDIDATE_MASK = 11, 6, 31, 63
+CLASS_SHIFT, ACTIVE_SHIFT, ACTIVE_MASK, CANDIDATE_MASK = 11, 6, 31, 63
 
 # Working memory, int32 (WORK,): how many tokens a store's longest match names, and the first; the input that raises
 # each candidate most; rows that a store found; a hash table of candidates; successors in datastores, then their counts.

@@ -6,7 +6,7 @@ from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Tab
 from reader_edge_runtime.drafting.kernels.counts import ORDER, learn
 from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, find_anew, gather
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
-from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_CANDIDATES, NUM_SPEAKING, STATE
+from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_ACTIVE, NUM_CANDIDATES, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, learn_value, score
 from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKEN, Arrays
 
@@ -34,7 +34,7 @@ def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None
     node = 0 if num_nodes else -1
     for token in token_ids:
         taken = nodes[TAKEN, node] if node >= 0 else 0
-        if node < 0 or evidences[taken, NUM_SPEAKING] == NOT_GATHERED:
+        if node < 0 or evidences[taken, NUM_ACTIVE] == NOT_GATHERED:
             if node > 0:
                 _take_state(sources, states[taken], state)
             node, taken = -1, 0

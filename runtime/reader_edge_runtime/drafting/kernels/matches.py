@@ -14,9 +14,9 @@ from reader_edge_runtime.drafting.kernels.counts import (
     single_position,
     single_token,
 )
+from reader_edge_runtime.drafting.kernels.inputs import add_one, add_row
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_MASK
-from reader_edge_runtime.drafting.kernels.voices import add_one, add_row
 
 
 @part

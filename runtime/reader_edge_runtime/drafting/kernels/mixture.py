@@ -36,12 +36,12 @@ PARAMETERS = VALUE_TRIALS + VALUE_BUCKETS
 
 # scratch: float32 (SCRATCH,)
 LOGITS = 0
-BEST_VOICE = LOGITS + layout.MAX_CANDIDATES
-SPEAKER_WEIGHT = BEST_VOICE + layout.MAX_CANDIDATES
-SPEAKER_GRADIENT = SPEAKER_WEIGHT + layout.NUM_INPUTS
-SPEAKER_MISSES = SPEAKER_GRADIENT + layout.NUM_INPUTS
-SPEAKER_MISSED = SPEAKER_MISSES + layout.NUM_INPUTS
-PENDING_VALUE = SPEAKER_MISSED + layout.NUM_INPUTS
+BEST_LOG_ODDS = LOGITS + layout.MAX_CANDIDATES
+ACTIVE_WEIGHT = BEST_LOG_ODDS + layout.MAX_CANDIDATES
+ACTIVE_GRADIENT = ACTIVE_WEIGHT + layout.NUM_INPUTS
+ACTIVE_MISSES = ACTIVE_GRADIENT + layout.NUM_INPUTS
+ACTIVE_MISSED = ACTIVE_MISSES + layout.NUM_INPUTS
+PENDING_VALUE = ACTIVE_MISSED + layout.NUM_INPUTS
 SCRATCH = PENDING_VALUE + 256
 
 _MIN_P = np.float32(0.0005)
@@ -90,9 +90,9 @@ def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
 
 @small_part
 def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
-    """Class, speaker and candidate of a pair."""
-    speaker = (pair >> layout.SPEAKER_SHIFT) & layout.SPEAKER_MASK
-    return pair >> layout.CLASS_SHIFT, speaker, pair & layout.CANDIDATE_MASK
+    """Class, active input and candidate of a pair."""
+    active = (pair >> layout.ACTIVE_SHIFT) & layout.ACTIVE_MASK
+    return pair >> layout.CLASS_SHIFT, active, pair & layout.CANDIDATE_MASK
 
 
 @part
@@ -101,23 +101,23 @@ def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array,
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
     base = parameters[BIASES + evidence[layout.SET]] + parameters[BIASES_2 + evidence[layout.SET_2]]
-    for s in range(evidence[layout.NUM_SPEAKING]):
+    for s in range(evidence[layout.NUM_ACTIVE]):
         which = evidence[layout.WEIGHT + s] // layout.LEVELS
         weight = parameters[WEIGHTS + evidence[layout.WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
-        scratch[SPEAKER_WEIGHT + s] = weight
+        scratch[ACTIVE_WEIGHT + s] = weight
         base += weight * _class_log_odds(parameters, evidence[layout.MISS + s])
     for c in range(evidence[layout.NUM_CANDIDATES]):
         scratch[LOGITS + c] = base
-        scratch[BEST_VOICE + c] = -1e30
+        scratch[BEST_LOG_ODDS + c] = -1e30
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, s, c = _parts_of(evidence[layout.PAIRS + pair])
-        voice = _class_log_odds(parameters, number)
-        voice -= _class_log_odds(parameters, evidence[layout.MISS + s])
-        voice *= scratch[SPEAKER_WEIGHT + s]
-        scratch[LOGITS + c] += voice
-        if voice > scratch[BEST_VOICE + c]:
-            scratch[BEST_VOICE + c] = voice
+        raised_by = _class_log_odds(parameters, number)
+        raised_by -= _class_log_odds(parameters, evidence[layout.MISS + s])
+        raised_by *= scratch[ACTIVE_WEIGHT + s]
+        scratch[LOGITS + c] += raised_by
+        if raised_by > scratch[BEST_LOG_ODDS + c]:
+            scratch[BEST_LOG_ODDS + c] = raised_by
             work[layout.LEADING + c] = evidence[layout.WEIGHT + s] // layout.LEVELS
 
 
@@ -157,19 +157,19 @@ def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple
 def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, token: Number) -> None:
     """Learn from the token that came, after `score` of the same evidence."""
     total, came = _errors(evidence, scratch, token)
-    num_speaking = evidence[layout.NUM_SPEAKING]
-    for s in range(num_speaking):
-        scratch[SPEAKER_GRADIENT + s] = _class_log_odds(parameters, evidence[layout.MISS + s]) * total
-        scratch[SPEAKER_MISSES + s] = evidence[layout.NUM_CANDIDATES]
-        scratch[SPEAKER_MISSED + s] = 1 if came >= 0 else 0
+    num_active = evidence[layout.NUM_ACTIVE]
+    for s in range(num_active):
+        scratch[ACTIVE_GRADIENT + s] = _class_log_odds(parameters, evidence[layout.MISS + s]) * total
+        scratch[ACTIVE_MISSES + s] = evidence[layout.NUM_CANDIDATES]
+        scratch[ACTIVE_MISSED + s] = 1 if came >= 0 else 0
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, s, candidate = _parts_of(evidence[layout.PAIRS + pair])
-        voice = _class_log_odds(parameters, number)
-        voice -= _class_log_odds(parameters, evidence[layout.MISS + s])
-        scratch[SPEAKER_GRADIENT + s] += scratch[LOGITS + candidate] * voice
-        scratch[SPEAKER_MISSES + s] -= 1
+        raised_by = _class_log_odds(parameters, number)
+        raised_by -= _class_log_odds(parameters, evidence[layout.MISS + s])
+        scratch[ACTIVE_GRADIENT + s] += scratch[LOGITS + candidate] * raised_by
+        scratch[ACTIVE_MISSES + s] -= 1
         if candidate == came:
-            scratch[SPEAKER_MISSED + s] = 0
+            scratch[ACTIVE_MISSED + s] = 0
     _update_weights(parameters, evidence, scratch, total)
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, _, candidate = _parts_of(evidence[layout.PAIRS + pair])
@@ -179,19 +179,19 @@ def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float
 
 @small_part
 def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, total: Number) -> None:
-    num_speaking = evidence[layout.NUM_SPEAKING]
-    share = np.float32(1) / np.float32(math.sqrt(max(num_speaking, 1)))
+    num_active = evidence[layout.NUM_ACTIVE]
+    share = np.float32(1) / np.float32(math.sqrt(max(num_active, 1)))
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
-    for s in range(num_speaking):
+    for s in range(num_active):
         which = evidence[layout.WEIGHT + s] // layout.LEVELS
-        step = share * min(max(scratch[SPEAKER_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
+        step = share * min(max(scratch[ACTIVE_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
         _update(parameters, WEIGHTS + evidence[layout.WEIGHT + s], _WEIGHT_RATE * step)
         _update(parameters, set_weights + which, _SET_RATE * step)
         _update(parameters, set_weights_2 + which, _SET_RATE * step)
-        if scratch[SPEAKER_MISSES + s] > 0:
+        if scratch[ACTIVE_MISSES + s] > 0:
             # the candidates that an input does not name share one class, which learns their mean outcome
-            outcome = scratch[SPEAKER_MISSED + s] / scratch[SPEAKER_MISSES + s]
+            outcome = scratch[ACTIVE_MISSED + s] / scratch[ACTIVE_MISSES + s]
             _update_class(parameters, evidence[layout.MISS + s], outcome)
     _update(parameters, BIASES + evidence[layout.SET], _BIAS_RATE * total)
     _update(parameters, BIASES_2 + evidence[layout.SET_2], _BIAS_RATE * total)

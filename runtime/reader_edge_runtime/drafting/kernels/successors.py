@@ -25,9 +25,9 @@ from reader_edge_runtime.drafting.kernels.arrays import (
     Number,
     Successors,
 )
+from reader_edge_runtime.drafting.kernels.inputs import add_input, add_pair
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import AFTER_PAIR, AFTER_TOKEN, LEVELS, LOGITS_INPUTS
-from reader_edge_runtime.drafting.kernels.voices import add_pair, add_speaker
 
 MAX_SUCCESSORS = 8
 RECORD = 16
@@ -198,9 +198,9 @@ def _add_record(
     record: Int32Array, which: Number, is_same_further_back: Number, evidence: Int32Array, work: Int32Array
 ) -> None:
     level = record[NUM_AND_LEVEL] & (LEVELS - 1)
-    speaker = add_speaker(evidence, which, level, level)
+    active = add_input(evidence, which, level, level)
     for i in range(record[NUM_AND_LEVEL] // LEVELS):
-        add_pair(evidence, work, speaker, which, class_of(record, i, is_same_further_back), record[NAMED + i])
+        add_pair(evidence, work, active, which, class_of(record, i, is_same_further_back), record[NAMED + i])
 
 
 @kernel

@@ -56,7 +56,7 @@ def draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
         states[0, i] = root[i]
     nodes[TOKEN, 0], nodes[PARENT, 0], nodes[DEPTH, 0], nodes[SOURCE, 0], nodes[TAKEN, 0] = states[0, 0], -1, 0, -1, 0
     values[0, 0] = 1
-    evidences[0, layout.NUM_SPEAKING] = layout.NOT_GATHERED
+    evidences[0, layout.NUM_ACTIVE] = layout.NOT_GATHERED
     num_nodes, num_pending, node = 1, 0, 0
     while num_nodes < max_nodes:
         if nodes[DEPTH, node] < max_depth:
@@ -74,7 +74,7 @@ def draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
         values[0, node] = scratch[PENDING_VALUE + num_pending]
         nodes[TOKEN, node], nodes[PARENT, node] = nodes[PENDING_TOKEN, num_pending], parent
         nodes[DEPTH, node], nodes[SOURCE, node] = nodes[DEPTH, parent] + 1, nodes[PENDING_SOURCE, num_pending]
-        evidences[node, layout.NUM_SPEAKING] = layout.NOT_GATHERED
+        evidences[node, layout.NUM_ACTIVE] = layout.NOT_GATHERED
         for i in range(layout.STATE):
             states[node, i] = states[parent, i]
         advance(sources, states[node], nodes[TOKEN, node], _MAX_FOUND)

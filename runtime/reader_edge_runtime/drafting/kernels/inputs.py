@@ -27,26 +27,26 @@ def _candidate(evidence: Int32Array, work: Int32Array, token: Number) -> Number:
 
 
 @small_part
-def add_speaker(evidence: Int32Array, which: Number, level: Number, miss: Number) -> Number:
-    speaker = np.int64(evidence[layout.NUM_SPEAKING])
-    evidence[layout.NUM_SPEAKING] = speaker + 1
-    evidence[layout.WEIGHT + speaker] = which * layout.LEVELS + level
-    evidence[layout.MISS + speaker] = which * layout.CLASSES + miss
-    return speaker
+def add_input(evidence: Int32Array, which: Number, level: Number, miss: Number) -> Number:
+    active = np.int64(evidence[layout.NUM_ACTIVE])
+    evidence[layout.NUM_ACTIVE] = active + 1
+    evidence[layout.WEIGHT + active] = which * layout.LEVELS + level
+    evidence[layout.MISS + active] = which * layout.CLASSES + miss
+    return active
 
 
 @small_part
 def add_pair(
-    evidence: Int32Array, work: Int32Array, speaker: Number, which: Number, number: Number, token: Number
+    evidence: Int32Array, work: Int32Array, active: Number, which: Number, number: Number, token: Number
 ) -> None:
-    """Let a speaker name a token in class `number` of its input."""
+    """Let an active input name a token in class `number` of its input."""
     pair = evidence[layout.NUM_PAIRS]
     if pair == layout.MAX_PAIRS:
         return
     candidate = _candidate(evidence, work, token)
     if candidate >= 0:
         named = np.int64(which * layout.CLASSES + number) << layout.CLASS_SHIFT
-        evidence[layout.PAIRS + pair] = named | (speaker << layout.SPEAKER_SHIFT) | candidate
+        evidence[layout.PAIRS + pair] = named | (active << layout.ACTIVE_SHIFT) | candidate
         evidence[layout.NUM_PAIRS] = pair + 1
 
 
@@ -55,8 +55,8 @@ def add_one(
     evidence: Int32Array, work: Int32Array, which: Number, level: Number, number: Number, token: Number
 ) -> None:
     """Add an input that names one token: in class 2 * number + 1, all others in 2 * number."""
-    speaker = add_speaker(evidence, which, level, number * 2)
-    add_pair(evidence, work, speaker, which, number * 2 + 1, token)
+    active = add_input(evidence, which, level, number * 2)
+    add_pair(evidence, work, active, which, number * 2 + 1, token)
 
 
 @part
@@ -69,11 +69,11 @@ def add_row(
     while (total >> shift) > layout.MAX_TOTAL:
         shift += 1
     total >>= shift
-    speaker = add_speaker(evidence, which, layout.LEVEL_OF_TOTAL[total], layout.COUNT_CLASS[total, 0])
+    active = add_input(evidence, which, layout.LEVEL_OF_TOTAL[total], layout.COUNT_CLASS[total, 0])
     last = rows[base + 3]
     entry = np.int64(base + 4)
     for _ in range(min(rows[base + 2], layout.MAX_NAMED[order])):
         count: Number = min(max(np.int64(rows[entry + 1]) >> shift, 1), total)
         came_last = 1 if rows[entry + 2] == last else 0
-        add_pair(evidence, work, speaker, which, layout.COUNT_CLASS[total, count] + came_last, rows[entry])
+        add_pair(evidence, work, active, which, layout.COUNT_CLASS[total, count] + came_last, rows[entry])
         entry = np.int64(next_entry(rows, entry))
