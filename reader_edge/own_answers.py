@@ -9,9 +9,9 @@ from reader_edge.prompt_file import FilePrompt, read_prompts
 from reader_edge.question import Question
 from reader_edge_export.heads.instructions import instructions
 from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 
 INSTRUCTIONS = Path(__file__).with_name("instructions.txt")

@@ -21,9 +21,9 @@ from reader_edge_export.experts import (
 )
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_runtime.arrays import Float32Array
 from tests.gguf_files import random_rows
 
-Array = npt.NDArray[np.float32]
 Product = Callable[[GraphEditor, ir.Value, ir.Value], ir.Value]
 
 FORMS = ("plain", "int8", "int8-a16", "int4", *BLOCK_TYPES)
@@ -36,7 +36,7 @@ class ExpertMatrices:
     meant: Callable[[], npt.NDArray[np.float64]]
     product: Product
 
-    def expected(self, rows: Array, experts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def expected(self, rows: Float32Array, experts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """rows (R, K), each times its expert's matrix: (R, J)."""
         products = self.meant()[experts] @ rows.astype(np.float64)[:, :, None]
         return np.asarray(products[..., 0])
@@ -104,12 +104,14 @@ def _kept(rng: np.random.Generator, name: str, sizes: tuple[int, int, int]) -> E
     return ExpertMatrices(lambda: np.stack([gguf.dequantize(rows, kind) for rows in files]).astype(np.float64), product)
 
 
-def _spread(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Array, Array]:
+def _spread(rng: np.random.Generator, sizes: tuple[int, int, int]) -> tuple[Float32Array, Float32Array]:
     stretch = rng.uniform(0.5, 2, (sizes[0], sizes[2])).astype(np.float32)
     return stretch, hadamard(block_size(sizes[2])).astype(np.float32)
 
 
-def _meant(steps: npt.NDArray[np.generic], scales: Array, spread: Sequence[Array]) -> npt.NDArray[np.float64]:
+def _meant(
+    steps: npt.NDArray[np.generic], scales: Float32Array, spread: Sequence[Float32Array]
+) -> npt.NDArray[np.float64]:
     """What rows meet that are not yet stretched and spread."""
     stretch, matrix = (each.astype(np.float64) for each in spread)
     blocks = (steps.astype(np.float64) * scales[..., None]).reshape(*steps.shape[:2], -1, len(matrix))

@@ -3,16 +3,14 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Cache, Pass
 from tests.fake_target import FakeTarget, make_manifest
-
-Float32Array = npt.NDArray[np.float32]
 
 _PRIME = 8191  # products with it are exact in float32
 LAYERS = (Layer.attention(1, 2), Layer.recurrent({"delta": (2,)}, {"delta": 2}))

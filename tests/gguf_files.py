@@ -8,13 +8,12 @@ from typing import Any
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
+from reader_edge_runtime.arrays import Array
 
-Array = npt.NDArray[Any]
 F32 = gguf.GGMLQuantizationType.F32
 
 # A llama of one layer and hidden size 8, of which there is only the header's worth.

@@ -16,11 +16,11 @@ from reader_edge_export.recurrent_operators import (
     tree_delta,
     tree_mamba2,
 )
+from reader_edge_runtime.arrays import Float32Array
 
-Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Feed = dict[str, npt.NDArray[np.generic]]
-Step = Callable[[Array, Array], Array]
+Step = Callable[[Float32Array, Float32Array], Float32Array]
 
 TREE_NAMES = ("parents", "num_kept", "num_pending")
 NO_NUMBER = np.float32(np.nan)
@@ -147,8 +147,8 @@ def mamba2_feed(rng: np.random.Generator, sizes: DeltaSizes, trees: Trees, num_s
 class Conv:
     """A short convolution: weight (C, K), bias (C,)."""
 
-    weight: Array
-    bias: Array
+    weight: Float32Array
+    bias: Float32Array
 
     @classmethod
     def random(cls, num_channels: int, num_taps: int) -> "Conv":
@@ -167,7 +167,7 @@ class Conv:
         conv = tree_conv(editor, inputs[0], weight, bias, *state_values(inputs))
         return [conv.output, conv.present]
 
-    def behind(self, window: Array, row: Array) -> Array:
+    def behind(self, window: Float32Array, row: Float32Array) -> Float32Array:
         """What it makes of a row (C,) behind a window (K - 1, C)."""
         total = row * self.weight[:, -1]
         for before in range(1, self.weight.shape[1]):
@@ -184,40 +184,40 @@ def conv_feed(rng: np.random.Generator, conv: Conv, trees: Trees, num_slots: int
     return _feed(rng, rows, trees, (num_taps - 1, num_channels), pending)
 
 
-def delta_step(sizes: DeltaSizes, state: Array, capsule: Array) -> Array:
+def delta_step(sizes: DeltaSizes, state: Float32Array, capsule: Float32Array) -> Float32Array:
     """The state behind a node of the gated delta rule."""
     key, value, decay, beta = _parts(sizes, capsule)
     decayed = state * decay[:, None, None]
     change = (value - _ascending(decayed * key[:, :, None])) * beta[:, None]
-    changed: Array = decayed + key[:, :, None] * change[:, None]
+    changed: Float32Array = decayed + key[:, :, None] * change[:, None]
     return changed
 
 
-def scan_step(sizes: DeltaSizes, state: Array, capsule: Array) -> Array:
+def scan_step(sizes: DeltaSizes, state: Float32Array, capsule: Float32Array) -> Float32Array:
     """The state behind a node of Mamba2."""
     key, value, decay, _ = _parts(sizes, capsule)
-    changed: Array = state * decay[:, None, None] + key[:, :, None] * value[:, None]
+    changed: Float32Array = state * decay[:, None, None] + key[:, :, None] * value[:, None]
     return changed
 
 
-def read(sizes: DeltaSizes, state: Array, query: Array) -> Array:
+def read(sizes: DeltaSizes, state: Float32Array, query: Float32Array) -> Float32Array:
     """What a query (Hk, Dk) reads of a state: (Hv, Dv)."""
     return _ascending(state * query.repeat(sizes.num_heads // sizes.num_key_heads, 0)[:, :, None])
 
 
-def states_along(step: Step, state: Array, capsules: Sequence[Array]) -> Array:
+def states_along(step: Step, state: Float32Array, capsules: Sequence[Float32Array]) -> Float32Array:
     """The state behind these capsules."""
     for capsule in capsules:
         state = step(state, capsule)
     return state
 
 
-def window_behind(window: Array, rows: Sequence[Array]) -> Array:
+def window_behind(window: Float32Array, rows: Sequence[Float32Array]) -> Float32Array:
     """The last rows, as many as a window (K - 1, C) has."""
     return np.concatenate([window, *(row[None] for row in rows)])[len(rows) :]
 
 
-def _parts(sizes: DeltaSizes, capsule: Array) -> tuple[Array, Array, Array, Array]:
+def _parts(sizes: DeltaSizes, capsule: Float32Array) -> tuple[Float32Array, Float32Array, Float32Array, Float32Array]:
     num_keys, num_values = sizes.num_key_heads * sizes.key_size, sizes.num_heads * sizes.value_size
     ends = np.cumsum([num_keys, num_values, sizes.num_heads])
     keys, values, decay, beta = np.split(capsule, ends)
@@ -225,7 +225,7 @@ def _parts(sizes: DeltaSizes, capsule: Array) -> tuple[Array, Array, Array, Arra
     return key, values.reshape(sizes.num_heads, sizes.value_size), decay, beta
 
 
-def _ascending(products: Array) -> Array:
+def _ascending(products: Float32Array) -> Float32Array:
     """Sums over the keys of (H, Dk, Dv), one after another."""
     total = products[:, 0]
     for k in range(1, products.shape[1]):
@@ -233,7 +233,7 @@ def _ascending(products: Array) -> Array:
     return total
 
 
-def _keys(rng: np.random.Generator, sizes: DeltaSizes, batch: int, width: int) -> Array:
+def _keys(rng: np.random.Generator, sizes: DeltaSizes, batch: int, width: int) -> Float32Array:
     keys = rng.standard_normal((batch, width, sizes.num_key_heads, sizes.key_size), np.float32)
     return np.asarray(keys / np.sqrt((keys * keys).sum(-1, keepdims=True)))
 
@@ -244,7 +244,7 @@ def _state_inputs(state: Sequence[int], num_capsule: int) -> dict[str, Sequence[
 
 
 def _feed(
-    rng: np.random.Generator, rows: dict[str, Array], trees: Trees, state: Sequence[int], pending: Array
+    rng: np.random.Generator, rows: dict[str, Float32Array], trees: Trees, state: Sequence[int], pending: Float32Array
 ) -> dict[str, npt.NDArray[np.generic]]:
     for b, num_nodes in enumerate(trees.num_nodes):
         for array in rows.values():

@@ -1,6 +1,7 @@
 """A choice and its consequence in one, as decoding makes it."""
 
-from reader_edge_runtime.decoding.choosing.sampler import Float32Array, Sampler
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.decoding.choosing.sampler import Sampler
 
 
 def chosen(sampler: Sampler, logits: Float32Array, position: int) -> int:

@@ -12,8 +12,8 @@ from reader_edge_runtime import atomic_file, free_memory, process_memory, proces
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.machine_code import library
+from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
-from reader_edge_runtime.drafting.machine_code.target import Target
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.text import template_worker
 from tests.drafted_text import DraftedText
@@ -88,7 +88,7 @@ def test_each_kind_of_machine_finds_the_kernels_of_its_own(
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(library, "_HERE", tmp_path)
-    target = Target.of_this_machine()
+    target = CompileTarget.of_this_machine()
     assert (target.name, bool(target.triple)) == (name, True)
     (tmp_path / library.object_name(target)).write_bytes(library.sealed(b"its own"))
     assert library.machine_code() == b"its own"
@@ -98,7 +98,7 @@ def test_a_kind_of_machine_without_kernels_of_its_own_compiles_for_what_llvm_cal
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    assert Target.of_this_machine() == Target(f"{sys.platform}-riscv64", triple="", cpu="generic")
+    assert CompileTarget.of_this_machine() == CompileTarget(f"{sys.platform}-riscv64", triple="", cpu="generic")
 
 
 def test_answers_are_plain_where_no_new_code_may_run(monkeypatch: pytest.MonkeyPatch) -> None:

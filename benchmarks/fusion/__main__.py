@@ -26,10 +26,10 @@ from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import SimulatedRequest, Simulator
 from reader_edge.bench.source_sets import SourceStock
 from reader_edge_runtime import DraftConfig, EngineConfig
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import open_head_source, open_package, settled_target
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable

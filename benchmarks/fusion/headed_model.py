@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks.fusion.replayed_states import HeardText
 from benchmarks.fusion.rule import DraftModel, Path
 from reader_edge.bench.recording import RecordedTurn
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
-from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 
 _AHEAD = 2  # tokens that a head guesses

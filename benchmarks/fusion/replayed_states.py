@@ -9,10 +9,10 @@ from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.bench.replayed_request import MAX_DEPTH
 from reader_edge.bench.simulator import Simulator
 from reader_edge_runtime import GenerationStats
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.target import Pass, Target
 
 _CHUNK = 128  # tokens of a pass

@@ -10,15 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from reader_edge_export.moments import (
-    ExpertInputs,
-    Float32Array,
-    InputMoments,
-    OutputGradients,
-    moment_bytes,
-    run_sizes,
-)
+from reader_edge_export.moments import ExpertInputs, InputMoments, OutputGradients, moment_bytes, run_sizes
 from reader_edge_export.sources.module import check_finite
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 _MAX_ROWS = 1 << 40

@@ -1,9 +1,8 @@
 """How far one model's next tokens stray from another's: KL divergence and equal first choices over many tokens."""
 
 import numpy as np
-import numpy.typing as npt
 
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 
 class Divergence:

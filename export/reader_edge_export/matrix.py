@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.sources.weights import Float32Array, Weights
+from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 
 _PART_NUMBERS = 1 << 24
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
+
 RUN_STEP = 256  # a run of inputs is a multiple of it long, but for the last
 _MAX_RUN = 1024
 _ROWS_ALIKE = 8  # an expert's inputs are taken for alike, as firmly as so many rows say

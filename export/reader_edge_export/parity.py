@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_export.layered_model import LayeredModel
 from reader_edge_export.pass_chain import PassChain
@@ -28,7 +27,6 @@ _PARENTS = [-1, 0, 0, 1, 1, 2, 4]
 _PATHS = [[0, 1, 3], [0, 2, 5], [0, 1, 4, 6]]  # from the root to each leaf
 _LONGEST_WINDOW_TESTED = 1024
 
-Float32Array = npt.NDArray[np.float32]
 Figures = dict[str, float]
 Results = Iterator[ForwardResult]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.journal import Journal, StoredMatrix
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry
 
-Array = npt.NDArray[Any]
 Parts = Iterable[Array]  # of a tensor, some of its rows after others
 Values = Callable[[], Iterable[Array | Parts]]  # of tensors in turn, each whole or in parts
 

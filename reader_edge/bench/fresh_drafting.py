@@ -8,10 +8,10 @@ from reader_edge.bench.recording import RecordedRequest
 from reader_edge.bench.replay import LEARNING_NODES, core_simulator
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
+from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.package.model_package import ModelPackage

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.measuring.cost_cache import MAX_FILE_BYTES, parse_cost
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.stats import GenerationStats
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

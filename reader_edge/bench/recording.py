@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.text.tokenizer import Tokenizer
@@ -16,9 +16,6 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 END_TOKEN_ID = 32000
 _MAX_BYTES = 1 << 28
 _WANTED = 'a line is {"task": text, "turns": [{"input": text, "output": text}]}'
-
-Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay import Float32Array
 from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler

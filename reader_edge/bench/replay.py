@@ -4,22 +4,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.replay_plan import ReplayPlan
 from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge.bench.simulator import Simulator
 from reader_edge.model_source import load_tokenizer
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import as_priors, cold_parameters
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, open_datastores
 from reader_edge_runtime.errors import ConfigError
-
-Float32Array = npt.NDArray[np.float32]
 
 Replays = dict[int, Simulator[ReplayedRequest]]  # by node budget
 

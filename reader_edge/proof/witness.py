@@ -9,10 +9,9 @@ import numpy.typing as npt
 from reader_edge.proof.result import Counts, Divergence, ProofRun
 from reader_edge.proof.ways import Setting
 from reader_edge_runtime import GenerationConfig, GenerationStats
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
-
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

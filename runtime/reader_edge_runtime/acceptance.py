@@ -7,8 +7,9 @@ instead; whatever it takes, grammar, penalties and log-probabilities hear of the
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import Float32Array, ForwardResult, Int64Array
+from reader_edge_runtime.target import ForwardResult
 
 
 class Choices:

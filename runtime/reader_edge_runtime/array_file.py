@@ -19,11 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.atomic_file import new_file, write_failure
 from reader_edge_runtime.errors import ReaderEdgeError
 
@@ -33,8 +32,6 @@ MAX_BYTES = 1 << 32
 _HEADER = struct.Struct("<8sI32s32sI")
 _DTYPES = ("<i4", "<i8", "<f2", "<f4", "<f8", "<u2", "|i1", "|u1")
 _MAX_TABLE_BYTES, _MAX_DIMENSIONS = 1 << 20, 8
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,9 @@ import struct
 from dataclasses import InitVar, dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import BoolArray, Float32Array, Int64Array
 from reader_edge_runtime.errors import DraftError
-
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Float32Array = npt.NDArray[np.float32]
 
 FORCED_SOURCE = "constraint"  # the source of drafted tokens that had to come
 

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import Manifest
 
-Float32Array = npt.NDArray[np.float32]
-Int64Array = npt.NDArray[np.int64]
 KvRows = npt.NDArray[Any]
 
 

@@ -9,8 +9,9 @@ from benchmarks.fusion.__main__ import Drafters, HeadedDrafters, report
 from benchmarks.fusion.headed_model import HeadedModel
 from benchmarks.fusion.rule import Path, Rule, fused, model_tree, recorded_model
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.sources.head_file import Float32Array, Guesses, HeadFile, Int64Array
+from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadGuesses
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorStore
@@ -83,9 +84,9 @@ def test_the_report_tells_every_way_by_category() -> None:
 class PlantedHead:
     """Guesses tokens 1 and 2 next, and 3 behind 1."""
 
-    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
+    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> HeadGuesses:
         ahead = np.array([[[0.9], [0.0]]], np.float32), np.array([[[3], [0]]])
-        return Guesses(np.array([[0.6, 0.3]], np.float32), np.array([[1, 2]]), *ahead)
+        return HeadGuesses(np.array([[0.6, 0.3]], np.float32), np.array([[1, 2]]), *ahead)
 
 
 def planted_head() -> HeadSource:

@@ -15,9 +15,9 @@ from reader_edge.bench.recording import RecordedRequest, read_recording
 from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest
-from reader_edge_runtime.drafting.sources.head_file import Float32Array
 from reader_edge_runtime.target import Pass, Target
 from tests.runtime.drafting.echo_source import EchoSource
 

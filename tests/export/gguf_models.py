@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from tests.gguf_files import F32, Array, byte_level, write_gguf
+from reader_edge_runtime.arrays import Array
+from tests.gguf_files import F32, byte_level, write_gguf
 from tests.tiny_models import build_tiny_model
 
 Values = dict[str, Any]

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.manifest import MASKED
 
@@ -17,8 +18,6 @@ CAPACITY = 40
 NUM_PENDING, MAX_PENDING = 2, 3  # last tokens of a prompt that states do not stand for yet
 GARBAGE = 3.3
 ELEMENT_TYPES = {"tensor(float)": np.float32, "tensor(int8)": np.int8}
-
-FloatArray = npt.NDArray[np.float32]
 
 
 class GraphRunner:
@@ -45,7 +44,7 @@ class GraphRunner:
             name: np.full((2, MAX_PENDING, sizes[f"pending_{name}"][2]), GARBAGE, np.float32) for name in self.states
         }
 
-    def tree_logits(self, prompts: npt.NDArray[np.int64], tree: npt.NDArray[np.int64]) -> FloatArray:
+    def tree_logits(self, prompts: npt.NDArray[np.int64], tree: npt.NDArray[np.int64]) -> Float32Array:
         """Prefill each prompt alone, then both trees in one pass: (2, N, V)."""
         for b, length in enumerate(LENGTHS):
             causal = np.tri(length, dtype=bool)[None]
@@ -71,7 +70,7 @@ class GraphRunner:
         parents: npt.NDArray[np.int64],
         num_kept: list[int],
         num_pending: list[int],
-    ) -> FloatArray:
+    ) -> Float32Array:
         num_sequences, num_nodes = input_ids.shape
         feed: dict[str, npt.NDArray[Any]] = {
             "input_ids": input_ids,
@@ -102,7 +101,7 @@ class GraphRunner:
         *capsules, logits = (value.numpy() for value in binding.get_outputs()[-len(self.states) - 1 :])  # bound last
         for rows, capsule in zip(self.pending.values(), capsules, strict=True):
             rows[slots, :NUM_PENDING] = capsule[:, -NUM_PENDING:]
-        found: FloatArray = logits
+        found: Float32Array = logits
         return found
 
     def _near(self, positions: npt.NDArray[np.int64], write_pos: list[int], visible: int) -> npt.NDArray[np.bool_]:
@@ -113,7 +112,7 @@ class GraphRunner:
         return positions[:, :, None] - keys[:, None, :] < (self.window or 0)
 
 
-def _as_mask(seen: npt.NDArray[np.bool_]) -> FloatArray:
+def _as_mask(seen: npt.NDArray[np.bool_]) -> Float32Array:
     return np.where(seen, 0, MASKED).astype(np.float32)[:, None]
 
 

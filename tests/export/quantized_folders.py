@@ -10,15 +10,16 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import load_file, save_file
 
+from reader_edge_runtime.arrays import Int64Array
+
 GROUP_SIZE = 16
 IN_ORDER = {4: tuple(range(8)), 8: tuple(range(4))}
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 Tensors = dict[str, torch.Tensor]
-IntArray = npt.NDArray[np.int64]
 
 
-def packed(codes: IntArray, bits: int, order: tuple[int, ...]) -> torch.Tensor:
+def packed(codes: Int64Array, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     """(R, C) -> int32 (R, C bits / 32), by shifts: `order` tells which of a word's columns comes first, lowest bits."""
     words = np.zeros((len(codes), codes.shape[1] * bits // 32), np.uint64)
     for column in range(words.shape[1]):
@@ -32,10 +33,10 @@ def packed(codes: IntArray, bits: int, order: tuple[int, ...]) -> torch.Tensor:
 class Matrix:
     """Random codes (J, K), zero points and scales (J, G) and the group of each input (K,)."""
 
-    codes: IntArray
-    zeros: IntArray
+    codes: Int64Array
+    zeros: Int64Array
     scales: npt.NDArray[np.float16]
-    groups: IntArray
+    groups: Int64Array
 
     @classmethod
     def draw(cls, shape: tuple[int, int], bits: int, rng: np.random.Generator, is_ordered: bool = False) -> "Matrix":

@@ -1,15 +1,13 @@
 """Products whose rows are spread as for int8, and that round nothing."""
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor, matrix_shape
 from reader_edge_export.operators import Int8Matrix
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Hadamards, Spread
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 
 def unrounded_columns(weight: Float32Array) -> tuple[Float32Array, Float32Array]:

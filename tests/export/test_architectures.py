@@ -21,13 +21,13 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.tree_config import sliding_window_of, trace_model
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME
 from tests.export.graph_runner import (
     LENGTHS,
     NUM_NODES,
-    FloatArray,
     GraphRunner,
     ancestors,
 )
@@ -45,7 +45,7 @@ class Traced:
     """A source, its logits of every path (2, N, V), its graph with markers, its sliding window, and its calibration."""
 
     source: SourceModel
-    expected: FloatArray
+    expected: Float32Array
     graph: Path
     window: int | None
     calibration: Calibration
@@ -295,7 +295,7 @@ def _operators(folder: Path) -> Counter[str]:
     return Counter(node.op_type for node in ir.load(folder / GRAPH_NAME).graph)
 
 
-def _path_logits(model: PreTrainedModel) -> FloatArray:
+def _path_logits(model: PreTrainedModel) -> Float32Array:
     expected = np.zeros((2, NUM_NODES, VOCAB_SIZE), np.float32)
     for b, length in enumerate(LENGTHS):
         for node, path in enumerate(ancestors()):

@@ -1,7 +1,6 @@
 """Rounding with errors made up for: on the inputs it was told of, outputs change less than by plain rounding."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -14,8 +13,6 @@ from reader_edge_export.quantize.compensation import (
     parts_of_outputs,
 )
 from tests.export.moments import moments_of
-
-Float32Array = npt.NDArray[np.float32]
 
 
 @pytest.mark.parametrize("num_inputs", [8, 33, 300, 1100])

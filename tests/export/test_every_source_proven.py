@@ -16,17 +16,10 @@ from reader_edge.proof.proof import prove
 from reader_edge.question import Question
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime import DraftSources
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.head_file import (
-    NUM_FIRST,
-    NUM_GUESSES,
-    NUM_SECOND,
-    Float32Array,
-    Guesses,
-    HeadFile,
-    Int64Array,
-)
+from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND, HeadFile, HeadGuesses
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadSource
 from reader_edge_runtime.errors import ProviderError
@@ -47,12 +40,12 @@ class HostileHead:
         self._random = np.random.default_rng(0)
         self.num_asked = 0
 
-    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
+    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> HeadGuesses:
         self.num_asked += 1
         if self._kind == "failing" and self.num_asked > 3:
             raise ProviderError("ONNX Runtime failed in the head.")
         first, second = (len(pending), NUM_FIRST), (len(pending), NUM_GUESSES, NUM_SECOND)
-        return Guesses(self._shares(first), self._numbers(first), self._shares(second), self._numbers(second))
+        return HeadGuesses(self._shares(first), self._numbers(first), self._shares(second), self._numbers(second))
 
     def _shares(self, shape: tuple[int, ...]) -> Float32Array:
         shares = self._random.random(shape, np.float32)

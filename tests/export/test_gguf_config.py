@@ -11,9 +11,10 @@ from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
 from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from reader_edge_runtime.free_memory import free_bytes
-from tests.gguf_files import SMALL, Array, small_tensors, small_vocabulary, write_gguf, write_small
+from tests.gguf_files import SMALL, small_tensors, small_vocabulary, write_gguf, write_small
 
 VOCABULARY = small_vocabulary()
 ODD_HEAD = ("attention.key_length", "attention.value_length", "rope.dimension_count")

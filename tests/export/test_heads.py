@@ -19,7 +19,7 @@ from reader_edge_export.heads.head_graph import head_graph
 from reader_edge_export.heads.head_module import HeadModule
 from reader_edge_export.heads.rounded_head import rounded_head
 from reader_edge_runtime import DraftSources
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.head_file import NUM_GUESSES, NUM_SECOND, HeadFile
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes

@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Float32Array, Pass
+from reader_edge_runtime.target import Pass
 
 TOKENS = [5, 9, 2, 40, 17, 3]
 

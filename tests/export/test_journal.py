@@ -12,7 +12,8 @@ import pytest
 
 from reader_edge_export import journal as journal_module
 from reader_edge_export.journal import JOURNAL_NAME, WORK_NAME, Journal, has_work
-from reader_edge_export.weight_file import Array, TensorForm, WeightFile
+from reader_edge_export.weight_file import TensorForm, WeightFile
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME, FileEntry, file_entry
 
 NAMES = ["a", "b", "c"]

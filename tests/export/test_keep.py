@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 import torch
@@ -18,6 +17,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.kept_types import KeptTypes
 from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -28,8 +28,6 @@ from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import open_source
-
-Float32Array = npt.NDArray[np.float32]
 
 # Every type, and one that does not stay; queries, keys and values of one kind and of two.
 _MIXED = {

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from reader_edge_export.quantize.compensation import BLOCK
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.spread import Spread
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -27,7 +27,6 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
-FloatArray = npt.NDArray[np.float32]
 Exported = Callable[..., Path]
 
 PROMPT = list(range(5, 42))
@@ -175,7 +174,7 @@ def test_an_all_zero_matrix_stays_zero() -> None:
     assert not _restored(weight).any()
 
 
-def _random_matrix(num_inputs: int, num_outputs: int, seed: int) -> FloatArray:
+def _random_matrix(num_inputs: int, num_outputs: int, seed: int) -> Float32Array:
     return np.random.default_rng(seed).normal(size=(num_inputs, num_outputs)).astype(np.float32)
 
 
@@ -183,12 +182,12 @@ def _strays(folder: Path) -> float:
     return ModelPackage.open(folder).manifest.checks["mean_kl_nats"]
 
 
-def _restored(weight: FloatArray) -> FloatArray:
+def _restored(weight: Float32Array) -> Float32Array:
     """A weight (K, J) from its int4 form, not spread, of inputs never seen."""
     as_it_is = Spread(np.ones(len(weight), np.float32), 1)
     values, block_scales, scales = quantize_blocks(weight, as_it_is, InputMoments.none(len(weight)))
     halves = np.stack([values & 15, values >> 4], axis=-1).reshape(*block_scales.shape, BLOCK).astype(np.float32) - 8
-    restored: FloatArray = (halves * block_scales[..., None]).reshape(len(values), -1).T * scales
+    restored: Float32Array = (halves * block_scales[..., None]).reshape(len(values), -1).T * scales
     return restored[: len(weight)]
 
 
@@ -202,7 +201,7 @@ def _vocabulary_matrices(folder: Path) -> list[tuple[int, ...]]:
 
 def _forward(
     target: HostTarget, prompts: list[list[int]], trees: list[DraftTree], rows: list[list[int]] | None = None
-) -> FloatArray:
+) -> Float32Array:
     """Logits (B, R, V) of trees over freshly prefilled prompts; all nodes where `rows` is None."""
     cache = HostCache(target.manifest, len(prompts), max(map(len, prompts)) + max(map(len, trees)))
     for slot, prompt in enumerate(prompts):

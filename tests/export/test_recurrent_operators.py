@@ -13,10 +13,10 @@ import onnxruntime as ort
 import pytest
 from onnx_ir.passes import common
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 from reader_edge_runtime.package.graph_file import GraphFile
 from tests.recurrent_trees import (
-    Array,
     Conv,
     DeltaSizes,
     Feed,
@@ -146,10 +146,10 @@ def _check_recurrence(
     trees: Trees,
     feed: Feed,
     query: npt.NDArray[Any],
-    output: Array,
-    present: Array,
-    capsules: Array,
-    passed_by: Array | None = None,
+    output: Float32Array,
+    present: Float32Array,
+    capsules: Float32Array,
+    passed_by: Float32Array | None = None,
 ) -> None:
     for b, num_nodes in enumerate(trees.num_nodes):
         pending = list(feed["pending"][b, : trees.num_pending[b]])
@@ -164,8 +164,8 @@ def _check_recurrence(
 
 
 def _check_capsules(
-    capsules: Array, before: Sequence[npt.NDArray[Any]], num_heads: int, behind: Sequence[npt.NDArray[Any]]
-) -> Array:
+    capsules: Float32Array, before: Sequence[npt.NDArray[Any]], num_heads: int, behind: Sequence[npt.NDArray[Any]]
+) -> Float32Array:
     """Assert that these rows are in them; the decays that lie between."""
     rows = [
         np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts] or [capsules[..., :0]], 2)

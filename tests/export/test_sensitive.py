@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
@@ -17,14 +16,13 @@ from reader_edge_export.pipeline import export_model
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
 from reader_edge_export.sensitivity import embedding_of
 from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.export.moments import moments_of
-
-Float32Array = npt.NDArray[np.float32]
 
 
 def test_a_matrix_whose_outputs_decide_gets_eight_bits() -> None:

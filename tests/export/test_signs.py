@@ -1,13 +1,11 @@
 """Signs of inputs: those of a block are alike once they are spread, and so a row's largest number is smaller."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from reader_edge_export.quantize.signs import drawn_signs, level_signs
 from reader_edge_export.quantize.spread import hadamard
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 SIZES = [1, 2, 16, 64, 256]
 

@@ -1,7 +1,6 @@
 """Spreading: the same product for any size, and less of it lost to rounding."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +8,8 @@ from hypothesis import strategies as st
 from reader_edge_export.quantize.int8 import quantize_columns, quantize_spread
 from reader_edge_export.quantize.spread import Spread, block_size, hadamard
 from reader_edge_export.shared_constants import MAX_BLOCK
+from reader_edge_runtime.arrays import Float32Array
 from tests.export.moments import moments_of
-
-Float32Array = npt.NDArray[np.float32]
 
 SIZES = [1, 6, 37, 64, 96, 576, 1200, 1536]
 

@@ -9,7 +9,7 @@ import pytest
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.package_size import PackageSize
 from reader_edge_export.sources.folder_weights import FolderWeights
-from reader_edge_export.sources.weights import Float32Array
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME

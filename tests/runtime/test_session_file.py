@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.decoding import session
 from reader_edge_runtime.decoding.session import FORMAT
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

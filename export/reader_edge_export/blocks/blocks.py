@@ -6,16 +6,11 @@ and of the package gguf bit for bit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_export.blocks.block_type import BlockType
-
-Array = npt.NDArray[Any]
-Float32Array = npt.NDArray[np.float32]
-UInt8Array = npt.NDArray[np.uint8]
+from reader_edge_runtime.arrays import Array, Float32Array, UInt8Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from gguf.quants import Q4_K
 
 from reader_edge_export.blocks.block_type import BlockType
-from reader_edge_export.blocks.blocks import Array, Blocks
+from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_runtime.arrays import Array, UInt8Array
 
-UInt8Array = npt.NDArray[np.uint8]
 _Fields = dict[str, UInt8Array]  # each (J, units, bytes)
 
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_runtime.arrays import Int32Array
 
-Int32Array = npt.NDArray[np.int32]
 Tensor = torch.Tensor
 
 

@@ -4,10 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.heads.head_module import HeadModule
-from reader_edge_runtime.array_file import Array
-from reader_edge_runtime.drafting.sources.head_file import HeadFile, Int32Array
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Array, Float32Array, Int32Array
+from reader_edge_runtime.drafting.sources.head_file import HeadFile
 
 
 def rounded_head(module: HeadModule, ids: Int32Array) -> HeadFile:

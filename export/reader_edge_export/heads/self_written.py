@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from reader_edge_export.heads.state_recorder import RecordedAnswer, StateRecorder
-from reader_edge_runtime.array_file import Array, ArrayFormat
+from reader_edge_runtime.array_file import ArrayFormat
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine

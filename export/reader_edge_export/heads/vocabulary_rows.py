@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.heads.state_recorder import RecordedAnswer
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.target import Pass, Target
-
-Float32Array = npt.NDArray[np.float32]
 
 _NODES_A_PASS = 128
 _RIDGE = 1e-6  # of the mean square, for targets whose states fill no more than a part of their space

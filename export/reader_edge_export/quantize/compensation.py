@@ -8,16 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
+from reader_edge_runtime.arrays import Float32Array, Int8Array
 from reader_edge_runtime.processor import num_usable_cores
 
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
 # Weights of some inputs (k, J), as they are before the first of them is rounded -> the step of each output (J,).
 Steps = Callable[[torch.Tensor], torch.Tensor]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
@@ -31,9 +30,8 @@ from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_spread
 from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.stages import Advance
-from reader_edge_export.weight_file import Array, Parts, TensorForm
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_export.weight_file import Parts, TensorForm
+from reader_edge_runtime.arrays import Array
 
 
 class ExpertProducts(Protocol):

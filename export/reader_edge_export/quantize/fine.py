@@ -5,7 +5,6 @@ fine as those.
 """
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.graph_editor import GraphEditor
@@ -15,9 +14,7 @@ from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.weight_file import TensorForm
-
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
+from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 
 class FineProducts:

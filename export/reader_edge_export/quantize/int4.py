@@ -4,7 +4,6 @@ from collections.abc import Set
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -18,10 +17,7 @@ from reader_edge_export.quantize.linear import MergedProduct
 from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import BLOCK_INPUTS, MAX_BLOCK_SCALE
 from reader_edge_export.weight_file import TensorForm
-
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
-UInt8Array = npt.NDArray[np.uint8]
+from reader_edge_runtime.arrays import Float32Array, Int8Array, UInt8Array
 
 assert BLOCK == BLOCK_INPUTS  # rounding asks for the steps of one block at a time
 

@@ -7,7 +7,6 @@ neighbours; here each row has its own scale, and integer sums are the same in an
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -20,9 +19,7 @@ from reader_edge_export.quantize.portable import PortableProducts
 from reader_edge_export.quantize.spread import Hadamards, Spread, block_size
 from reader_edge_export.shared_constants import STEPS
 from reader_edge_export.weight_file import TensorForm
-
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
+from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 
 def quantize_columns(weight: Float32Array) -> tuple[Int8Array, Float32Array]:

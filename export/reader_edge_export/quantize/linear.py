@@ -4,15 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.matrix import Matrix, matrix_of, read_side_by_side
 from reader_edge_export.moments import InputMoments
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
 """The inputs of a block rounded one after the other, as machine code: a call for each would wait for Python's lock."""
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Float32Array = npt.NDArray[np.float32]
-Int8Array = npt.NDArray[np.int8]
+from reader_edge_runtime.arrays import Float32Array, Int8Array
 
 _TILE = 256  # outputs whose block stays in a core's nearest cache
 

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_export.blocks.spread_linear import MAX_INPUTS
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.matrix import Matrix, read_side_by_side
 from reader_edge_export.quantize.spread import Spread
 from reader_edge_export.sensitivity import embedding_of
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 _TAKEN = 0.72  # of the foretold loss: what is left is as close as files of mixed types and the same size
 _MAX_GROWTH = 0.375  # of the bytes of all matrices: a pass of one node takes the time of reading them

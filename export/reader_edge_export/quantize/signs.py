@@ -5,9 +5,8 @@ sums are larger than others in most rows, and the steps are theirs.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 _MAX_SWEEPS = 4  # hardly a sign changes after these
 

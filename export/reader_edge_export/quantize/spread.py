@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -22,8 +21,7 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.moments import RUN_STEP, InputMoments
 from reader_edge_export.quantize.signs import level_signs
 from reader_edge_export.shared_constants import MAX_BLOCK
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 _SMALLEST_PART = 0.1  # of the mean: inputs that a short text leaves silent are not stretched without bound
 

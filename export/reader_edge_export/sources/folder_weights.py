@@ -15,7 +15,8 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.text_part import text_tensors
 from reader_edge_export.sources.weight_places import Places, check_places, check_shapes, fill, has_own_head
-from reader_edge_export.sources.weights import Float32Array, Weights
+from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 

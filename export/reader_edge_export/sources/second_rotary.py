@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Float64Array = npt.NDArray[np.float64]
+from reader_edge_runtime.arrays import Float64Array
 
 _UNSCALED = {  # windowed layers that only rope_parameters can scale: the key of their base
     "gemma3_text": "rope_local_base_freq",

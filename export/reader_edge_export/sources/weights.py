@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
+from reader_edge_runtime.arrays import Float32Array
 
-Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
 
 

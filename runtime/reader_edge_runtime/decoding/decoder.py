@@ -3,10 +3,8 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from reader_edge_runtime.acceptance import Choices
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.choosing.constraint import Constraint
 from reader_edge_runtime.decoding.choosing.sampler import Sampler
@@ -22,8 +20,6 @@ from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
 from reader_edge_runtime.target import ForwardResult, Pass, Target
-
-Float32Array = npt.NDArray[np.float32]
 
 _MOST_PROMPT_LOGITS = 64  # tokens of a prompt whose logits are read in one pass: a row of them may take a megabyte
 

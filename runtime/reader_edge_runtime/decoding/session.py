@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
+from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.errors import CapacityError, DraftError, SessionError
 from reader_edge_runtime.shown import shown

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL
 from reader_edge_runtime.drafting.kernels import datastore, layout, learning, mixture, tree
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table
+from reader_edge_runtime.drafting.kernels.arrays import Float32Table, Int32Table
 from reader_edge_runtime.drafting.kernels.counts import ORDER
-from reader_edge_runtime.drafting.kernels.evidence import Sources
+from reader_edge_runtime.drafting.kernels.evidence import EvidenceSources
 from reader_edge_runtime.drafting.kernels.kernel import packed
 from reader_edge_runtime.drafting.kernels.mixture import SCRATCH
 from reader_edge_runtime.drafting.kernels.tree import Arrays
@@ -107,7 +108,7 @@ class RequestCore:
         self._state: Int32Array = np.full(layout.STATE, -1, np.int32)
         self._epoch = core.history.epoch
         self._proposals = NO_PROPOSALS
-        self._sources: Sources | None = None
+        self._sources: EvidenceSources | None = None
         self._nodes: Int32Table = np.zeros((tree.NODE_FIELDS, _MAX_NODES), np.int32)
         self._values: Float32Table = np.zeros((tree.VALUE_FIELDS, _MAX_NODES), np.float32)
         self._states: Int32Table = np.zeros((_MAX_NODES, layout.STATE), np.int32)
@@ -199,7 +200,7 @@ class RequestCore:
             or sources.proposals is not self._proposals
         ):
             stores = (self._context.arrays, core.history.arrays, core.successors.arrays)
-            sources = Sources(*stores, core.datastores.files, self._proposals)
+            sources = EvidenceSources(*stores, core.datastores.files, self._proposals)
             draft = (self._nodes, self._values, self._states, self._evidences)
             shared = (core.parameters, core.scratch, core.work)
             self._arrays = packed(Arrays(sources, self._state, *draft, *shared))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.text.call_guide import CallGuide

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError

@@ -7,13 +7,10 @@ from answers of a real model with its likely successors: only statistics of how 
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.drafting.kernels import layout, mixture, successors
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array
 from reader_edge_runtime.drafting.proposals import PROBABILITY_BUCKETS
-
-Float64Array = npt.NDArray[np.float64]
 
 PRIORS = Path(__file__).with_name("priors.npz")
 _FIRST_RATE = 0.18

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import DraftError
 
 MAX_TOKEN_ID = 2**31 - 2

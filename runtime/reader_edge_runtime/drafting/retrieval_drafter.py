@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array, Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.own_answers import OwnAnswers

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from reader_edge_runtime.array_file import MAX_BYTES, Array, ArrayFormat
+from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import DraftError
 
 MAGIC = b"\x89redgdr\n"

@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import Float64Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.target import Cache, Pass, Target
-
-Float64Array = npt.NDArray[np.float64]
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PASTS = (64, 512, 2048)

@@ -4,10 +4,10 @@ import numpy as np
 
 from reader_edge.bench.fresh_drafting import FreshDrafting, by_task, in_turn
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array
 from reader_edge_runtime.drafting.parameters import cold_parameters, shipped_parameters
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from tests.runtime.drafting.test_successor_table import VOCAB_SIZE, random_table

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reader_edge_runtime.acceptance import EXACT, Choices
+from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.config import SamplingConfig
 from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
 from reader_edge_runtime.decoding.verification import walk
@@ -18,9 +19,6 @@ from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.target import ForwardResult
 from tests.fake_target import FakeTarget, make_manifest
 from tests.sampled import chosen
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 VOCAB_SIZE = 6
 NUM_DRAWS = 6_000

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Int64Table, Number
+from reader_edge_runtime.arrays import Int32Array, Int64Array
+from reader_edge_runtime.drafting.kernels.arrays import Int64Table, Number
 from reader_edge_runtime.drafting.kernels.counts import (
     HASH_START,
     ORDER,

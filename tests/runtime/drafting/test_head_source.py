@@ -6,20 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.proposals import check_proposal
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.head_file import (
-    NUM_FIRST,
-    NUM_GUESSES,
-    NUM_SECOND,
-    Float32Array,
-    Guesses,
-    HeadFile,
-    Int64Array,
-)
+from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND, HeadFile, HeadGuesses
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.drafting.sources.head_source import HeadRequest, HeadSource
 from reader_edge_runtime.errors import ProviderError
@@ -38,14 +31,14 @@ class FakeHead:
     asked: list[Float32Array] = field(default_factory=list)
     is_broken: bool = False
 
-    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
+    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> HeadGuesses:
         if self.is_broken:
             raise ProviderError("ONNX Runtime failed in the head.")
         self.asked += list(hidden_states)
         numbers = pending[:, None] + self.offset + np.arange(NUM_FIRST)
         following = numbers[:, :NUM_GUESSES, None] + 1 + np.arange(NUM_SECOND)
         probabilities = np.full(numbers.shape, self.probability, np.float32)
-        return Guesses(probabilities, numbers, np.full(following.shape, self.probability, np.float32), following)
+        return HeadGuesses(probabilities, numbers, np.full(following.shape, self.probability, np.float32), following)
 
 
 def source_of(model: FakeHead) -> HeadSource:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from reader_edge_runtime.drafting.machine_code import compiler, library
+from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import sealed
-from reader_edge_runtime.drafting.machine_code.target import Target
 
 
 def test_a_compiler_waits_for_one_whose_parent_was_killed_and_takes_what_that_wrote(
@@ -15,7 +15,7 @@ def test_a_compiler_waits_for_one_whose_parent_was_killed_and_takes_what_that_wr
 ) -> None:
     def wait(lock: Path) -> AbstractContextManager[None]:
         assert lock.parent == tmp_path
-        (tmp_path / library.object_name(Target.of_this_machine())).write_bytes(sealed(b"code"))
+        (tmp_path / library.object_name(CompileTarget.of_this_machine())).write_bytes(sealed(b"code"))
         return nullcontext()
 
     monkeypatch.setattr(compiler, "FileLock", wait)

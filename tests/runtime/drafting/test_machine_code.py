@@ -18,8 +18,8 @@ from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.kernels import counts
 from reader_edge_runtime.drafting.kernels.kernel import Kernel
 from reader_edge_runtime.drafting.machine_code import library
+from reader_edge_runtime.drafting.machine_code.compile_target import TARGETS, CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary, sealed
-from reader_edge_runtime.drafting.machine_code.target import TARGETS, Target
 from reader_edge_runtime.drafting.sources import successor_store
 from reader_edge_runtime.errors import DraftError
 
@@ -79,7 +79,7 @@ def test_an_array_that_is_not_in_c_order_is_refused() -> None:
 
 
 def test_the_wheels_kernels_are_taken_before_those_of_the_cache(nothing_compiled: Path) -> None:
-    name = library.object_name(Target.of_this_machine())
+    name = library.object_name(CompileTarget.of_this_machine())
     (nothing_compiled / "cache" / name).write_bytes(sealed(b"compiled here"))
     assert library.machine_code() == b"compiled here"
     (nothing_compiled / name).write_bytes(sealed(b"from the wheel"))
@@ -91,7 +91,7 @@ def test_a_damaged_object_file_is_never_loaded_and_compiled_anew(
     nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     """LLVM would end the process: power may fail before a new file's content is on the disk."""
-    name = library.object_name(Target.of_this_machine())
+    name = library.object_name(CompileTarget.of_this_machine())
     (nothing_compiled / name).write_bytes(content)
     (nothing_compiled / "cache" / name).write_bytes(content)
     monkeypatch.setattr(library, "_compiled", lambda path: b"compiled again")
@@ -103,12 +103,12 @@ def test_kernels_of_other_sources_or_for_another_kind_of_machine_are_not_taken(
 ) -> None:
     monkeypatch.setattr(library, "_compiled", lambda path: b"compiled again")
     for target in TARGETS.values():
-        if target != Target.of_this_machine():
+        if target != CompileTarget.of_this_machine():
             (nothing_compiled / library.object_name(target)).write_bytes(sealed(b"of another machine"))
     assert library.machine_code() == b"compiled again"
     source = nothing_compiled / "counts.py"
     source.write_text("changed")
-    name = library.object_name(Target.of_this_machine())
+    name = library.object_name(CompileTarget.of_this_machine())
     (nothing_compiled / name).write_bytes(sealed(b"from the wheel"))
     monkeypatch.setattr(library, "_SOURCES", (*library._SOURCES, source))
     assert library.machine_code() == b"compiled again"

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reader_edge_runtime.array_file import MAX_BYTES, Array
+from reader_edge_runtime.array_file import MAX_BYTES
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources import own_answers

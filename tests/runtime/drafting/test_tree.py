@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore, RequestCore
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels.counts import ORDER
 from reader_edge_runtime.drafting.kernels.evidence import advance, gather
 from reader_edge_runtime.drafting.kernels.kernel import Packed

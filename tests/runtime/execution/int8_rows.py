@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_export.quantize.spread import block_size, hadamard
-
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 
 def spread_key(key: Float32Array) -> Float32Array:

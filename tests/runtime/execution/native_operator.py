@@ -16,10 +16,10 @@ from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.lowering import lower_attention
 from reader_edge_export.markers import TREE_ATTENTION
 from reader_edge_export.operators import OPERATOR_DOMAIN
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import cpu_options
 
-Float32Array = npt.NDArray[np.float32]
 Build = Callable[[GraphEditor, Sequence[ir.Value]], Sequence[ir.Value]]
 
 needs_kernels = pytest.mark.skipif(

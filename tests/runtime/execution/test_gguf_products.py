@@ -18,14 +18,13 @@ from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.blocks.linear import gguf_linear, looked_up, store_blocks
 from reader_edge_export.graph_editor import GraphEditor
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.processor import has_saturating_sums
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import left_to_kernels, needs_kernels, operator_model
-
-Float32Array = npt.NDArray[np.float32]
 
 WIDTHS = range(1, 65)
 # Of the sum of the products' magnitudes: fp32 rounds by 6e-8, and up to 80 blocks are added.

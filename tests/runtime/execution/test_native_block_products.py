@@ -13,12 +13,12 @@ from reader_edge_export.blocks.spread_linear import MAX_INPUTS, BlockMatrix, spr
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.quantize.spread import block_size, hadamard
 from reader_edge_export.shared_constants import MAX_BLOCK_SCALE
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from tests.runtime.execution.native_operator import Operator, left_to_kernels, needs_kernels, operator_model
 
-Float32Array = npt.NDArray[np.float32]
 Arrays = Sequence[npt.NDArray[Any]]  # of a BlockMatrix, in its order
 
 NUM_ROWS = (1, 3, 8, 9, 12, 90)  # of two sequences each; 17 rows and more have their weights unpacked first

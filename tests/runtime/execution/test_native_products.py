@@ -13,12 +13,12 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reader_edge_export.graph_editor import GraphEditor
 from reader_edge_export.operators import Int8Matrix, spread_row_linear, spread_rows
 from reader_edge_export.quantize.spread import block_size, hadamard
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from tests.runtime.execution.native_operator import Operator, left_to_kernels, needs_kernels, operator_model
 
-FloatArray = npt.NDArray[np.float32]
 Outputs = Sequence[ir.Value]
 
 NUM_ROWS = (1, 2, 3, 4, 5, 6, 7, 13, 64, 200)
@@ -66,7 +66,7 @@ def test_spread_products_keep_the_bits(num_inputs: int, num_outputs: int, num_pl
     arrays = _matrix(num_inputs, num_outputs, rng)
     bias = rng.standard_normal(num_outputs, np.float32)
 
-    def operator(added: FloatArray | None) -> Operator:
+    def operator(added: Float32Array | None) -> Operator:
         def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:
             matrix = Int8Matrix(*(editor.constant(array, "constant") for array in arrays))
             bias = None if added is None else editor.constant(added, "bias")
@@ -171,7 +171,7 @@ def test_a_product_without_inputs_or_outputs_is_refused(
         (3, np.ones((0, 0), np.float32), "no Hadamard matrix"),
     ],
 )
-def test_constants_that_do_not_fit_are_refused(part: int, array: FloatArray, message: str, tmp_path: Path) -> None:
+def test_constants_that_do_not_fit_are_refused(part: int, array: Float32Array, message: str, tmp_path: Path) -> None:
     arrays: list[npt.NDArray[np.generic]] = [*_matrix(16, 4, np.random.default_rng(0))]
     arrays[part] = array
     _refused(tmp_path, arrays, None, message)
@@ -192,14 +192,14 @@ def test_rows_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None
 
 def _matrix(
     num_inputs: int, num_outputs: int, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int8], FloatArray, FloatArray, FloatArray]:
+) -> tuple[npt.NDArray[np.int8], Float32Array, Float32Array, Float32Array]:
     """Values (J, K), scales (J,), stretch (K,) and the Hadamard matrix of its blocks."""
     values = rng.integers(-127, 128, (num_outputs, num_inputs)).astype(np.int8)
     stretch = rng.standard_normal(num_inputs, np.float32)
     return values, rng.random(num_outputs, np.float32), stretch, hadamard(block_size(num_inputs))
 
 
-def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> FloatArray:
+def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> Float32Array:
     """(2, N, K): the first of zeros, the last with one large input, half of them tiny."""
     rows = rng.standard_normal((2, num_rows, num_inputs), np.float32)
     rows[0, 0] = 0
@@ -208,13 +208,13 @@ def _rows(num_rows: int, num_inputs: int, rng: np.random.Generator) -> FloatArra
     return rows
 
 
-def _spread(rows: FloatArray, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
+def _spread(rows: Float32Array, arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float64]:
     stretch, matrix = arrays[2].astype(np.float64), arrays[3].astype(np.float64)
     spread: npt.NDArray[np.float64] = ((rows * stretch).reshape(-1, len(matrix)) @ matrix).reshape(rows.shape)
     return spread
 
 
-def _refused(folder: Path, arrays: Sequence[npt.NDArray[np.generic]], bias: FloatArray | None, message: str) -> None:
+def _refused(folder: Path, arrays: Sequence[npt.NDArray[np.generic]], bias: Float32Array | None, message: str) -> None:
     """Loading a product with these constants fails with the message."""
 
     def build(editor: GraphEditor, values: Sequence[ir.Value]) -> Outputs:

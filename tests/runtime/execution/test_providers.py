@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.execution import registry
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass, Target
+from reader_edge_runtime.target import Cache, ForwardResult, Pass, Target
 
 PROMPT = [5, 6, 7, 8, 9]
 PARENTS = [-1, 0, 0, 1, 1, 2, 4]

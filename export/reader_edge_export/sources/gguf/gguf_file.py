@@ -15,15 +15,13 @@ from typing import BinaryIO
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 
 from reader_edge_export.sources.gguf.magic import MAGIC, refuse_as_no_gguf
+from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
 
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]
-Float32Array = npt.NDArray[np.float32]
-UInt8Array = npt.NDArray[np.uint8]
 
 _VERSIONS = (2, 3)
 _ARRAY, _STRING = 9, 8

@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
-from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 FREQUENCY_FACTORS = "rope_freqs.weight"  # what each frequency is divided by, as Llama 3.1 needs it

@@ -22,13 +22,14 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
-from reader_edge_export.sources.gguf.gguf_file import Float32Array, GgufFile, Tensor
+from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
 from reader_edge_export.sources.gguf.value_heads import value_columns, value_rows
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weight_places import unread_modules
 from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
 

@@ -17,7 +17,8 @@ from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.weight_places import COMPUTED, Places, fill, has_own_head, wrong_shape
-from reader_edge_export.sources.weights import Float32Array, Weights
+from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 Parts = dict[str, StoredTensor]

@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Float32Array = npt.NDArray[np.float32]
+from reader_edge_runtime.arrays import Float32Array
 
 
 class TokenLogprob(NamedTuple):

@@ -5,15 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from reader_edge_runtime.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 from reader_edge_runtime.config import SamplingConfig
 from reader_edge_runtime.errors import ConfigError
-
-BoolArray = npt.NDArray[np.bool_]
-Int64Array = npt.NDArray[np.int64]
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
 
 _BLOCK = 512  # tokens that a draw from the whole vocabulary skips together
 _LEAST_TEMPERATURE = 1e-20  # draws among the best tokens alone already; below it float32 divides by nothing

@@ -5,10 +5,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Int32Array = Annotated[npt.NDArray[np.int32], 1]
-Int64Array = Annotated[npt.NDArray[np.int64], 1]
-Float32Array = Annotated[npt.NDArray[np.float32], 1]
-UInt32Array = Annotated[npt.NDArray[np.uint32], 1]
+Int32Vector = Annotated[npt.NDArray[np.int32], 1]
+Int64Vector = Annotated[npt.NDArray[np.int64], 1]
+Float32Vector = Annotated[npt.NDArray[np.float32], 1]
+UInt32Vector = Annotated[npt.NDArray[np.uint32], 1]
 
 # With two dimensions.
 Int32Table = Annotated[npt.NDArray[np.int32], 2]
@@ -22,13 +22,13 @@ Number = Any
 class Store(NamedTuple):
     """Counts over a text, see kernels/counts.py."""
 
-    header: Int64Array
+    header: Int64Vector
     table: Int64Table
-    rows: Int32Array
-    text: Int32Array
+    rows: Int32Vector
+    text: Int32Vector
 
 
-class Successors(NamedTuple):
+class SuccessorRecords(NamedTuple):
     """Records of the target's logits, see kernels/successors.py."""
 
     after_token: Int32Table

@@ -15,7 +15,7 @@ billion suffixes, two share one with a probability of a few percent, which makes
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Int64Table, Number, Store
+from reader_edge_runtime.drafting.kernels.arrays import Int32Vector, Int64Table, Int64Vector, Number, Store
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.rows import (
     BLOCK,
@@ -59,7 +59,7 @@ def hash_key(state: Number) -> Number:
 
 
 @small_part
-def find(header: Int64Array, table: Int64Table, key: Number) -> Number:
+def find(header: Int64Vector, table: Int64Table, key: Number) -> Number:
     """Index of `key` in the table; ~index of the empty place for it if it is not there."""
     mask = table.shape[0] - 1
     i = np.int64(np.uint64(key) >> np.uint64(header[TABLE_SHIFT]))
@@ -92,7 +92,7 @@ def single_token(value: Number) -> Number:
 
 
 @part
-def _delete_key(header: Int64Array, table: Int64Table, i: Number) -> None:
+def _delete_key(header: Int64Vector, table: Int64Table, i: Number) -> None:
     """Empty a place and move later keys of its probe sequence up, which needs no tombstones."""
     mask = table.shape[0] - 1
     shift = np.uint64(header[TABLE_SHIFT])
@@ -113,7 +113,7 @@ def _delete_key(header: Int64Array, table: Int64Table, i: Number) -> None:
 
 @small_part
 def _push_down(
-    header: Int64Array, table: Int64Table, text: Int32Array, state: Number, order: Number, position: Number
+    header: Int64Vector, table: Int64Table, text: Int32Vector, state: Number, order: Number, position: Number
 ) -> None:
     """Store a single again under the suffix one token longer, since its own suffix of `order` tokens occurs again."""
     mask = header[TEXT_MASK]
@@ -226,7 +226,7 @@ def relocate(store: Store, begin: Number, end: Number, to: Number) -> None:
 
 
 @kernel
-def move_keys(old: Int64Table, header: Int64Array, table: Int64Table) -> None:
+def move_keys(old: Int64Table, header: Int64Vector, table: Int64Table) -> None:
     """Copy all keys of an old table to a larger, empty one."""
     for j in range(old.shape[0]):
         if old[j, 0] != 0:

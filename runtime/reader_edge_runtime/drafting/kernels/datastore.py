@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Int64Table, Number, UInt32Array
+from reader_edge_runtime.drafting.kernels.arrays import Int32Vector, Int64Table, Int64Vector, Number, UInt32Vector
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.sources.datastore.header import KEY_STEP, MAX_FILES
 
@@ -30,15 +30,15 @@ MAX_COUNTED = 64
 MAX_GATHERED = MAX_FILES * MAX_COUNTED
 
 
-class Files(NamedTuple):
+class DatastoreArrays(NamedTuple):
     """words: MAX_FILES arrays, empty ones behind those in use. layouts: int64 (F, LAYOUT), a row for each in use."""
 
-    words: tuple[UInt32Array, UInt32Array, UInt32Array, UInt32Array]
+    words: tuple[UInt32Vector, UInt32Vector, UInt32Vector, UInt32Vector]
     layouts: Int64Table
 
 
 @kernel
-def find(files: Files, context: Int32Array, max_length: Number, state: Int32Array) -> None:
+def find(files: DatastoreArrays, context: Int32Vector, max_length: Number, state: Int32Vector) -> None:
     """Set `state` to the longest suffix of `context`, of at most max_length tokens, that occurs in a file."""
     state[:] = 0
     limit = min(np.int64(max_length), np.int64(context.shape[0]))
@@ -57,7 +57,7 @@ def find(files: Files, context: Int32Array, max_length: Number, state: Int32Arra
 
 
 @kernel
-def narrow(files: Files, state: Int32Array, token: Number, child: Int32Array) -> Number:
+def narrow(files: DatastoreArrays, state: Int32Vector, token: Number, child: Int32Vector) -> Number:
     """Set `child`, which may be `state` itself, to the match of `state` extended by `token`.
 
     Returns how often that occurs; its length is 0 if it does not.
@@ -82,11 +82,11 @@ def narrow(files: Files, state: Int32Array, token: Number, child: Int32Array) ->
 
 @kernel
 def successors(
-    files: Files,
-    state: Int32Array,
+    files: DatastoreArrays,
+    state: Int32Vector,
     max_children: Number,
-    token_ids: Int32Array,
-    counts: Int32Array,
+    token_ids: Int32Vector,
+    counts: Int32Vector,
 ) -> Number:
     """Fill token_ids and counts, of MAX_GATHERED each, with what followed the match; most frequent, then lowest first.
 
@@ -102,7 +102,7 @@ def successors(
 
 
 @part
-def _find_exactly(files: Files, context: Int32Array, length: Number, state: Int32Array) -> None:
+def _find_exactly(files: DatastoreArrays, context: Int32Vector, length: Number, state: Int32Vector) -> None:
     """Set `state` to the match of the last `length` tokens of `context`, of length 0 if there is none."""
     state[:] = 0
     end = context[context.shape[0] - length :]
@@ -115,7 +115,7 @@ def _find_exactly(files: Files, context: Int32Array, length: Number, state: Int3
 
 
 @part
-def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> tuple[Number, Number]:
+def _find_in_file(file: UInt32Vector, layout: Int64Vector, tokens: Int32Vector) -> tuple[Number, Number]:
     """The interval of suffixes that start with `tokens`."""
     length = np.int64(tokens.shape[0])
     for token in tokens:
@@ -139,7 +139,7 @@ def _find_in_file(file: UInt32Array, layout: Int64Array, tokens: Int32Array) -> 
 
 
 @small_part
-def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number:
+def _token_at(file: UInt32Vector, layout: Int64Vector, position: Number) -> Number:
     """The token id at a position; above the vocabulary at a document's end and outside the file."""
     if position >= layout[NUM_POSITIONS]:
         return np.int64(END)
@@ -150,13 +150,15 @@ def _token_at(file: UInt32Array, layout: Int64Array, position: Number) -> Number
 
 
 @small_part
-def _token_of(file: UInt32Array, layout: Int64Array, suffix: Number, depth: Number) -> Number:
+def _token_of(file: UInt32Vector, layout: Int64Vector, suffix: Number, depth: Number) -> Number:
     """The token id `depth` tokens after the start of the suffix of a rank."""
     return _token_at(file, layout, np.int64(file[layout[SUFFIXES] + suffix]) + depth)
 
 
 @small_part
-def _lower_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
+def _lower_bound(
+    file: UInt32Vector, layout: Int64Vector, lo: Number, hi: Number, depth: Number, token: Number
+) -> Number:
     """The first suffix of [lo, hi) with a token of at least `token` at `depth`, or hi."""
     while lo < hi:
         middle = (lo + hi) >> 1
@@ -168,7 +170,9 @@ def _lower_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, 
 
 
 @part
-def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number) -> Number:
+def _upper_bound(
+    file: UInt32Vector, layout: Int64Vector, lo: Number, hi: Number, depth: Number, token: Number
+) -> Number:
     """The first suffix of [lo, hi) with a token above `token` at `depth`, or hi; fast if that is near lo."""
     step = np.int64(1)
     while lo + step < hi and _token_of(file, layout, lo + step, depth) <= token:
@@ -178,7 +182,7 @@ def _upper_bound(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, 
 
 
 @part
-def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key: Number) -> Number:
+def _find_key(file: UInt32Vector, layout: Int64Vector, lo: Number, hi: Number, key: Number) -> Number:
     """The first suffix of [lo, hi) whose first two tokens, as one number, are at least `key`, or hi."""
     first = (lo + KEY_STEP - 1) // KEY_STEP
     last = (hi - 1) // KEY_STEP + 1
@@ -201,7 +205,7 @@ def _find_key(file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, key
 
 @part
 def _narrow_in_file(
-    file: UInt32Array, layout: Int64Array, lo: Number, hi: Number, depth: Number, token: Number
+    file: UInt32Vector, layout: Int64Vector, lo: Number, hi: Number, depth: Number, token: Number
 ) -> tuple[Number, Number]:
     """The part of [lo, hi), whose suffixes share `depth` tokens, that continues with `token`."""
     if lo >= hi:
@@ -222,13 +226,13 @@ def _narrow_in_file(
 
 @part
 def _count_successors(
-    file: UInt32Array,
-    layout: Int64Array,
+    file: UInt32Vector,
+    layout: Int64Vector,
     lo: Number,
     hi: Number,
     depth: Number,
-    token_ids: Int32Array,
-    counts: Int32Array,
+    token_ids: Int32Vector,
+    counts: Int32Vector,
     num: Number,
 ) -> Number:
     """Add a file's successors to token_ids and counts, whose first `num` are used. Returns the new number."""
@@ -253,14 +257,14 @@ def _count_successors(
 
 @small_part
 def _probe(
-    file: UInt32Array, layout: Int64Array, lo: Number, size: Number, depth: Number, probe: Number, num_probes: Number
+    file: UInt32Vector, layout: Int64Vector, lo: Number, size: Number, depth: Number, probe: Number, num_probes: Number
 ) -> Number:
     """The successor in the middle of a probe's share of the occurrences."""
     return _token_of(file, layout, lo + (2 * probe + 1) * size // (2 * num_probes), depth)
 
 
 @small_part
-def _add(token_ids: Int32Array, counts: Int32Array, num: Number, token: Number, count: Number) -> Number:
+def _add(token_ids: Int32Vector, counts: Int32Vector, num: Number, token: Number, count: Number) -> Number:
     for i in range(num):
         if token_ids[i] == token:
             counts[i] += count
@@ -273,7 +277,7 @@ def _add(token_ids: Int32Array, counts: Int32Array, num: Number, token: Number, 
 
 
 @small_part
-def _sort_most_frequent(token_ids: Int32Array, counts: Int32Array, num: Number, num_wanted: Number) -> Number:
+def _sort_most_frequent(token_ids: Int32Vector, counts: Int32Vector, num: Number, num_wanted: Number) -> Number:
     """Move the num_wanted most frequent to the front, in order."""
     for i in range(num_wanted):
         best = i

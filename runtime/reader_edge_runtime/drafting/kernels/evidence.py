@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int32Table, Number, Store, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Int32Table, Int32Vector, Number, Store, SuccessorRecords
 from reader_edge_runtime.drafting.kernels.counts import ORDER
-from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, Files, find, narrow, successors
+from reader_edge_runtime.drafting.kernels.datastore import MAX_GATHERED, DatastoreArrays, find, narrow, successors
 from reader_edge_runtime.drafting.kernels.datastore import STATE as MATCH
 from reader_edge_runtime.drafting.kernels.inputs import add_input, add_pair
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
@@ -20,18 +20,18 @@ _MIN_LENGTH = 2
 _LONG_MATCH = 4
 
 
-class Sources(NamedTuple):
+class EvidenceSources(NamedTuple):
     """Where evidence comes from. files: of datastores. proposals: (P, 4), see sources/source.py."""
 
     context: Store
     history: Store
-    successors: Successors
-    files: Files
+    successors: SuccessorRecords
+    files: DatastoreArrays
     proposals: Int32Table
 
 
 @part
-def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def gather(sources: EvidenceSources, node: Int32Vector, evidence: Int32Vector, work: Int32Vector) -> None:
     """Fill `evidence` with what is known of the token after a node, whose state takes up the copies found."""
     evidence[: layout.NUM_PAIRS + 1] = 0
     work[layout.PLACES : layout.PLACES + layout.NUM_PLACES] = -1
@@ -51,7 +51,7 @@ def gather(sources: Sources, node: Int32Array, evidence: Int32Array, work: Int32
 
 
 @small_part
-def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -> None:
+def advance(sources: EvidenceSources, node: Int32Vector, token: Number, max_found: int) -> None:
     """Move a node's state to its child `token`.
 
     max_found: tokens of the path to look up in datastores if their match ends here; 0 for no look-up.
@@ -69,7 +69,7 @@ def advance(sources: Sources, node: Int32Array, token: Number, max_found: int) -
 
 
 @small_part
-def _add_proposals(proposals: Int32Table, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def _add_proposals(proposals: Int32Table, node: Int32Vector, evidence: Int32Vector, work: Int32Vector) -> None:
     for e in range(layout.NUM_PROPOSALS):
         if node[layout.PROPOSAL_STATE + e] < 0:
             continue
@@ -91,7 +91,7 @@ def _proposed_child(proposals: Int32Table, parent: Number, token: Number) -> Num
 
 
 @part
-def _add_datastore(files: Files, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def _add_datastore(files: DatastoreArrays, node: Int32Vector, evidence: Int32Vector, work: Int32Vector) -> None:
     """Add what followed the node's match in datastores."""
     if files.layouts.shape[0] == 0 or node[layout.DATASTORE_STATE] < _MIN_LENGTH:
         return
@@ -119,7 +119,7 @@ def _add_datastore(files: Files, node: Int32Array, evidence: Int32Array, work: I
 
 
 @part
-def _advance_datastore(files: Files, node: Int32Array, token: Number, max_found: int) -> None:
+def _advance_datastore(files: DatastoreArrays, node: Int32Vector, token: Number, max_found: int) -> None:
     """Extend the match by `token`, the path's last token."""
     match = node[layout.DATASTORE_STATE : layout.DATASTORE_STATE + MATCH]
     if match[0] > 0 and narrow(files, match, token, match) > 0:
@@ -130,14 +130,14 @@ def _advance_datastore(files: Files, node: Int32Array, token: Number, max_found:
 
 
 @small_part
-def find_anew(files: Files, node: Int32Array) -> None:
+def find_again(files: DatastoreArrays, node: Int32Vector) -> None:
     """Look the path up again if its match has ended."""
     if files.layouts.shape[0] and node[layout.DATASTORE_STATE] == 0:
         _find(files, node, ORDER)
 
 
 @part
-def _find(files: Files, node: Int32Array, max_length: int) -> None:
+def _find(files: DatastoreArrays, node: Int32Vector, max_length: int) -> None:
     length = 0
     while length < max_length and node[length] >= 0:
         length += 1

@@ -3,13 +3,13 @@
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Vector, Number
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 from reader_edge_runtime.drafting.kernels.rows import BLOCK, next_entry
 
 
 @small_part
-def _candidate(evidence: Int32Array, work: Int32Array, token: Number) -> Number:
+def _candidate(evidence: Int32Vector, work: Int32Vector, token: Number) -> Number:
     """The number of a candidate token, -1 if there is no room for a new one."""
     place = (token * 31) & (layout.NUM_PLACES - 1)
     while work[layout.PLACES + place] >= 0:
@@ -27,7 +27,7 @@ def _candidate(evidence: Int32Array, work: Int32Array, token: Number) -> Number:
 
 
 @small_part
-def add_input(evidence: Int32Array, which: Number, level: Number, miss: Number) -> Number:
+def add_input(evidence: Int32Vector, which: Number, level: Number, miss: Number) -> Number:
     active = np.int64(evidence[layout.NUM_ACTIVE])
     evidence[layout.NUM_ACTIVE] = active + 1
     evidence[layout.WEIGHT + active] = which * layout.LEVELS + level
@@ -37,7 +37,7 @@ def add_input(evidence: Int32Array, which: Number, level: Number, miss: Number) 
 
 @small_part
 def add_pair(
-    evidence: Int32Array, work: Int32Array, active: Number, which: Number, number: Number, token: Number
+    evidence: Int32Vector, work: Int32Vector, active: Number, which: Number, number: Number, token: Number
 ) -> None:
     """Let an active input name a token in class `number` of its input."""
     pair = evidence[layout.NUM_PAIRS]
@@ -52,7 +52,7 @@ def add_pair(
 
 @small_part
 def add_one(
-    evidence: Int32Array, work: Int32Array, which: Number, level: Number, number: Number, token: Number
+    evidence: Int32Vector, work: Int32Vector, which: Number, level: Number, number: Number, token: Number
 ) -> None:
     """Add an input that names one token: in class 2 * number + 1, all others in 2 * number."""
     active = add_input(evidence, which, level, number * 2)
@@ -61,7 +61,7 @@ def add_one(
 
 @part
 def add_row(
-    evidence: Int32Array, work: Int32Array, rows: Int32Array, row: Number, order: Number, which: Number
+    evidence: Int32Vector, work: Int32Vector, rows: Int32Vector, row: Number, order: Number, which: Number
 ) -> None:
     base = np.int64(row) * BLOCK
     total = np.int64(rows[base + 1])

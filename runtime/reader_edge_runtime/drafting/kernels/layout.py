@@ -41,8 +41,8 @@ STATE = 30
 
 # Evidence at a node, int32 (EVIDENCE,): counts, then active inputs (those that name a token), candidates (the tokens
 # named) and pairs of both. An active input has the number of its weight (input * LEVELS + level) and its miss: the
-# class of the candidates that it does not name. A pair is class, active input and candidate in one number. Before the look-up
-# NUM_ACTIVE is NOT_GATHERED.
+# class of the candidates that it does not name. A pair is class, active input and candidate in one number. Before the
+# look-up NUM_ACTIVE is NOT_GATHERED.
 NUM_ACTIVE, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
 NOT_GATHERED = -1
 MAX_CANDIDATES = 48

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Table, Float32Vector, Int32Table, Int32Vector, Number
 from reader_edge_runtime.drafting.kernels.counts import ORDER, learn
-from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, find_anew, gather
+from reader_edge_runtime.drafting.kernels.evidence import EvidenceSources, advance, find_again, gather
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.layout import NOT_GATHERED, NUM_ACTIVE, NUM_CANDIDATES, STATE
 from reader_edge_runtime.drafting.kernels.mixture import learn_mixture, learn_value, score
@@ -12,7 +12,7 @@ from reader_edge_runtime.drafting.kernels.tree import PARENT, PLACE, TAKEN, TOKE
 
 
 @kernel
-def observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> int:
+def observe(arrays: Arrays, token_ids: Int32Vector, num_nodes: int, end: int) -> int:
     """Append tokens to the text and learn how well they, and the tree drafted for them, were predicted.
 
     num_nodes: of the last draft, including nodes that were not verified; 0 without one. Its evidence is reused.
@@ -28,7 +28,7 @@ def observe(arrays: Arrays, token_ids: Int32Array, num_nodes: int, end: int) -> 
 
 
 @part
-def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None:
+def _learn_tokens(arrays: Arrays, token_ids: Int32Vector, num_nodes: int) -> None:
     """Learn from each token and move the state on, taking it from the tree while the tokens follow that."""
     sources, state, nodes, _, states, evidences, parameters, scratch, work = arrays
     node = 0 if num_nodes else -1
@@ -55,7 +55,7 @@ def _learn_tokens(arrays: Arrays, token_ids: Int32Array, num_nodes: int) -> None
 
 @part
 def _learn_tree(
-    token_ids: Int32Array, parameters: Float32Array, nodes: Int32Table, values: Float32Table, num_nodes: int
+    token_ids: Int32Vector, parameters: Float32Vector, nodes: Int32Table, values: Float32Table, num_nodes: int
 ) -> None:
     """Learn of each node whether the text reached it; below the last token that is still unknown."""
     matched = nodes[PLACE]  # of no other use now: tokens that match up to the node, -1 if it was missed
@@ -80,8 +80,8 @@ def _child(nodes: Int32Table, num_nodes: int, node: Number, token: Number) -> Nu
 
 
 @part
-def _take_state(sources: Sources, node: Int32Array, state: Int32Array) -> None:
+def _take_state(sources: EvidenceSources, node: Int32Vector, state: Int32Vector) -> None:
     """Take a tree node's state; if its match in datastores ended on the way, look for the longest again."""
     for i in range(STATE):
         state[i] = node[i]
-    find_anew(sources.files, state)
+    find_again(sources.files, state)

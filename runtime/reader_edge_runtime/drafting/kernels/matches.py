@@ -3,7 +3,7 @@
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Number, Store
+from reader_edge_runtime.drafting.kernels.arrays import Int32Vector, Number, Store
 from reader_edge_runtime.drafting.kernels.counts import (
     HASH_START,
     ORDER,
@@ -20,7 +20,7 @@ from reader_edge_runtime.drafting.kernels.rows import BLOCK, ORDER_0_ROW, TEXT_M
 
 
 @part
-def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number, Number, Number, Number]:
+def _find_rows(store: Store, node: Int32Vector, work: Int32Vector) -> tuple[Number, Number, Number, Number]:
     """Write the rows of all orders that match into `work`.
 
     Returns their number, the single after them or 0, the longest match and the position of the token after it.
@@ -53,7 +53,7 @@ def _find_rows(store: Store, node: Int32Array, work: Int32Array) -> tuple[Number
 
 @part
 def gather_store(
-    store: Store, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array, work: Int32Array
+    store: Store, node: Int32Vector, at: Number, first_input: Number, evidence: Int32Vector, work: Int32Vector
 ) -> Number:
     """Add a store's inputs; `at` is its place in the node's state. Returns the length of its longest match."""
     num_rows, single, longest, position = _find_rows(store, node, work)
@@ -71,7 +71,7 @@ def gather_store(
 
 @small_part
 def _add_copies(
-    store: Store, node: Int32Array, at: Number, first_input: Number, evidence: Int32Array, work: Int32Array
+    store: Store, node: Int32Vector, at: Number, first_input: Number, evidence: Int32Vector, work: Int32Vector
 ) -> None:
     text, mask = store.text, store.header[TEXT_MASK]
     if node[at] >= 0:
@@ -92,7 +92,7 @@ def _add_copies(
 
 @small_part
 def _note_kind(
-    rows: Int32Array, node: Int32Array, at: Number, single: Number, longest: Number, work: Int32Array
+    rows: Int32Vector, node: Int32Vector, at: Number, single: Number, longest: Number, work: Int32Vector
 ) -> None:
     """Note whether the longest match names no token, one or several, and the first of them."""
     work[layout.KIND] = 0
@@ -109,7 +109,7 @@ def _note_kind(
 
 
 @small_part
-def advance_store(store: Store, node: Int32Array, at: Number, token: Number) -> None:
+def advance_store(store: Store, node: Int32Vector, at: Number, token: Number) -> None:
     text, mask = store.text, store.header[TEXT_MASK]
     resumed = node[at + 2]
     if resumed >= 0:

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Int32Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Float32Vector, Int32Vector, Number
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 
 NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
@@ -84,7 +84,7 @@ def log_odds(p: Number) -> Number:
 
 
 @small_part
-def _class_log_odds(parameters: Float32Array, number: Number) -> Number:
+def _class_log_odds(parameters: Float32Vector, number: Number) -> Number:
     return parameters[number * CLASS_FIELDS + LOG_ODDS]
 
 
@@ -96,7 +96,7 @@ def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
 
 
 @part
-def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, work: Int32Array) -> None:
+def score(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vector, work: Int32Vector) -> None:
     """Write each candidate's log-odds to scratch[LOGITS:], the input that raises it most to work[LEADING:]."""
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
@@ -122,7 +122,7 @@ def score(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array,
 
 
 @small_part
-def _update_class(parameters: Float32Array, number: Number, outcome: Number) -> None:
+def _update_class(parameters: Float32Vector, number: Number, outcome: Number) -> None:
     at = number * CLASS_FIELDS
     p = parameters[at + PROBABILITY]
     rate = parameters[at + RATE]
@@ -134,12 +134,12 @@ def _update_class(parameters: Float32Array, number: Number, outcome: Number) -> 
 
 
 @small_part
-def _update(parameters: Float32Array, at: Number, step: Number) -> None:
+def _update(parameters: Float32Vector, at: Number, step: Number) -> None:
     parameters[at] = min(max(parameters[at] + step, -_MAX_WEIGHT), _MAX_WEIGHT)
 
 
 @part
-def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple[Number, Number]:
+def _errors(evidence: Int32Vector, scratch: Float32Vector, token: Number) -> tuple[Number, Number]:
     """Replace log-odds by errors, outcome minus probability. Returns their sum and the candidate that came, or -1."""
     total = np.float32(0)
     came = -1
@@ -154,7 +154,7 @@ def _errors(evidence: Int32Array, scratch: Float32Array, token: Number) -> tuple
 
 
 @part
-def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, token: Number) -> None:
+def learn_mixture(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vector, token: Number) -> None:
     """Learn from the token that came, after `score` of the same evidence."""
     total, came = _errors(evidence, scratch, token)
     num_active = evidence[layout.NUM_ACTIVE]
@@ -178,7 +178,7 @@ def learn_mixture(parameters: Float32Array, evidence: Int32Array, scratch: Float
 
 
 @small_part
-def _update_weights(parameters: Float32Array, evidence: Int32Array, scratch: Float32Array, total: Number) -> None:
+def _update_weights(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vector, total: Number) -> None:
     num_active = evidence[layout.NUM_ACTIVE]
     share = np.float32(1) / np.float32(math.sqrt(max(num_active, 1)))
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
@@ -204,7 +204,7 @@ def _bucket(value: Number) -> Number:
 
 
 @small_part
-def calibrated(parameters: Float32Array, value: Number) -> Number:
+def calibrated(parameters: Float32Vector, value: Number) -> Number:
     """How often paths of this predicted value were accepted."""
     x = _bucket(value)
     i = np.int64(x)
@@ -215,7 +215,7 @@ def calibrated(parameters: Float32Array, value: Number) -> Number:
 
 
 @small_part
-def _learn_bucket(parameters: Float32Array, i: Number, value: Number, is_hit: Number, share: Number) -> None:
+def _learn_bucket(parameters: Float32Vector, i: Number, value: Number, is_hit: Number, share: Number) -> None:
     parameters[VALUE_HITS + i] += share * is_hit
     parameters[VALUE_TRIALS + i] += share * value
     if parameters[VALUE_TRIALS + i] > _BUCKET_MEMORY * value:
@@ -225,7 +225,7 @@ def _learn_bucket(parameters: Float32Array, i: Number, value: Number, is_hit: Nu
 
 
 @small_part
-def learn_value(parameters: Float32Array, value: Number, is_hit: Number) -> None:
+def learn_value(parameters: Float32Vector, value: Number, is_hit: Number) -> None:
     """Learn whether a node of this predicted value was accepted (1) or not (0)."""
     x = _bucket(value)
     i = np.int64(x)

@@ -8,7 +8,7 @@ number.
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Number
+from reader_edge_runtime.drafting.kernels.arrays import Int32Vector, Int64Vector, Number
 from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 
 BLOCK = 16
@@ -21,7 +21,7 @@ ORDER_0_ROW = 1
 
 
 @small_part
-def next_entry(rows: Int32Array, a: Number) -> Number:
+def next_entry(rows: Int32Vector, a: Number) -> Number:
     """Index of the entry after the one at `a`."""
     a += 3
     if a & (BLOCK - 1) == 0:
@@ -30,7 +30,7 @@ def next_entry(rows: Int32Array, a: Number) -> Number:
 
 
 @small_part
-def new_block(header: Int64Array, rows: Int32Array) -> Number:
+def new_block(header: Int64Vector, rows: Int32Vector) -> Number:
     block = header[FREE_BLOCK]
     if block:
         header[FREE_BLOCK] = rows[block * BLOCK]
@@ -44,28 +44,28 @@ def new_block(header: Int64Array, rows: Int32Array) -> Number:
 
 
 @small_part
-def _free_block(header: Int64Array, rows: Int32Array, block: Number) -> None:
+def _free_block(header: Int64Vector, rows: Int32Vector, block: Number) -> None:
     rows[block * BLOCK] = header[FREE_BLOCK]
     header[FREE_BLOCK] = block
     header[NUM_BLOCKS] -= 1
 
 
 @small_part
-def _put_entry(rows: Int32Array, a: Number, token: Number, count: Number, position: Number) -> None:
+def _put_entry(rows: Int32Vector, a: Number, token: Number, count: Number, position: Number) -> None:
     rows[a] = token
     rows[a + 1] = count
     rows[a + 2] = position
 
 
 @small_part
-def _copy_entry(rows: Int32Array, to: Number, a: Number) -> None:
+def _copy_entry(rows: Int32Vector, to: Number, a: Number) -> None:
     rows[to] = rows[a]
     rows[to + 1] = rows[a + 1]
     rows[to + 2] = rows[a + 2]
 
 
 @small_part
-def _append_place(header: Int64Array, rows: Int32Array, base: Number, last: Number) -> Number:
+def _append_place(header: Int64Vector, rows: Int32Vector, base: Number, last: Number) -> Number:
     """Index for one more entry after the one at `last`."""
     if rows[base + 2] == 0:
         return base + 4
@@ -77,7 +77,7 @@ def _append_place(header: Int64Array, rows: Int32Array, base: Number, last: Numb
 
 
 @part
-def row_add(header: Int64Array, rows: Int32Array, row: Number, token: Number, position: Number) -> None:
+def row_add(header: Int64Vector, rows: Int32Vector, row: Number, token: Number, position: Number) -> None:
     """Count one more occurrence of `token`."""
     base = row * BLOCK
     num = rows[base + 2]
@@ -117,13 +117,13 @@ def row_add(header: Int64Array, rows: Int32Array, row: Number, token: Number, po
 
 
 @small_part
-def _is_older(rows: Int32Array, a: Number, b: Number, now: Number) -> Number:
+def _is_older(rows: Int32Vector, a: Number, b: Number, now: Number) -> Number:
     # Ages are compared, since positions in the ring may have wrapped.
     return ((now - rows[a + 2]) & 0x7FFFFFFF) > ((now - rows[b + 2]) & 0x7FFFFFFF)
 
 
 @part
-def row_renew(rows: Int32Array, row: Number, token: Number, position: Number) -> None:
+def row_renew(rows: Int32Vector, row: Number, token: Number, position: Number) -> None:
     """Note that an occurrence of `token` stands at `position` now, behind all others."""
     base = row * BLOCK
     rows[base + 3] = position
@@ -141,7 +141,7 @@ def row_renew(rows: Int32Array, row: Number, token: Number, position: Number) ->
 
 
 @part
-def row_remove(header: Int64Array, rows: Int32Array, row: Number, token: Number, position: Number) -> Number:
+def row_remove(header: Int64Vector, rows: Int32Vector, row: Number, token: Number, position: Number) -> Number:
     """Remove the oldest occurrence counted in a row. Returns the total that is left."""
     base = row * BLOCK
     rows[base + 1] -= 1
@@ -158,7 +158,7 @@ def row_remove(header: Int64Array, rows: Int32Array, row: Number, token: Number,
 
 
 @part
-def _end_of_row(rows: Int32Array, base: Number) -> Number:
+def _end_of_row(rows: Int32Vector, base: Number) -> Number:
     a = base + 4
     for _ in range(rows[base + 2] - 1):
         a = next_entry(rows, a)
@@ -166,7 +166,7 @@ def _end_of_row(rows: Int32Array, base: Number) -> Number:
 
 
 @part
-def _lower_entry(rows: Int32Array, base: Number, a: Number) -> None:
+def _lower_entry(rows: Int32Vector, base: Number, a: Number) -> None:
     """Lower a count by one; the entry swaps places with the last one of its count to keep the order."""
     count = rows[a + 1]
     token, position = rows[a], rows[a + 2]
@@ -182,7 +182,7 @@ def _lower_entry(rows: Int32Array, base: Number, a: Number) -> None:
 
 
 @part
-def _drop_entry(header: Int64Array, rows: Int32Array, base: Number, a: Number) -> None:
+def _drop_entry(header: Int64Vector, rows: Int32Vector, base: Number, a: Number) -> None:
     end = _end_of_row(rows, base)
     while a != end:
         following = next_entry(rows, a)
@@ -199,7 +199,7 @@ def _drop_entry(header: Int64Array, rows: Int32Array, base: Number, a: Number) -
 
 
 @part
-def free_row(header: Int64Array, rows: Int32Array, row: Number) -> None:
+def free_row(header: Int64Vector, rows: Int32Vector, row: Number) -> None:
     while row:
         following = rows[row * BLOCK]
         _free_block(header, rows, row)

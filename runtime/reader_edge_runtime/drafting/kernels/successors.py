@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels.arrays import (
-    Float32Array,
     Float32Table,
-    Int32Array,
+    Float32Vector,
     Int32Table,
-    Int64Array,
+    Int32Vector,
     Int64Table,
+    Int64Vector,
     Number,
-    Successors,
+    SuccessorRecords,
 )
 from reader_edge_runtime.drafting.kernels.inputs import add_input, add_pair
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
@@ -57,11 +57,11 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
 
-class Work(NamedTuple):
+class HarvestBuffers(NamedTuple):
     """Working memory, (2 * MAX_SUCCESSORS,) each."""
 
-    token_ids: Int64Array
-    probabilities: Float32Array
+    token_ids: Int64Vector
+    probabilities: Float32Vector
 
 
 @small_part
@@ -101,11 +101,11 @@ def _renew_pair(after_pair: Int32Table, before: Number, token: Number) -> Number
 
 @part
 def _merge(
-    record: Int32Array,
-    top_ids: Int64Array,
-    top_logits: Float32Array,
+    record: Int32Vector,
+    top_ids: Int64Vector,
+    top_logits: Float32Vector,
     share: Number,
-    work: Work,
+    work: HarvestBuffers,
 ) -> None:
     """Move a record by `share` towards the target's new probabilities; an empty record takes them as they are."""
     token_ids, probabilities = work
@@ -135,7 +135,7 @@ def _merge(
 
 
 @small_part
-def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Array, num: Number) -> None:
+def _write(record: Int32Vector, token_ids: Int64Vector, probabilities: Float32Vector, num: Number) -> None:
     """Store the most likely tokens in a record, best first."""
     for i in range(NUMBERS, RECORD):
         record[i] = 0
@@ -161,24 +161,24 @@ def _write(record: Int32Array, token_ids: Int64Array, probabilities: Float32Arra
 
 
 @small_part
-def _number(record: Int32Array, rank: Number) -> Number:
+def _number(record: Int32Vector, rank: Number) -> Number:
     return (np.int64(record[NUMBERS + (rank >> 1)]) >> (16 * (rank & 1))) & 0xFFFF
 
 
 @small_part
-def _probability(record: Int32Array, rank: Number) -> Number:
+def _probability(record: Int32Vector, rank: Number) -> Number:
     return np.float32(_number(record, rank)) / np.float32(65536)
 
 
 @small_part
-def class_of(record: Int32Array, rank: Number, is_same_further_back: Number) -> Number:
+def class_of(record: Int32Vector, rank: Number, is_same_further_back: Number) -> Number:
     """The class of a record's successor of this rank."""
     bucket = RANK_BUCKET[rank] * LOG_ODDS_BUCKETS + _BUCKET[_number(record, rank) >> 4]
     return FIRST_NAMED_CLASS + 2 * bucket + is_same_further_back
 
 
 @part
-def add_successors(successors: Successors, node: Int32Array, evidence: Int32Array, work: Int32Array) -> None:
+def add_successors(successors: SuccessorRecords, node: Int32Vector, evidence: Int32Vector, work: Int32Vector) -> None:
     """Add the records of the path's last pair and of its last token."""
     after_token, after_pair = successors.after_token, successors.after_pair
     if node[1] >= 0:
@@ -195,7 +195,7 @@ def add_successors(successors: Successors, node: Int32Array, evidence: Int32Arra
 
 @small_part
 def _add_record(
-    record: Int32Array, which: Number, is_same_further_back: Number, evidence: Int32Array, work: Int32Array
+    record: Int32Vector, which: Number, is_same_further_back: Number, evidence: Int32Vector, work: Int32Vector
 ) -> None:
     level = record[NUM_AND_LEVEL] & (LEVELS - 1)
     active = add_input(evidence, which, level, level)
@@ -205,8 +205,8 @@ def _add_record(
 
 @kernel
 def learn(
-    store: Successors,
-    work: Work,
+    store: SuccessorRecords,
+    work: HarvestBuffers,
     nodes: Int64Table,
     first: Number,
     before_root: Number,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from reader_edge_runtime.drafting.kernels import layout
-from reader_edge_runtime.drafting.kernels.arrays import Float32Array, Float32Table, Int32Array, Int32Table, Number
-from reader_edge_runtime.drafting.kernels.evidence import Sources, advance, gather
+from reader_edge_runtime.drafting.kernels.arrays import Float32Table, Float32Vector, Int32Table, Int32Vector, Number
+from reader_edge_runtime.drafting.kernels.evidence import EvidenceSources, advance, gather
 from reader_edge_runtime.drafting.kernels.kernel import kernel, part, small_part
 from reader_edge_runtime.drafting.kernels.mixture import LOGITS, PENDING_VALUE, calibrated, score, sigmoid
 
@@ -32,15 +32,15 @@ class Arrays(NamedTuple):
     draft. parameters, scratch, work: of the mixture, shared by all requests.
     """
 
-    sources: Sources
-    state: Int32Array
+    sources: EvidenceSources
+    state: Int32Vector
     nodes: Int32Table
     values: Float32Table
     states: Int32Table
     evidences: Int32Table
-    parameters: Float32Array
-    scratch: Float32Array
-    work: Int32Array
+    parameters: Float32Vector
+    scratch: Float32Vector
+    work: Int32Vector
 
 
 @kernel
@@ -85,9 +85,9 @@ def draft(arrays: Arrays, max_nodes: int, max_depth: int) -> int:
 
 @part
 def _add_pending(
-    evidence: Int32Array,
-    work: Int32Array,
-    scratch: Float32Array,
+    evidence: Int32Vector,
+    work: Int32Vector,
+    scratch: Float32Vector,
     nodes: Int32Table,
     node: Number,
     value: Number,
@@ -119,7 +119,7 @@ def _add_pending(
 
 
 @small_part
-def _move_pending(scratch: Float32Array, nodes: Int32Table, to: Number, place: Number) -> None:
+def _move_pending(scratch: Float32Vector, nodes: Int32Table, to: Number, place: Number) -> None:
     scratch[PENDING_VALUE + to] = scratch[PENDING_VALUE + place]
     nodes[PENDING_TOKEN, to] = nodes[PENDING_TOKEN, place]
     nodes[PENDING_PARENT, to] = nodes[PENDING_PARENT, place]
@@ -127,7 +127,7 @@ def _move_pending(scratch: Float32Array, nodes: Int32Table, to: Number, place: N
 
 
 @small_part
-def _place_from_below(scratch: Float32Array, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
+def _place_from_below(scratch: Float32Vector, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
     """Drop the lowest and move those below `value` down. Returns the free place."""
     place = 0
     while place + 1 < num_pending and scratch[PENDING_VALUE + place + 1] < value:
@@ -137,7 +137,7 @@ def _place_from_below(scratch: Float32Array, nodes: Int32Table, num_pending: Num
 
 
 @small_part
-def _place_from_above(scratch: Float32Array, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
+def _place_from_above(scratch: Float32Vector, nodes: Int32Table, num_pending: Number, value: Number) -> Number:
     """Move those of at least `value` up. Returns the free place."""
     place = num_pending
     while place > 0 and scratch[PENDING_VALUE + place - 1] >= value:
@@ -147,7 +147,7 @@ def _place_from_above(scratch: Float32Array, nodes: Int32Table, num_pending: Num
 
 
 @part
-def _calibrate(parameters: Float32Array, values: Float32Table, num_nodes: Number) -> None:
+def _calibrate(parameters: Float32Vector, values: Float32Table, num_nodes: Number) -> None:
     """Fill values[1] with calibrated values, which must fall from node to node as the predicted ones do.
 
     Neighbours that would rise share their mean (isotonic regression by pooling adjacent violators). So the best n nodes

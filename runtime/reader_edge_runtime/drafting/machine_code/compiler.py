@@ -25,8 +25,8 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.drafting import kernels
 from reader_edge_runtime.drafting.kernels.kernel import Kernel, is_part, is_small_part
 from reader_edge_runtime.drafting.machine_code.arguments import kernel_types, unpack
+from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import intact, object_name, sealed
-from reader_edge_runtime.drafting.machine_code.target import Target
 
 # The caller keeps all arrays alive while a kernel runs, so no references are counted, and nothing can be allocated.
 _OPTIONS: dict[str, Any] = {
@@ -63,7 +63,7 @@ class KernelCompiler:
         for kernel in _kernels():
             self._add(kernel, compiled[kernel.function])
 
-    def object_for(self, target: Target) -> bytes:
+    def object_for(self, target: CompileTarget) -> bytes:
         """The object file of a kind of machine."""
         machine = _machine(target)
         module = llvm.parse_assembly("")
@@ -134,7 +134,7 @@ def _kernels() -> list[Kernel[..., Any]]:
     return sorted(found.values(), key=lambda kernel: kernel.name)
 
 
-def _machine(target: Target) -> Any:
+def _machine(target: CompileTarget) -> Any:
     """What makes machine code for a target, to be loaded as numba's own is."""
     triple = target.triple or llvm.get_process_triple()
     reloc = "static" if triple.startswith("x86") else "default"
@@ -159,7 +159,7 @@ def compile_into(folder: Path) -> Path:
     """Write the object file of this machine's kind, and return its path. Sets this process up for compiling."""
     os.environ["NUMBA_OPT"] = "0"  # numba would optimise for this very processor; LLVM does it once all is together
     _make_no_code_for_this_process()
-    target = Target.of_this_machine()
+    target = CompileTarget.of_this_machine()
     path = folder / object_name(target)
     write_file(path, sealed(KernelCompiler().object_for(target)))
     return path
@@ -173,7 +173,7 @@ def compile_if_missing(folder: Path) -> None:
     with ExitStack() as held:
         with suppress(OSError, NotImplementedError):  # no locks in this file system
             held.enter_context(FileLock(folder / "compiler.lock"))
-        if intact(folder / object_name(Target.of_this_machine())) is None:
+        if intact(folder / object_name(CompileTarget.of_this_machine())) is None:
             compile_into(folder)
 
 

@@ -19,7 +19,7 @@ import platformdirs
 from filelock import FileLock
 
 from reader_edge_runtime.bounded_file import read_bounded
-from reader_edge_runtime.drafting.machine_code.target import Target
+from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.errors import DraftError
 
 _HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ _MAX_BYTES = 1 << 26  # of an object file, which has some hundred thousand
 _SOURCES = (
     *sorted(_HERE.parent.glob("kernels/*.py")),
     _HERE.parent / "sources" / "datastore" / "header.py",
-    *(_HERE / name for name in ("arguments.py", "compiler.py", "target.py")),
+    *(_HERE / name for name in ("arguments.py", "compiler.py", "compile_target.py")),
 )
 
 
@@ -59,7 +59,7 @@ class KernelLibrary:
         return address
 
 
-def object_name(target: Target) -> str:
+def object_name(target: CompileTarget) -> str:
     """The file name of the kernels for a target, as compiled from the sources that are here."""
     sources = hashlib.sha256(b"\0".join(path.read_bytes() for path in _SOURCES)).hexdigest()
     return f"{target.name}-{sources[:16]}.o"
@@ -73,7 +73,7 @@ def sealed(machine_code: bytes) -> bytes:
 def machine_code() -> bytes:
     """The object file for this machine, compiled if need be. Raises DraftError where that fails."""
     try:
-        return _found_or_compiled(object_name(Target.of_this_machine()))
+        return _found_or_compiled(object_name(CompileTarget.of_this_machine()))
     except OSError as error:
         raise DraftError(f"Nothing can be drafted: its kernels were not compiled ({error}).") from error
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Int32Array, Int64Array
 from reader_edge_runtime.drafting.kernels import counts, rows
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array, Int64Array, Store
+from reader_edge_runtime.drafting.kernels.arrays import Store
 
 _MIN_KEYS = 1 << 10
 _FIRST_BLOCKS = 1 << 8

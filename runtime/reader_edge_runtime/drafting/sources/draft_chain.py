@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.sources.draft_model import Successors
+from reader_edge_runtime.drafting.sources.draft_model import NextTokens
 
 NAME = "draft model"
 _LEAST = 0.01  # probability of a path below which it is left out: no pass has room for it
@@ -31,7 +31,7 @@ class DraftChain:
         """Tokens of the chain."""
         return len(self._nodes)
 
-    def grow(self, said: Successors) -> int | None:
+    def grow(self, said: NextTokens) -> int | None:
         """Take the next tokens; returns the likeliest. None where that is none, or too unlikely: the chain ends.
 
         What is no probability, or no token's id, is left out with all behind it: the likeliest come first.

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.target import Float32Array, Int64Array, Pass, Target
+from reader_edge_runtime.target import Pass, Target
 
 NARROW = 8  # tokens of a pass that take about as long as one
 
@@ -15,7 +16,7 @@ _FIRST_CAPACITY = 256  # rows of the cache to begin with
 _MEASURED_CHUNK = 16  # tokens of the pass that tells what catching up takes
 
 
-class Successors(NamedTuple):
+class NextTokens(NamedTuple):
     """What a draft model expects after a text: int64 and float32 (K,), likeliest first, as its graph gives them."""
 
     token_ids: Int64Array
@@ -93,7 +94,7 @@ class DraftModel:
 
     def score(
         self, slots: Sequence[DraftSlot], further: Mapping[DraftSlot, Sequence[int]]
-    ) -> dict[DraftSlot, Successors]:
+    ) -> dict[DraftSlot, NextTokens]:
         """Write rows of further tokens of some slots' texts, and tell what is expected after the last of each.
 
         slots: of one of the `passes`. Raises ProviderError, and ConfigError where memory is short.
@@ -111,7 +112,7 @@ class DraftModel:
         for b, (slot, tree) in enumerate(zip(slots, trees, strict=True)):
             cache.commit(slot.number, range(len(tree)))
             slot.token_ids += tree.token_ids
-            said[slot] = Successors(result.top_ids[b, 0], result.top_probabilities(b, 0))
+            said[slot] = NextTokens(result.top_ids[b, 0], result.top_probabilities(b, 0))
         return said
 
     def forget(self) -> None:

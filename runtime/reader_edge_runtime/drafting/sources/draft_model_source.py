@@ -8,7 +8,7 @@ from typing import cast
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.draft_chain import NAME, DraftChain
-from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, Successors, passes
+from reader_edge_runtime.drafting.sources.draft_model import NARROW, DraftModel, DraftSlot, NextTokens, passes
 from reader_edge_runtime.drafting.sources.source import Arrays, Source
 from reader_edge_runtime.drafting.worth import DraftModelWorth
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -104,8 +104,8 @@ class DraftModelSource(Source):
             self._score(model, {slot: missing})
         return missing if request.is_known and len(missing) == num_missing else []
 
-    def _score(self, model: DraftModel, further: Mapping[DraftSlot, Sequence[int]]) -> dict[DraftSlot, Successors]:
-        said: dict[DraftSlot, Successors] = {}
+    def _score(self, model: DraftModel, further: Mapping[DraftSlot, Sequence[int]]) -> dict[DraftSlot, NextTokens]:
+        said: dict[DraftSlot, NextTokens] = {}
         for slots in passes(further):
             began = time.perf_counter()
             said |= model.score(slots, further)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from reader_edge_runtime.array_file import Array, ArrayFormat
+from reader_edge_runtime.array_file import ArrayFormat
+from reader_edge_runtime.arrays import Array, Float32Array, Int32Array, Int64Array
 from reader_edge_runtime.drafting.sources.head_sizes import HeadSizes
 from reader_edge_runtime.errors import HeadError
 from reader_edge_runtime.package.manifest import Manifest
@@ -38,12 +38,8 @@ _FORMAT = ArrayFormat(
     again="the same command goes on",
 )
 
-Float32Array = npt.NDArray[np.float32]
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
-
-class Guesses(NamedTuple):
+class HeadGuesses(NamedTuple):
     """What a head says of B texts; arrays as the graph gives them."""
 
     probabilities: Float32Array
@@ -55,7 +51,7 @@ class Guesses(NamedTuple):
 class HeadModel(Protocol):
     """A head that runs."""
 
-    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
+    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> HeadGuesses:
         """Raises ProviderError where the graph fails, or gives anything but arrays of these shapes."""
 
 

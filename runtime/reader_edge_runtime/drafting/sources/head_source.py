@@ -6,9 +6,10 @@ from typing import cast
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.sources.head_file import Float32Array, HeadFile, HeadModel, Int32Array
+from reader_edge_runtime.drafting.sources.head_file import HeadFile, HeadModel
 from reader_edge_runtime.drafting.sources.source import Source
 from reader_edge_runtime.drafting.worth import SourceGain
 from reader_edge_runtime.errors import ProviderError

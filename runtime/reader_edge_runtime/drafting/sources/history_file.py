@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.drafting.sources import history_records as records
 from reader_edge_runtime.errors import HistoryError
 

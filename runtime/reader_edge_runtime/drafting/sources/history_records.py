@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.errors import HistoryError
 
 MAGIC = b"\x89redghi\n"

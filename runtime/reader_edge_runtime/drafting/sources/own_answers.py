@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from reader_edge_runtime.array_file import Array, ArrayFormat
+from reader_edge_runtime.array_file import ArrayFormat
+from reader_edge_runtime.arrays import Array, Int32Array
 from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.config import DraftConfig
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.model_package import ModelPackage
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.kernels import successors
-from reader_edge_runtime.drafting.kernels.arrays import Int32Table, Successors
+from reader_edge_runtime.drafting.kernels.arrays import Int32Table, SuccessorRecords
 from reader_edge_runtime.drafting.kernels.kernel import packed
 from reader_edge_runtime.drafting.kernels.layout import LEVELS
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
@@ -29,8 +29,8 @@ class SuccessorStore:
         self.max_pairs = max_pairs
         num_rows = 1 << (max(max_pairs, successors.WAYS) - 1).bit_length() if max_pairs else successors.WAYS
         num_tokens = _FIRST_TOKENS if max_pairs else 0
-        self._take(Successors(*(np.zeros((num, successors.RECORD), np.int32) for num in (num_tokens, num_rows))))
-        self._work = packed(successors.Work(np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.float32)))
+        self._take(SuccessorRecords(*(np.zeros((num, successors.RECORD), np.int32) for num in (num_tokens, num_rows))))
+        self._work = packed(successors.HarvestBuffers(np.zeros(_ROOM, np.int64), np.zeros(_ROOM, np.float32)))
         if table is not None and max_pairs:
             if len(table) > num_tokens:
                 self._grow(len(table) - 1)
@@ -64,14 +64,14 @@ class SuccessorStore:
             is_counted = (num_named >= 0) & (num_named <= successors.MAX_SUCCESSORS)
             if not (np.all(is_counted) and np.all((named >= 0) & (named < vocab_size))):
                 raise DraftError("Recorded successors are not sound: start over.")
-        self._take(Successors(after_token, after_pair))
+        self._take(SuccessorRecords(after_token, after_pair))
 
     def _grow(self, token_id: int) -> None:
         grown: Int32Table = np.zeros((1 << token_id.bit_length(), successors.RECORD), np.int32)
         grown[: len(self.arrays.after_token)] = self.arrays.after_token
         self._take(self.arrays._replace(after_token=grown))
 
-    def _take(self, arrays: Successors) -> None:
+    def _take(self, arrays: SuccessorRecords) -> None:
         self.arrays = arrays
         self._packed = packed(arrays)
 

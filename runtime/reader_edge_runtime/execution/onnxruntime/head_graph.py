@@ -6,7 +6,7 @@ is computed, nor of how much.
 
 from importlib import resources
 
-from reader_edge_runtime.array_file import Array
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.drafting.sources.head_file import HeadFile
 
 # The one matrix that a step multiplies by twice, and the name that it has the second time.

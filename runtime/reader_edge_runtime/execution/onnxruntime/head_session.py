@@ -3,15 +3,8 @@
 import numpy as np
 import onnxruntime as ort
 
-from reader_edge_runtime.drafting.sources.head_file import (
-    NUM_FIRST,
-    NUM_GUESSES,
-    NUM_SECOND,
-    Float32Array,
-    Guesses,
-    HeadFile,
-    Int64Array,
-)
+from reader_edge_runtime.arrays import Float32Array, Int64Array
+from reader_edge_runtime.drafting.sources.head_file import NUM_FIRST, NUM_GUESSES, NUM_SECOND, HeadFile, HeadGuesses
 from reader_edge_runtime.errors import HeadError, ProviderError
 from reader_edge_runtime.execution.onnxruntime.head_graph import head_model
 from reader_edge_runtime.execution.onnxruntime.session import CPU, cpu_options
@@ -37,7 +30,7 @@ class HeadSession:
                 "'reader-edge train-drafter'."
             ) from error
 
-    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> Guesses:
+    def guess(self, hidden_states: Float32Array, pending: Int64Array) -> HeadGuesses:
         try:
             said = self._session.run(list(_SHAPES), {"hidden_states": hidden_states, "pending": pending})
         except Exception as error:  # as when loading
@@ -45,4 +38,4 @@ class HeadSession:
         for array, (name, (dtype, shape)) in zip(said, _SHAPES.items(), strict=True):
             if array.dtype != dtype or array.shape != (len(pending), *shape):
                 raise ProviderError(f"The head's {name} are {array.dtype} {array.shape}: train it again.")
-        return Guesses(*said)
+        return HeadGuesses(*said)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Int32Array
 from reader_edge_runtime.drafting.kernels import datastore as kernels
-from reader_edge_runtime.drafting.kernels.arrays import Int32Array
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore, check_together
 from reader_edge_runtime.drafting.sources.datastore.header import MAX_FILES, DatastoreHeader
 
@@ -42,7 +42,9 @@ class DatastoreSet:
         words = [datastore.words for datastore in datastores]
         words += [_NO_FILE] * (MAX_FILES - len(words))
         layouts = np.array([_layout(datastore.header) for datastore in datastores], np.int64)
-        self.files = kernels.Files((words[0], words[1], words[2], words[3]), layouts.reshape(-1, kernels.LAYOUT))
+        self.files = kernels.DatastoreArrays(
+            (words[0], words[1], words[2], words[3]), layouts.reshape(-1, kernels.LAYOUT)
+        )
 
     def find(self, token_ids: Sequence[int], max_length: int) -> DatastoreMatch:
         """The longest suffix of token_ids that occurs, of at most max_length tokens."""

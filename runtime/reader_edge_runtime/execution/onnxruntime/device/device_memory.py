@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime as ort
 
+from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ConfigError
-
-Array = npt.NDArray[Any]
 
 ELEMENT_TYPES = {"float32": 1, "int64": 7, "float16": 10, "bfloat16": 16}  # ONNX's numbers
 

@@ -5,6 +5,7 @@ from typing import cast
 import numpy as np
 import onnxruntime as ort
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime import INSTALLED_WHEEL
@@ -22,7 +23,7 @@ from reader_edge_runtime.execution.onnxruntime.session import open_session, run_
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
-from reader_edge_runtime.target import Cache, Float32Array, ForwardResult, Pass
+from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 Sizes = tuple[int, int, int]  # B, N and R
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import Capsules
 from reader_edge_runtime.execution.onnxruntime.host.state_slab import StateForm
-from reader_edge_runtime.target import Float32Array
 
 _MOST_REUSED = 64  # nodes of a pass
 

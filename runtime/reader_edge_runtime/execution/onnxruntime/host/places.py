@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reader_edge_runtime.target import Float32Array, TextState
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.target import TextState
 
 _MAX_BYTES = 256 << 20  # of all places, unless something else bounds them
 _MAX_PLACES = 8  # of a slot

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.target import Float32Array
 
 
 class StateForm(NamedTuple):

@@ -5,7 +5,7 @@ import sys
 from typing import NamedTuple
 
 
-class Target(NamedTuple):
+class CompileTarget(NamedTuple):
     """name: a part of the object file's. triple: LLVM's name of the kind; its own of this machine where that is empty.
 
     cpu: the least that the code asks for.
@@ -16,7 +16,7 @@ class Target(NamedTuple):
     cpu: str = "generic"
 
     @classmethod
-    def of_this_machine(cls) -> "Target":
+    def of_this_machine(cls) -> "CompileTarget":
         name = f"{sys.platform}-{platform.machine()}".lower()
         return TARGETS.get(name, cls(name))
 
@@ -25,9 +25,9 @@ class Target(NamedTuple):
 TARGETS = {
     target.name: target
     for target in (
-        Target("linux-x86_64", "x86_64-unknown-linux-gnu", "x86-64-v2"),
-        Target("linux-aarch64", "aarch64-unknown-linux-gnu"),
-        Target("darwin-arm64", "arm64-apple-darwin"),
-        Target("win32-amd64", "x86_64-pc-windows-msvc-elf", "x86-64-v2"),
+        CompileTarget("linux-x86_64", "x86_64-unknown-linux-gnu", "x86-64-v2"),
+        CompileTarget("linux-aarch64", "aarch64-unknown-linux-gnu"),
+        CompileTarget("darwin-arm64", "arm64-apple-darwin"),
+        CompileTarget("win32-amd64", "x86_64-pc-windows-msvc-elf", "x86-64-v2"),
     )
 }
