@@ -28,6 +28,8 @@ SUPPORTED = (  # values of model_type
     "olmo3",
     "exaone4",
     "seed_oss",
+    "cohere",
+    "cohere2",
     "lfm2",
     "qwen3_5_text",
     "granitemoehybrid",

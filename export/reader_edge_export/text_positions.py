@@ -17,7 +17,7 @@ def plain_positions(model: PreTrainedModel) -> Iterator[None]:
     """While entered, a model's angles are computed once and not three times."""
     rotaries: list[Any] = [module for module in model.modules() if hasattr(module, "mrope_section")]
     for rotary in rotaries:
-        rotary.forward = partial(_angles, rotary)
+        rotary.forward = partial(_angles_of_texts, rotary)
     try:
         yield
     finally:
@@ -25,8 +25,12 @@ def plain_positions(model: PreTrainedModel) -> Iterator[None]:
             del rotary.forward
 
 
-def _angles(rotary: Any, _: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines (B, N, D) of positions (3, B, N)."""
-    halves = position_ids[0][:, :, None].float() * rotary.inv_freq
+def _angles_of_texts(rotary: Any, _: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return angles_of(rotary, position_ids[0])
+
+
+def angles_of(rotary: Any, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines (B, N, D) of positions (B, N) by a rotary module, whose two halves are alike."""
+    halves = position_ids[:, :, None].float() * rotary.inv_freq
     angles = torch.cat((halves, halves), dim=-1)
     return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling

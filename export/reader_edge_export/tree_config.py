@@ -16,6 +16,7 @@ from optimum.utils import NormalizedTextConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.architectures import SUPPORTED
+from reader_edge_export.paired_rotary import halved_rotary
 from reader_edge_export.query_scale import tabled_query_scales
 from reader_edge_export.recurrent_tracing import marked_recurrences
 from reader_edge_export.sources.source_model import SourceModel
@@ -155,6 +156,7 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
             tabled_query_scales(source.skeleton, max_context),
             marked_recurrences(source.skeleton),
             plain_positions(source.skeleton),
+            halved_rotary(source.skeleton),
         ):
             yield
     finally:

@@ -35,7 +35,7 @@ def check(path: Path, model: PreTrainedModel, max_context: int | None = None) ->
 
 
 def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
-    assert set(SUPPORTED) - set(GGUF_MODELS) == {"gpt_oss", "qwen3_5_moe_text", "lfm2_moe"}
+    assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"}
 
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)

@@ -1,4 +1,7 @@
-"""x / sqrt(mean(x^2) + epsilon) * weight becomes RMSNormalization (opset 23), which sums in fp32 in any precision."""
+"""Norms that are spelled out become single operators, which sum in fp32 in any precision.
+
+x / sqrt(mean(x^2) + epsilon) * weight is RMSNormalization (opset 23), and LayerNormalization where x is less its mean.
+"""
 
 from typing import Any
 
@@ -23,4 +26,14 @@ def _fused(op: Any, x: ir.Value, epsilon: ir.Value, weight: ir.Value) -> Any:
     return op.RMSNormalization(x, weight, axis=-1, epsilon=number_of(epsilon), stash_type=int(ir.DataType.FLOAT))
 
 
-NORMS = RewriteRuleSet([RewriteRule(_norm, _fused, _is_norm)], commute=True)
+def _centred(op: Any, x: Any, epsilon: Any, weight: Any) -> Any:
+    return _norm(op, op.Sub(x, op.ReduceMean(x, [-1])), epsilon, weight)
+
+
+def _fused_centred(op: Any, x: ir.Value, epsilon: ir.Value, weight: ir.Value) -> Any:
+    return op.LayerNormalization(x, weight, axis=-1, epsilon=number_of(epsilon), stash_type=int(ir.DataType.FLOAT))
+
+
+NORMS = RewriteRuleSet(
+    [RewriteRule(_centred, _fused_centred, _is_norm), RewriteRule(_norm, _fused, _is_norm)], commute=True
+)

@@ -57,7 +57,7 @@ _TAPS = ("a whole number above 1", lambda value: _is_count(value) and value != 1
 _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"), _COUNT),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"), _COUNT),
-    **dict.fromkeys(("sliding_window", "sliding_window_pattern", "_sliding_window_pattern"), _COUNT),
+    **dict.fromkeys(("sliding_window", "sliding_window_pattern", "_sliding_window_pattern", "layer_switch"), _COUNT),
     **dict.fromkeys(("original_max_position_embeddings", "no_rope_layer_interval"), _COUNT),
     "max_window_layers": _SIZE,
     **dict.fromkeys(("n_positions", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner"), _COUNT),
@@ -65,6 +65,7 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("rope_theta", "rope_local_base_freq", "partial_rotary_factor"), _POSITIVE),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
+    "logit_scale": _NUMBER,
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
     "attention_out_bias": _FLAG,
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
@@ -109,7 +110,7 @@ _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # o
 _NULLABLE = frozenset(
     {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
-    | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern"}
+    | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern", "layer_switch"}
     | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
     | {"time_step_limit", "num_global_key_value_heads", "per_layer_config", "mlp_only_layers"}
 )
@@ -127,6 +128,7 @@ _RMS = _COMMON | {"rms_norm_eps"}
 _WINDOWS = frozenset({"sliding_window", "layer_types"})
 _GEMMA = _RMS | {"attention_bias", "hidden_activation"}
 _GEMMA2 = _GEMMA | _WINDOWS | {"query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"}
+_COHERE = _COMMON | {"layer_norm_eps", "attention_bias", "logit_scale"}
 _EXPERTS = frozenset({"num_experts", "num_local_experts", "num_experts_per_tok"})
 _LFM2 = (_COMMON - {"head_dim", "hidden_act"}) | {"norm_eps", "conv_bias", "conv_L_cache", "layer_types"}
 _LFM2 = _LFM2 | {"full_attn_idxs", "tie_embedding"}
@@ -160,6 +162,8 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "olmo3": _RMS | _WINDOWS | {"attention_bias"},
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
     "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
+    "cohere": _COHERE,
+    "cohere2": _COHERE | _WINDOWS | {"sliding_window_pattern", "layer_switch"},
     "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
     "qwen3_5_text": _QWEN3_5,
     "granitemoehybrid": _RMS
@@ -272,6 +276,11 @@ _OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
         **{"mtp_num_hidden_layers": tuple(range(16)), "mtp_use_dedicated_embeddings": (False, True)},
     },
 }
+_OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
+    **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
+    **{"position_embedding_type": ("rope_gptj",), "use_parallel_embedding": (False,)},
+    "order_of_interleaved_layers": ("local_attn_first",),
+}
 _OWN_INERT["qwen3_5_moe_text"] = _OWN_INERT["qwen3_5_text"]
 # By model type: keys that makers write beside others, which must say the same.
 _REPEATED: dict[str, dict[str, str]] = {
@@ -281,6 +290,7 @@ _REPEATED: dict[str, dict[str, str]] = {
     },
     "gpt_oss": {"experts_per_token": "num_experts_per_tok"},
 }
+_REPEATED["cohere"] = _REPEATED["cohere2"] = {"use_embedding_sharing": "tie_word_embeddings"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
 
 

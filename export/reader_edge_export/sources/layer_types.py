@@ -1,6 +1,7 @@
 """Which layers attend to all tokens or to a window, and which keep states: older keys in the form of transformers 5."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
@@ -14,7 +15,7 @@ _OWN_LAYERS = {  # by model type, where they are others
     "lfm2_moe": ("full_attention", "conv"),
 }
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
-_EXAONE_PATTERN = 4
+_EXAONE_PATTERN = _COHERE_PATTERN = 4
 _BY_LAYER = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}  # Gemma 4's
 _MAX_DIGITS = 8  # of a layer's number
 _DEFAULT_PATTERN = 6  # Gemma 3 and 4: every sixth layer attends to all tokens
@@ -30,11 +31,16 @@ def set_layer_types(form: dict[str, Any], model_type: str) -> None:
     _check_layer_types(form, model_type)
 
 
-def _set_pattern(form: dict[str, Any]) -> None:
-    """Gemma 3's older way to say which layers have a window."""
-    patterns = [form.pop(key, None) for key in ("sliding_window_pattern", "_sliding_window_pattern")]
-    pattern = next((pattern for pattern in patterns if pattern is not None), _DEFAULT_PATTERN)
-    num_layers = form.get("num_hidden_layers")
+def _set_pattern(form: dict[str, Any], default: int = _DEFAULT_PATTERN) -> None:
+    """The older way to say which layers have a window, Gemma 3's and Cohere's: all but each so many-th."""
+    patterns = [form.pop(key, None) for key in ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")]
+    given = [pattern for pattern in patterns if pattern is not None]
+    if len(set(given)) > 1:
+        raise ExportError(
+            f"config.json gives {given[0]} and {given[1]} as the layers from one without a window to the "
+            "next, under two keys: remove one of them."
+        )
+    pattern, num_layers = given[0] if given else default, form.get("num_hidden_layers")
     if form.get("layer_types") is None and num_layers is not None:
         form["layer_types"] = [_KNOWN_LAYERS[(layer + 1) % pattern != 0] for layer in range(num_layers)]
 
@@ -171,6 +177,7 @@ def _check_layer_types(form: Mapping[str, Any], model_type: str) -> None:
 _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, older ways to say it
     "gemma3_text": _set_pattern,
     "exaone4": _set_letters,
+    "cohere2": partial(_set_pattern, default=_COHERE_PATTERN),
     "lfm2": _set_lfm2,
     "qwen3_5_text": _set_interval,
     "granitemoehybrid": _set_granite,

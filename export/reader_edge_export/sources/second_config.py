@@ -7,6 +7,7 @@ from typing import Any
 from reader_edge_export.sources.second_rotary import Rotary, query_scale_of, rotary_of
 
 GEMMA = ("gemma", "gemma2", "gemma3_text")
+COHERE = ("cohere", "cohere2")
 GRANITE = ("granite", "granitemoehybrid")
 _DENSE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}  # what a mixture is but for its experts
 _WHOLE = "full_attention"
@@ -31,7 +32,12 @@ class SecondConfig:
     @property
     def epsilon(self) -> float:
         """What norms add to the variance."""
-        names = {"gpt2": "layer_norm_epsilon", "phi": "layer_norm_eps", "lfm2": "norm_eps"}
+        names = {
+            "gpt2": "layer_norm_epsilon",
+            "phi": "layer_norm_eps",
+            **dict.fromkeys(COHERE, "layer_norm_eps"),
+            "lfm2": "norm_eps",
+        }
         return float(self._value(names.get(self._type, "rms_norm_eps")))
 
     def layer_type(self, layer: int) -> str:
@@ -106,6 +112,8 @@ class SecondConfig:
         """Whether a layer rotates queries and keys, or the model has learned positions."""
         if self._type == "exaone4":  # whose layers without a window have none, where others have one
             return self._value("sliding_window") is None or self._is_windowed(layer)
+        if self._type == "cohere2":
+            return self._is_windowed(layer)
         if self._type == "granitemoehybrid":
             return bool(self._value("position_embedding_type") == "rope")
         if self._type != "smollm3":
@@ -128,6 +136,10 @@ class SecondConfig:
         if self._type == "exaone4":
             pattern = self._value("sliding_window_pattern") or 4
             return pattern[layer % len(pattern)] == "L" if isinstance(pattern, str) else (layer + 1) % pattern != 0
+        if self._type == "cohere2":
+            return bool(
+                (layer + 1) % (self._config.get("sliding_window_pattern") or self._config.get("layer_switch") or 4)
+            )
         if self._type == "gemma3_text":
             pattern = self._config.get("sliding_window_pattern") or self._config.get("_sliding_window_pattern") or 6
             return bool((layer + 1) % pattern)

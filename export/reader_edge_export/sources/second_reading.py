@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reader_edge_export.sources.second_config import GEMMA, GRANITE, SecondConfig
+from reader_edge_export.sources.second_config import COHERE, GEMMA, GRANITE, SecondConfig
 from reader_edge_export.sources.second_mixture import best, mixed
 from reader_edge_export.sources.second_recurrence import convolved, gated_delta, mamba2, unit
 from reader_edge_export.sources.second_rotary import Rotary
@@ -62,6 +62,8 @@ class SecondReading(SecondConfig):
         is_tied = says_tied and "lm_head.weight" not in self._weights
         logits = self._linear(embedding if is_tied else "lm_head", hidden, bias="lm_head")
         logits = logits / (self._value("logits_scaling") or 1.0)
+        if self._type in COHERE:
+            logits = logits * self._value("logit_scale")
         cap = self._value("final_logit_softcapping")
         return cap * torch.tanh(logits / cap) if cap else logits
 
@@ -72,7 +74,7 @@ class SecondReading(SecondConfig):
             return x + self._mlp(f"{name}.mlp", self._norm(f"{name}.ln_2", x))
         name = f"model.layers.{layer}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-        if self._type == "phi":
+        if self._type in ("phi", *COHERE):
             normed = self._norm(f"{name}.input_layernorm", x)
             return x + self._attention(layer, attention, normed) + self._mlp(mlp, normed)
         if self._type == "lfm2":
@@ -108,7 +110,8 @@ class SecondReading(SecondConfig):
         queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
         rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
-            queries, keys = rotated(queries, rotary), rotated(keys, rotary)
+            turn = rotated_by_pairs if self._type in COHERE else rotated
+            queries, keys = turn(queries, rotary), turn(keys, rotary)
         if self.query_scale is not None:
             beta, step = self.query_scale
             growth = 1 + beta * torch.log(1 + torch.arange(len(x)) // step)
@@ -267,7 +270,7 @@ class SecondReading(SecondConfig):
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
-        if self._type in ("gpt2", "phi"):
+        if self._type in ("gpt2", "phi", *COHERE):
             x = x - x.mean(-1, keepdim=True)
         normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
         is_centred = self._type in GEMMA or (self._type == "qwen3_5_text" and not name.endswith("linear_attn.norm"))
@@ -282,3 +285,10 @@ def rotated(x: Tensor, rotary: Rotary) -> Tensor:
     cosines, sines = (turned(angles).float() * rotary.magnitude for turned in (torch.cos, torch.sin))
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines, rest), -1)
+
+
+def rotated_by_pairs(x: Tensor, rotary: Rotary) -> Tensor:
+    """The same of heads whose values turn with their neighbours, first with second, third with fourth."""
+    halves = torch.cat((x[..., ::2], x[..., 1::2]), -1)
+    first, second = rotated(halves, rotary).chunk(2, -1)
+    return torch.stack((first, second), -1).flatten(-2)
