@@ -81,20 +81,22 @@ def _stored(tensor: Array, kind: gguf.GGMLQuantizationType) -> Array:
 
 
 def random_rows(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Rows (J, bytes) of a matrix (J, K): any codes and integers, and numbers in fp16 that leave weights near 0.1."""
+    """Rows (J, bytes) of a matrix (J, K): any codes and integers, and scales that leave weights near 0.1."""
     block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (shape[0], shape[1] // block_size, type_size)).astype(np.uint8)
-    for place in _places_of_halves(BLOCK_TYPES[kind.name]):
+    for place in _places(BLOCK_TYPES[kind.name], "e"):
+        blocks[..., place] = rng.integers(118, 124, blocks.shape[:2])
+    for place in _places(BLOCK_TYPES[kind.name], "d", "m"):
         halves = rng.normal(scale=2e-4 if kind.name.endswith("_K") else 1e-2, size=(*blocks.shape[:2], 1))
         blocks[..., place : place + 2] = halves.astype(np.float16).view(np.uint8)
     return blocks.reshape(shape[0], -1)
 
 
-def _places_of_halves(block_type: BlockType) -> Iterator[int]:
-    """Where numbers in fp16 lie in a unit."""
+def _places(block_type: BlockType, *names: str) -> Iterator[int]:
+    """Where fields lie in a unit."""
     place = 0
     for field, num_bytes in block_type.fields.items():
-        if field in ("d", "m"):
+        if field in names:
             yield place
         place += num_bytes
 

@@ -87,6 +87,9 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
     units = rng.integers(0, 256, (num_units, block_type.unit_bytes), np.uint8)
     ends = np.cumsum(list(block_type.fields.values()))[:-1]
     fields = dict(zip(block_type.fields, np.split(units, ends, axis=1), strict=True))
+    if block_type.has_exponents:
+        fields["e"][...] = _random_exponents(block_type, num_inputs, num_units, rng)
+        return units.reshape(num_outputs, -1)
     integer = 1.0
     if block_type.has_signed_scales:
         fields["scales"] |= 32
@@ -104,6 +107,17 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
         minimum = step * (levels - 1) / 2
         fields["m"][...] = (minimum if block_type.num_sharing > 1 else -minimum).astype("<f2").view(np.uint8)
     return units.reshape(num_outputs, -1)
+
+
+def _random_exponents(
+    block_type: BlockType, num_inputs: int, num_units: int, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Of the two powers of two about the right scale, each as often as leaves the weights their deviation."""
+    square = 1 / num_inputs / np.mean((np.array(block_type.levels) - block_type.zero) ** 2)
+    power = math.floor(math.log2(square) / 2)
+    is_larger = rng.random((num_units, 1)) < (square / 4.0**power - 1) / 3
+    exponents: npt.NDArray[np.int64] = 128 + power + is_larger
+    return exponents
 
 
 def _add_values(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:

@@ -55,7 +55,11 @@ std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const G
   GgufArrays arrays;
   arrays.values = constants.next<std::uint8_t>(num_blocks, type.value_bytes());
   if (type.high_bits() > 0) arrays.highs = constants.next<std::uint8_t>(num_blocks, type.high_bytes());
-  arrays.scales = constants.next<std::uint16_t>(numbers);
+  if (type.has_exponents) {
+    arrays.exponents = constants.next<std::uint8_t>(numbers);
+  } else {
+    arrays.scales = constants.next<std::uint16_t>(numbers);
+  }
   if (type.is_nested()) arrays.scale_codes = constants.next<std::uint8_t>(num_blocks);
   if (type.has_minima) arrays.minima = constants.next<std::uint16_t>(numbers);
   if (type.has_minima && type.is_nested()) arrays.minimum_codes = constants.next<std::uint8_t>(num_blocks);
@@ -65,7 +69,8 @@ std::vector<GgufWeight> gguf_weights(const KernelAttributes& attributes, const G
     weights.emplace_back(type, arrays, constants.num_outputs, num_blocks);
     arrays.values += constants.num_outputs * num_blocks * type.value_bytes();
     if (arrays.highs != nullptr) arrays.highs += constants.num_outputs * num_blocks * type.high_bytes();
-    arrays.scales += constants.num_outputs * numbers;
+    if (arrays.scales != nullptr) arrays.scales += constants.num_outputs * numbers;
+    if (arrays.exponents != nullptr) arrays.exponents += constants.num_outputs * numbers;
     if (arrays.scale_codes != nullptr) arrays.scale_codes += constants.num_outputs * num_blocks;
     if (arrays.minima != nullptr) arrays.minima += constants.num_outputs * numbers;
     if (arrays.minimum_codes != nullptr) arrays.minimum_codes += constants.num_outputs * num_blocks;

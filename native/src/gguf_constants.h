@@ -29,7 +29,7 @@ constexpr auto gguf_input_types() {
   types[i++] = ort::kUInt8;
   if (kType.high_bits() > 0) types[i++] = ort::kUInt8;
   while (i < types.size()) {
-    types[i++] = ort::kFloat16;
+    types[i++] = kType.has_exponents ? ort::kUInt8 : ort::kFloat16;
     if (kType.is_nested()) types[i++] = kType.has_signed_codes ? ort::kInt8 : ort::kUInt8;
   }
   return types;

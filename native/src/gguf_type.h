@@ -2,19 +2,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace reader_edge {
 
-// Blocks of `block_inputs` inputs, whose codes have `bits`. A weight is scale * (code - zero), or scale * code + minimum.
-// Scales and minima are numbers in fp16, one a block; where `nested` is more than one, so many blocks share a number,
-// and each has an integer that multiplies it.
+// Blocks of `block_inputs` inputs, whose codes have `bits`. A weight is scale * (level - zero), or scale * level + minimum.
+// Codes are levels themselves, or stand for one of 16 `levels` below 32. Scales and minima are numbers in fp16, one a block;
+// where `nested` is more than one, so many blocks share a number, and each has an integer that multiplies it. With
+// `has_exponents` a scale is a power of two, in a byte that counts from -128 on.
 struct GgufType {
   const char* name;
   std::size_t block_inputs, bits;
   int zero;
   bool has_minima, has_signed_codes;
   std::size_t nested;
+  bool has_exponents = false;
+  const std::uint8_t* levels = nullptr;
 
+  constexpr std::size_t number_bytes() const { return has_exponents ? 1 : 2; }  // of a scale, and of a minimum
   constexpr std::size_t high_bits() const { return bits == 8 ? 0 : bits - 4; }
   constexpr std::size_t value_bytes() const { return bits == 8 ? block_inputs : block_inputs / 2; }  // of an output's block
   constexpr std::size_t high_bytes() const { return block_inputs * high_bits() / 8; }

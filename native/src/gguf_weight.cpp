@@ -16,8 +16,8 @@ std::size_t rounded_up(std::size_t value, std::size_t to) { return (value + to -
 }  // namespace
 
 std::size_t GgufWeight::scale_bytes(std::size_t num_blocks) const {
-  const std::size_t numbers = type_.is_nested() ? 2 + num_blocks : 2 * num_blocks;
-  return rounded_up(numbers * (1 + type_.has_minima) * kGgufOutputs, kAlignment);
+  const std::size_t bytes = type_.is_nested() ? 2 + num_blocks : type_.number_bytes() * num_blocks;
+  return rounded_up(bytes * (1 + type_.has_minima) * kGgufOutputs, kAlignment);
 }
 
 std::size_t GgufWeight::panel_bytes() const {
@@ -34,6 +34,7 @@ GgufWeight::GgufWeight(const GgufType& type, const GgufArrays& arrays, std::size
   const PassingRows source({{arrays.values, num_blocks * type.value_bytes()},
                             {arrays.highs, num_blocks * type.high_bytes()},
                             {arrays.scales, numbers * sizeof(std::uint16_t)},
+                            {arrays.exponents, numbers},
                             {arrays.scale_codes, num_blocks},
                             {arrays.minima, numbers * sizeof(std::uint16_t)},
                             {arrays.minimum_codes, num_blocks}},
@@ -61,6 +62,10 @@ void GgufWeight::pack_scales(const GgufArrays& arrays, std::size_t output, std::
   const std::size_t lane = output % kGgufOutputs, numbers = type_.is_nested() ? 1 : count;
   const std::size_t number = output * (num_blocks_ / type_.nested) + first / type_.nested;
   const std::size_t code = output * num_blocks_ + first;
+  for (std::size_t b = 0; type_.has_exponents && b < count; ++b) {
+    chunk[b * kGgufOutputs + lane] = static_cast<std::int8_t>(arrays.exponents[code + b]);
+  }
+  if (type_.has_exponents) return;
   auto* const halves = reinterpret_cast<std::uint16_t*>(chunk);
   std::int8_t* const codes = chunk + 2 * numbers * (1 + type_.has_minima) * kGgufOutputs;
   for (std::size_t i = 0; i < numbers; ++i) {

@@ -60,7 +60,7 @@ def test_blocks_take_no_more_room_than_in_the_file(kind: gguf.GGMLQuantizationTy
     assert num_bytes <= 1.03 * rows.nbytes  # six bits of a scale are eight
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K", "MXFP4"])
 def test_extreme_codes_and_nought_keep_their_values(name: str) -> None:
     kind = gguf.GGMLQuantizationType[name]
     rows = random_rows(kind, (4, 256), np.random.default_rng(3))
@@ -68,4 +68,15 @@ def test_extreme_codes_and_nought_keep_their_values(name: str) -> None:
     rows[3, :] = 0x80
     expected = gguf.dequantize(rows, kind)
     blocks = blocks_of(BLOCK_TYPES[name], rows)
+    np.testing.assert_array_equal(blocks.dequantized(slice(None)).view(np.uint32), expected.view(np.uint32))
+
+
+def test_every_power_of_two_and_every_level_keeps_its_value() -> None:
+    kind = gguf.GGMLQuantizationType.MXFP4
+    rows = np.zeros((253, 17), np.uint8)  # beyond are infinite weights
+    rows[:, 0] = np.arange(253)
+    rows[:, 1:] = np.arange(16) * 17
+    blocks = blocks_of(BLOCK_TYPES["MXFP4"], rows)
+    expected = gguf.dequantize(rows, kind)
+    assert (expected[0, 1], expected[252, 7]) == (2.0**-128, 1.5 * 2.0**127)
     np.testing.assert_array_equal(blocks.dequantized(slice(None)).view(np.uint32), expected.view(np.uint32))

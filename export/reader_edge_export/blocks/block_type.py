@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """Blocks of `num_inputs` inputs of an output. A weight is scale * (code - zero), or scale * code + minimum.
+    """Blocks of `num_inputs` inputs of an output. A weight is scale * (level - zero), or scale * level + minimum.
 
-    name: GGUF's. bits: of a code. zero: the code that stands for the weight nought.
+    name: GGUF's. bits: of a code. levels: what codes stand for; () where for themselves. zero: the level of nought.
     num_sharing: blocks that share numbers in fp16; where there are several, each has integers that multiply these.
 
     In a file, a unit is a block, or the blocks that share numbers (ggml-common.h of llama.cpp).
     fields: of a unit, in order, their bytes; "m" are minima (dmin), "qs" the low bits of codes, "qh" what is above.
+    "e" in place of "d" is an exponent: the scale is 2 ** (e - 128).
     low_run, high_run: codes lie in runs of so many bytes: first the lowest bits of all bytes of a run, then the next.
     """
 
@@ -29,6 +30,11 @@ class BlockType:
     low_run: int
     high_run: int = 0
     num_sharing: int = 1
+    levels: tuple[int, ...] = ()
+
+    @property
+    def has_exponents(self) -> bool:
+        return "e" in self.fields
 
     @property
     def has_minima(self) -> bool:
@@ -56,6 +62,8 @@ class BlockType:
 
     def num_bytes(self, num_weights: int) -> int:
         """Of so many weights as `Blocks` has them."""
+        if self.has_exponents:
+            return num_weights * self.bits // 8 + num_weights // self.num_inputs
         num_codes = num_weights // self.num_inputs if self.num_sharing > 1 else 0
         num_numbers = num_weights // self.unit_inputs
         return num_weights * self.bits // 8 + (num_codes + 2 * num_numbers) * (2 if self.has_minima else 1)
@@ -64,10 +72,15 @@ class BlockType:
     def parts(self) -> tuple[str, ...]:
         """Names of the arrays that a matrix consists of, see `Blocks`."""
         names = ["values", "highs"] if self.high_bits else ["values"]
+        if self.has_exponents:
+            return (*names, "scale_exponents")
         for name in ("scale", "minimum") if self.has_minima else ("scale",):
             names += [f"{name}_numbers", f"{name}_codes"] if self.num_sharing > 1 else [f"{name}_numbers"]
         return tuple(names)
 
+
+# Twice the numbers of E2M1, which a scale has half of, from -12 on: https://www.opencompute.org, Microscaling Formats.
+_E2M1_LEVELS = (12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
 
 BLOCK_TYPES = {
     block_type.name: block_type
@@ -80,5 +93,6 @@ BLOCK_TYPES = {
         BlockType("Q4_K", 32, 4, 0, {"d": 2, "m": 2, "scales": 12, "qs": 128}, 32, num_sharing=8),
         BlockType("Q5_K", 32, 5, 0, {"d": 2, "m": 2, "scales": 12, "qh": 32, "qs": 128}, 32, 32, num_sharing=8),
         BlockType("Q6_K", 16, 6, 32, {"qs": 128, "qh": 64, "scales": 16, "d": 2}, 64, 32, num_sharing=16),
+        BlockType("MXFP4", 32, 4, 12, {"e": 1, "qs": 16}, 16, levels=_E2M1_LEVELS),
     )
 }

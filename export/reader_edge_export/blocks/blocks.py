@@ -12,6 +12,8 @@ import numpy as np
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_runtime.arrays import Array, Float32Array, UInt8Array
 
+_LARGEST_EXPONENT = 252  # of a power of two that a level of 12 multiplies
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -21,6 +23,7 @@ class Blocks:
     highs: uint8 (J, blocks, n h / 8), the h bits of a code above four, those of the first input lowest.
     scale_numbers, minimum_numbers: float16 (J, blocks), or (J, blocks / num_sharing) and then integers, scale_codes and
     minimum_codes (J, blocks), that multiply them.
+    scale_exponents: uint8 (J, blocks), in place of numbers where scales are powers of two, 128 more.
     """
 
     block_type: BlockType
@@ -41,6 +44,13 @@ class Blocks:
         num_outputs, num_blocks = self.arrays["values"].shape[:2]
         return num_outputs, num_blocks * self.block_type.num_inputs
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers that fp32 has."""
+        if self.block_type.has_exponents:
+            return not (self.arrays["scale_exponents"] > _LARGEST_EXPONENT).any()
+        return all(np.isfinite(array).all() for array in self.arrays.values() if array.dtype == np.float16)
+
     def codes(self) -> UInt8Array:
         """(J, blocks, n)"""
         values = self.arrays["values"]
@@ -53,17 +63,25 @@ class Blocks:
             codes |= highs.reshape(codes.shape) << np.uint8(4)
         return codes
 
+    def levels(self) -> UInt8Array:
+        """(J, blocks, n): what codes stand for."""
+        codes = self.codes()
+        return np.array(self.block_type.levels, np.uint8)[codes] if self.block_type.levels else codes
+
     def dequantized(self, outputs: slice) -> Float32Array:
         """Weights (j, K) of some outputs."""
         part = Blocks(self.block_type, {name: array[outputs] for name, array in self.arrays.items()})
-        integers = part.codes().astype(np.float32) - np.float32(self.block_type.zero)
-        weight: Float32Array = integers * part._numbers("scale")[..., None]
+        integers = part.levels().astype(np.float32) - np.float32(self.block_type.zero)
+        with np.errstate(over="ignore"):  # hostile scales are too large
+            weight: Float32Array = integers * part._numbers("scale")[..., None]
         if self.block_type.has_minima:
             weight += part._numbers("minimum")[..., None]
         return weight.reshape(len(weight), -1)
 
     def _numbers(self, name: str) -> Float32Array:
         """Scales or minima (J, blocks) in fp32."""
+        if self.block_type.has_exponents:
+            return np.ldexp(np.float32(1), self.arrays[f"{name}_exponents"].astype(np.int32) - 128)
         numbers: Float32Array = self.arrays[f"{name}_numbers"].astype(np.float32)
         codes = self.arrays.get(f"{name}_codes")
         if codes is None:

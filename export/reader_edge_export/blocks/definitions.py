@@ -45,6 +45,31 @@ Codes{bits} (values, highs) => (codes)
 }}
 """
 
+# values (..., bytes) -> (..., n): what their codes stand for.
+_LEVELS = """
+<domain: "reader_edge", opset_import: ["" : 24, "reader_edge" : 1]>
+{name}Levels (values) => (levels)
+{{
+  table = Constant <value = uint8[16] {{{levels}}}> ()
+  codes = reader_edge.Codes4 (values)
+  places = Cast <to = 6> (codes)
+  levels = Gather (table, places)
+}}
+"""
+
+# exponents (..., blocks), 128 more -> (..., blocks)
+_POWERS_OF_TWO = """
+<domain: "reader_edge", opset_import: ["" : 24]>
+PowersOfTwo (exponents) => (numbers)
+{
+  two = Constant <value_float = 2.0> ()
+  bias = Constant <value_float = 128.0> ()
+  raised = Cast <to = 1> (exponents)
+  powers = Sub (raised, bias)
+  numbers = Pow (two, powers)
+}
+"""
+
 # numbers (..., blocks / s) times the codes (..., blocks) of s blocks each -> (..., blocks)
 _SHARED_NUMBERS = """
 <domain: "reader_edge", opset_import: ["" : 24]>
@@ -168,7 +193,9 @@ def lookup_definitions(block_type: BlockType) -> list[str]:
         shifts = range(0, 8, block_type.high_bits)
         mask = 2**block_type.high_bits - 1
         texts.append(_CODES_HIGH.format(bits=block_type.bits, mask=mask, count=len(shifts), shifts=_list(shifts)))
-    return [*texts, _SHARED_NUMBERS] if block_type.num_sharing > 1 else texts
+    if block_type.num_sharing > 1:
+        texts.append(_SHARED_NUMBERS)
+    return [*texts, *_of_levels(block_type)]
 
 
 def product_definitions(block_type: BlockType) -> list[str]:
@@ -176,7 +203,17 @@ def product_definitions(block_type: BlockType) -> list[str]:
     texts = [_SHARED_NUMBERS] if block_type.num_sharing > 1 else []
     if block_type.high_bits:
         texts.append(_high_halves(block_type))
+    if block_type.levels:
+        texts += [CODES_4, *_of_levels(block_type)]
     return [*texts, _ROUNDED_BLOCKS, _definition(block_type)]
+
+
+def _of_levels(block_type: BlockType) -> list[str]:
+    """What types of levels and powers of two need."""
+    texts = []
+    if block_type.levels:
+        texts.append(_LEVELS.format(name=block_type.name, levels=_list(block_type.levels)))
+    return [*texts, _POWERS_OF_TWO] if block_type.has_exponents else texts
 
 
 def _high_halves(block_type: BlockType) -> str:
@@ -199,6 +236,9 @@ def _definition(block_type: BlockType) -> str:
         low = _product_text(block_type, "low_product", "values", 4, zero % 16)
         high = _product_text(block_type, "high_product", "halves", 4, zero // 16)
         product = _TWO_PRODUCTS.format(bits=bits, low=low, high=high)
+    elif block_type.levels:
+        levels = f"  levels = reader_edge.{block_type.name}Levels (values)"
+        product = levels + _product_text(block_type, "product", "levels", 8, zero)
     else:
         product = _product_text(block_type, "product", "values", bits, zero)
     minima = _WITH_MINIMA.format(minima=_numbers_text(block_type, "minimum", "minima"))
@@ -228,6 +268,8 @@ def _list(numbers: Iterable[int]) -> str:
 
 
 def _numbers_text(block_type: BlockType, name: str, result: str) -> str:
+    if block_type.has_exponents:
+        return f"  {result} = reader_edge.PowersOfTwo ({name}_exponents)"
     if block_type.num_sharing > 1:
         return f"  {result} = reader_edge.SharedNumbers ({name}_numbers, {name}_codes)"
     return f"  {result} = Cast <to = 1> ({name}_numbers)"

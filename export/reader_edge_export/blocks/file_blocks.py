@@ -20,7 +20,11 @@ def blocks_of(block_type: BlockType, rows: UInt8Array) -> Blocks:
     units = rows.reshape(len(rows), -1, block_type.unit_bytes)
     parts = np.split(units, np.cumsum(list(sizes.values()))[:-1], axis=2)
     fields = dict(zip(sizes, parts, strict=True))
-    others: dict[str, Array] = {"scale_numbers": _halves(fields["d"])}
+    others: dict[str, Array] = {}
+    if block_type.has_exponents:
+        others["scale_exponents"] = np.ascontiguousarray(fields["e"][..., 0])
+    else:
+        others["scale_numbers"] = _halves(fields["d"])
     if block_type.has_minima:
         minima = _halves(fields["m"])
         # Where minima are shared, the file subtracts them.

@@ -1,10 +1,10 @@
-"""The operators Q4_0Linear to Q6_KLinear: rows times a matrix in the blocks of a GGUF file, which stay as they are.
+"""The operators Q4_0Linear to MXFP4Linear: rows times a matrix in the blocks of a GGUF file, which stay as they are.
 
 Rows are rounded to int8 in blocks too, as llama.cpp does it, since a matrix that stays cannot take a spreading back: a
 scale for a whole row costs 0.035 nats on SmolLM2-135M. A block's sum is an integer, exact in
-any order; the blocks' scales are numbers in fp16, which no common unit holds, so blocks are combined in fp32. ONNX
-Runtime's MatMulNBits has an order for that, the native kernels another: each gives a row the same bits at every width,
-but the last bits of one are not the other's.
+any order; the blocks' scales are numbers in fp16, or powers of two as far apart, which no common unit holds, so blocks
+are combined in fp32. ONNX Runtime's MatMulNBits has an order for that, the native kernels another: each gives a row the
+same bits at every width, but the last bits of one are not the other's.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def looked_up(editor: GraphEditor, matrix: StoredBlocks, indices: ir.Value) -> i
         part: editor.op("Gather", [value, indices], {"axis": 0}, dtype=value.dtype or ir.DataType.FLOAT)
         for part, value in matrix.values.items()
     }
-    integers = editor.cast(_codes(editor, block_type, rows), ir.DataType.FLOAT)
+    integers = editor.cast(_levels(editor, block_type, rows), ir.DataType.FLOAT)
     if block_type.zero:
         integers = editor.op("Sub", [integers, editor.scalar(block_type.zero)])
     last = editor.int64s(-1)
@@ -62,16 +62,21 @@ def looked_up(editor: GraphEditor, matrix: StoredBlocks, indices: ir.Value) -> i
     return editor.op("Reshape", [weight, editor.int64s(0, 0, matrix.shape[1])])
 
 
-def _codes(editor: GraphEditor, block_type: BlockType, parts: Mapping[str, ir.Value]) -> ir.Value:
+def _levels(editor: GraphEditor, block_type: BlockType, parts: Mapping[str, ir.Value]) -> ir.Value:
     """(..., blocks, n) of arrays (..., blocks, bytes)."""
     if block_type.bits == 8:
         return parts["values"]
+    if block_type.levels:
+        operator = f"{block_type.name}Levels"
+        return editor.op(operator, [parts["values"]], domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
     inputs = [parts[name] for name in ("values", "highs") if name in parts]
     return editor.op(f"Codes{block_type.bits}", inputs, domain=OPERATOR_DOMAIN, dtype=ir.DataType.UINT8)
 
 
 def _numbers(editor: GraphEditor, parts: Mapping[str, ir.Value], name: str) -> ir.Value:
     """Scales or minima (..., blocks) in fp32."""
+    if f"{name}_exponents" in parts:
+        return editor.op("PowersOfTwo", [parts[f"{name}_exponents"]], domain=OPERATOR_DOMAIN)
     numbers, codes = parts[f"{name}_numbers"], parts.get(f"{name}_codes")
     if codes is None:
         return editor.cast(numbers, ir.DataType.FLOAT)

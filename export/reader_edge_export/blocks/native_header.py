@@ -27,14 +27,24 @@ using AllGgufTypes = GgufTypes<{names}>;
 
 def header() -> str:
     """native/src/gguf_types.h"""
-    types = "\n".join(f"inline constexpr GgufType k{row.name}{{{_members(row)}}};" for row in BLOCK_TYPES.values())
+    types = "\n".join(line for row in BLOCK_TYPES.values() for line in _lines(row))
     return _HEADER.format(types=types, names=", ".join(f"k{name}" for name in BLOCK_TYPES))
+
+
+def _lines(row: BlockType) -> list[str]:
+    type_line = f"inline constexpr GgufType k{row.name}{{{_members(row)}}};"
+    if not row.levels:
+        return [type_line]
+    levels = ", ".join(map(str, row.levels))
+    return [f"inline constexpr std::uint8_t k{row.name}Levels[]{{{levels}}};", type_line]
 
 
 def _members(row: BlockType) -> str:
     """In the order of GgufType's."""
     flags = [str(flag).lower() for flag in (row.has_minima, row.has_signed_scales)]
     members = [f'"{row.name}Linear"', row.num_inputs, row.bits, row.zero, *flags, row.num_sharing]
+    if row.levels:
+        members += [str(row.has_exponents).lower(), f"k{row.name}Levels"]
     return ", ".join(map(str, members))
 
 

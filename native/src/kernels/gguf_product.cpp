@@ -23,6 +23,12 @@ struct ChunkScales {
 
 Floats halves_at(const std::int8_t* place) { return load_halves(reinterpret_cast<const std::uint16_t*>(place)); }
 
+// 2^(e - 128) of bytes e; below the least normal number the bits are others.
+Floats powers_at(const std::int8_t* place) {
+  const Ints e = widened(reinterpret_cast<const std::uint8_t*>(place));
+  return bits_of(max(shifted_left<23>(e - all(1)), shifted_left<21>(e + all(1))));
+}
+
 Floats codes_at(const std::int8_t* place, bool is_signed) {
   return number_of(is_signed ? widened(place) : widened(reinterpret_cast<const std::uint8_t*>(place)));
 }
@@ -38,15 +44,27 @@ void widen(const GgufType& type, const std::int8_t* halves, const std::int8_t* c
 }
 
 void widen_chunk(const GgufType& type, const std::int8_t* chunk, std::size_t count, ChunkScales& out) {
+  for (std::size_t b = 0; type.has_exponents && b < count; ++b) {
+    store(out.scales + b * kGgufOutputs, powers_at(chunk + b * kGgufOutputs));
+  }
+  if (type.has_exponents) return;
   const std::size_t numbers = type.is_nested() ? 1 : count, bytes = 2 * numbers * kGgufOutputs;
   const std::int8_t* const codes = chunk + bytes * (1 + type.has_minima);
   widen(type, chunk, codes, count, out.scales);
   if (type.has_minima) widen(type, chunk + bytes, codes + count * kGgufOutputs, count, out.minima);
 }
 
-// A block's codes, four inputs of each output to a vector.
-template <std::size_t kInputs, std::size_t kBits>
-[[gnu::always_inline]] inline void load_codes(const std::int8_t* block, Bytes (&codes)[kInputs / 4]) {
+// What a type is to a tile, known when it is compiled. kSumBits: of the largest level.
+template <std::size_t kTheInputs, std::size_t kTheBits, bool kIsWithMinima, bool kIsWithLevels = false>
+struct Form {
+  static constexpr std::size_t kInputs = kTheInputs, kBits = kTheBits, kSumBits = kIsWithLevels ? 5 : kTheBits;
+  static constexpr bool kHasMinima = kIsWithMinima, kHasLevels = kIsWithLevels;
+};
+
+// A block's levels, four inputs of each output to a vector.
+template <class Form>
+[[gnu::always_inline]] inline void load_levels(const std::int8_t* block, Bytes table, Bytes (&codes)[Form::kInputs / 4]) {
+  constexpr std::size_t kInputs = Form::kInputs, kBits = Form::kBits;
   constexpr std::size_t kGroups = kInputs / 4, kVectors = kBits == 8 ? kGroups : kGroups / 2;
 #pragma GCC unroll 8
   for (std::size_t v = 0; v < kVectors; ++v) {
@@ -57,6 +75,10 @@ template <std::size_t kInputs, std::size_t kBits>
     } else {
       codes[v] = low_halves(packed);
       codes[v + kVectors] = high_halves(packed);
+    }
+    if constexpr (Form::kHasLevels) {
+      codes[v] = looked_up(table, codes[v]);
+      codes[v + kVectors] = looked_up(table, codes[v + kVectors]);
     }
   }
   if constexpr (kBits == 5 || kBits == 6) {
@@ -72,14 +94,15 @@ template <std::size_t kInputs, std::size_t kBits>
 
 // A block of kCount rows, added to their totals, whose sums grow side by side: each waits for its last instruction. More
 // than registers hold, which costs less than a few rows at a time. The order of these operations is a promise.
-template <std::size_t kInputs, std::size_t kBits, bool kHasMinima, std::size_t kCount>
-[[gnu::always_inline]] inline void add_block(Floats* totals, const Bytes (&codes)[kInputs / 4], Floats scale,
+template <class Form, std::size_t kCount>
+[[gnu::always_inline]] inline void add_block(Floats* totals, const Bytes (&codes)[Form::kInputs / 4], Floats scale,
                                              Floats minimum, const GgufRows& rows, std::size_t row, std::size_t block) {
+  constexpr std::size_t kInputs = Form::kInputs;
   const std::int8_t* const values = rows.values + row * rows.stride + block * kInputs;
   const std::size_t at = row * rows.num_blocks + block, stride = rows.num_blocks;
-  CodeSums<kBits> sums[kCount];
+  CodeSums<Form::kSumBits> sums[kCount];
 #pragma GCC unroll 12
-  for (std::size_t m = 0; m < kCount; ++m) sums[m].start(kHasMinima ? 0 : rows.offsets[at + m * stride]);
+  for (std::size_t m = 0; m < kCount; ++m) sums[m].start(Form::kHasMinima ? 0 : rows.offsets[at + m * stride]);
 #pragma GCC unroll 8
   for (std::size_t g = 0; g < kInputs / 4; ++g) {
 #pragma GCC unroll 12
@@ -89,14 +112,16 @@ template <std::size_t kInputs, std::size_t kBits, bool kHasMinima, std::size_t k
   for (std::size_t m = 0; m < kCount; ++m) {
     const Floats sum = number_of(sums[m].total()) * all(rows.scales[at + m * stride]);
     totals[m] = fma(scale, sum, totals[m]);
-    if constexpr (kHasMinima) totals[m] = fma(minimum, all(rows.sums[at + m * stride]), totals[m]);
+    if constexpr (Form::kHasMinima) totals[m] = fma(minimum, all(rows.sums[at + m * stride]), totals[m]);
   }
 }
 
 // kRows rows from `row` on times a panel, all sums in registers.
-template <std::size_t kInputs, std::size_t kBits, bool kHasMinima, std::size_t kRows>
+template <class Form, std::size_t kRows>
 void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weight, const std::int8_t* chunk,
                    Lanes outputs, float* output) {
+  constexpr std::size_t kInputs = Form::kInputs;
+  const Bytes table = Form::kHasLevels ? in_all_quarters(weight.type().levels) : Bytes{};
   Floats totals[kRows];
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) totals[m] = all(0.0f);
@@ -109,10 +134,10 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
     chunk += scale_bytes;
     for (std::size_t b = 0; b < count; ++b, chunk += weight.block_bytes()) {
       Bytes codes[kInputs / 4];
-      load_codes<kInputs, kBits>(chunk, codes);
+      load_levels<Form>(chunk, table, codes);
       const Floats scale = load(numbers.scales + b * kGgufOutputs);
-      const Floats minimum = kHasMinima ? load(numbers.minima + b * kGgufOutputs) : scale;
-      add_block<kInputs, kBits, kHasMinima, kRows>(totals, codes, scale, minimum, rows, row, first + b);
+      const Floats minimum = Form::kHasMinima ? load(numbers.minima + b * kGgufOutputs) : scale;
+      add_block<Form, kRows>(totals, codes, scale, minimum, rows, row, first + b);
     }
   }
 #pragma GCC unroll 12
@@ -121,22 +146,23 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
   }
 }
 
-using Tile = decltype(&multiply_tile<32, 4, false, 1>);
+using Tile = decltype(&multiply_tile<Form<32, 4, false>, 1>);
 
-template <std::size_t kInputs, std::size_t kBits, bool kHasMinima, std::size_t... kBefore>
+template <class Form, std::size_t... kBefore>
 Tile tile_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
-  static constexpr Tile kTiles[] = {multiply_tile<kInputs, kBits, kHasMinima, kBefore + 1>...};
+  static constexpr Tile kTiles[] = {multiply_tile<Form, kBefore + 1>...};
   return kTiles[num_rows - 1];
 }
 
 Tile tile_of(const GgufType& type, std::size_t num_rows) {
   constexpr auto kHeights = std::make_index_sequence<kCodeTile>();
-  if (type.bits == 8) return tile_of<32, 8, false>(num_rows, kHeights);
-  if (type.bits == 6) return tile_of<16, 6, false>(num_rows, kHeights);
+  if (type.levels != nullptr) return tile_of<Form<32, 4, false, true>>(num_rows, kHeights);
+  if (type.bits == 8) return tile_of<Form<32, 8, false>>(num_rows, kHeights);
+  if (type.bits == 6) return tile_of<Form<16, 6, false>>(num_rows, kHeights);
   if (type.bits == 5) {
-    return type.has_minima ? tile_of<32, 5, true>(num_rows, kHeights) : tile_of<32, 5, false>(num_rows, kHeights);
+    return type.has_minima ? tile_of<Form<32, 5, true>>(num_rows, kHeights) : tile_of<Form<32, 5, false>>(num_rows, kHeights);
   }
-  return type.has_minima ? tile_of<32, 4, true>(num_rows, kHeights) : tile_of<32, 4, false>(num_rows, kHeights);
+  return type.has_minima ? tile_of<Form<32, 4, true>>(num_rows, kHeights) : tile_of<Form<32, 4, false>>(num_rows, kHeights);
 }
 
 void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index) {

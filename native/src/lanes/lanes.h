@@ -46,6 +46,7 @@
 //             in_all_lanes(p)            4 bytes in each lane
 //             all_bytes(number)
 //             low_halves(x), high_halves(x)        four bits each
+//             looked_up(table, x)        in each quarter, of its 16 bytes of a table those at x, below 16
 //             added_where(bits, x, value)          `value` more in bytes whose bit of 64 is set
 //             transpose(x[16])           rows to columns, of four bytes each
 //             interleave(x[4])           bytes of four rows side by side, within quarters; vector v has every quarter's

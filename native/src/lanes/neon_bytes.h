@@ -34,6 +34,9 @@ inline Bytes low_halves(Bytes x) {
 inline Bytes high_halves(Bytes x) {
   return each<Bytes>([&](int i) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(x.v[i]), 4)); });
 }
+inline Bytes looked_up(Bytes table, Bytes x) {
+  return each<Bytes>([&](int i) { return vqtbl1q_s8(table.v[i], vreinterpretq_u8_s8(x.v[i])); });
+}
 inline Bytes added_where(std::uint64_t bits, Bytes x, char value) {
   const uint8x16_t places = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201));
   return each<Bytes>([&](int i) {

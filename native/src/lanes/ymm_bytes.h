@@ -31,6 +31,9 @@ inline Bytes low_halves(Bytes x) {
   return {_mm256_and_si256(x.low, half), _mm256_and_si256(x.high, half)};
 }
 inline Bytes high_halves(Bytes x) { return low_halves({_mm256_srli_epi16(x.low, 4), _mm256_srli_epi16(x.high, 4)}); }
+inline Bytes looked_up(Bytes table, Bytes x) {
+  return {_mm256_shuffle_epi8(table.low, x.low), _mm256_shuffle_epi8(table.high, x.high)};
+}
 
 // `value` in the bytes whose bit is set, zero in others.
 inline __m256i value_where(std::uint32_t bits, char value) {

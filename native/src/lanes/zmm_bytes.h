@@ -19,6 +19,7 @@ inline Bytes in_all_lanes(const void* p) {
 }
 inline Bytes low_halves(Bytes x) { return {_mm512_and_si512(x.v, _mm512_set1_epi8(0x0f))}; }
 inline Bytes high_halves(Bytes x) { return {_mm512_and_si512(_mm512_srli_epi16(x.v, 4), _mm512_set1_epi8(0x0f))}; }
+inline Bytes looked_up(Bytes table, Bytes x) { return {_mm512_shuffle_epi8(table.v, x.v)}; }
 // `value` more in bytes whose bit is set.
 inline Bytes added_where(std::uint64_t bits, Bytes x, char value) {
   return {_mm512_mask_add_epi8(x.v, bits, x.v, _mm512_set1_epi8(value))};
