@@ -1,6 +1,6 @@
 """GGUF files read by us and by llama.cpp: architectures by their logits, types by their values; prints Markdown.
 
-    python -m benchmarks.gguf CACHE --sources LLAMA_CPP [--families MODEL_TYPE,...]
+    python -m benchmarks.gguf CACHE --sources LLAMA_CPP [--families FAMILY,...]
     python -m benchmarks.gguf CACHE --model FILE.gguf
 
 Tiny random models of every family are converted by the converter in LLAMA_CPP, llama.cpp's sources, read, exported, and
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.fidelity.scorers import llama_cpp_scorer
-from benchmarks.gguf.families import converted_model, unlike_tests
+from benchmarks.gguf.families import FAMILIES, converted_model, unlike_tests
 from benchmarks.peers.measuring import say
 from benchmarks.peers.prepare import StepError, install, run
 from benchmarks.peers.runtimes import ROOT, Contender, contenders
@@ -28,9 +28,9 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.quiet import quiet_libraries
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.module import chain_logits
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.gguf_models import GGUF_MODELS
 
 TYPES = (
     *("f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q5_1", "q5_0", "q4_k_m", "q4_1", "q4_0"),
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--sources", type=Path, help="llama.cpp's, for architectures")
-    parser.add_argument("--families", default=",".join(GGUF_MODELS), help="model types, separated by commas")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="separated by commas")
     parser.add_argument("--model", type=Path, help="the real GGUF file, for types")
     options = parser.parse_args()
     llama_cpp = next(c for c in contenders(options.cache.resolve()) if c.name == "llama.cpp f32")
@@ -70,11 +70,11 @@ def architecture_rows(
 ) -> Iterator[list[str]]:
     """How far logits of one text are from those of the module that was converted, at most."""
     token_ids = np.random.default_rng(0).integers(2, 300, NUM_TOKENS).tolist()
-    for model_type in families:
-        model, file = converted_model(model_type, sources, folder)
+    for family in families:
+        model, file = converted_model(family, sources, folder)
         expected = chain_logits(model, token_ids)
         loaded = chain_logits(find_source(file, None).load_model(), token_ids)
-        out = folder / f"{model_type}-package"
+        out = folder / f"{family}-package"
         export_model(file, out, ExportOptions(precision="fp32", max_context=2 * NUM_TOKENS))
         with llama_cpp_scorer(llama_cpp, file, 2 * NUM_TOKENS) as score:
             theirs = torch.from_numpy(score(token_ids))
@@ -84,8 +84,8 @@ def architecture_rows(
             float((theirs - expected).abs().max()),
         ]
         unlike = ", ".join(unlike_tests(model, file)) or "nothing"
-        say(f"{model_type}: {errors}, {unlike}")
-        yield [GGUF_MODELS[model_type][0], model_type, unlike, *(f"{error:.1e}" for error in errors)]
+        say(f"{family}: {errors}, {unlike}")
+        yield [architecture_of(GgufFile.open(file)), family, unlike, *(f"{error:.1e}" for error in errors)]
 
 
 def type_rows(llama_cpp: Contender, model: Path, folder: Path) -> Iterator[list[str]]:

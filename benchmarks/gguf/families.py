@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.peers.prepare import run
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
-from tests.export.gguf_models import build_source, write_model
+from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 # What llama.cpp leaves out of a family, or takes for granted of it. 304: what its tokenizer has, for Gemma's converter.
@@ -27,14 +27,32 @@ CHANGES: dict[str, dict[str, Any]] = {
     "seed_oss": {"attention_out_bias": False},
     "lfm2": {"conv_bias": False},
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
+    "qwen3_5_moe_text": {"linear_value_head_dim": 16},
+    "lfm2_moe": {"conv_bias": False},
+    "gpt_oss": {  # YaRN's range is from 0 to 4, whole numbers, which llama.cpp rounds it to
+        "rope_parameters": {
+            **{"rope_type": "yarn", "factor": 4.0, "truncate": False, "original_max_position_embeddings": 32},
+            "rope_theta": (32 / (2 * math.pi)) ** (32 / (2 * 4)) * (1 + 1e-6),
+        }
+    },
 }
+_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48}
+_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by name: a model type, what it is tried with beside CHANGES
+    "granitemoehybrid-moe": ("granitemoehybrid", _EXPERTS),
+    "granitemoehybrid-moe-attention": (
+        "granitemoehybrid",
+        {**_EXPERTS, "layer_types": [_WHOLE] * 2, "position_embedding_type": "rope"},
+    ),
+}
+FAMILIES = (*GGUF_MODELS, *_VARIANTS)
 _OLDER_KINDS = {"granitemoehybrid": {"linear_attention": "mamba", "full_attention": "attention"}}
 
 
-def converted_model(model_type: str, sources: Path, folder: Path) -> tuple[PreTrainedModel, Path]:
-    """A model of the type, and its file by the converter in llama.cpp's `sources`. Raises StepError."""
-    source, file = folder / model_type, folder / f"{model_type}-f32.gguf"
-    model = build_source(model_type, source, **CHANGES.get(model_type, {}))
+def converted_model(family: str, sources: Path, folder: Path) -> tuple[PreTrainedModel, Path]:
+    """A model of one of FAMILIES, and its file by the converter in llama.cpp's `sources`. Raises StepError."""
+    model_type, changes = _VARIANTS.get(family, (family, {}))
+    source, file = folder / family, folder / f"{family}-f32.gguf"  # its end asks for a cache in fp32
+    model = build_source(model_type, source, **CHANGES.get(model_type, {}) | changes)
     _as_published(source / "config.json")
     run([sys.executable, Path(__file__).with_name("llama_cpp_converter.py"), sources, source, file], folder, {})
     return model, file
@@ -53,7 +71,9 @@ def _as_published(config_file: Path) -> None:
 
 def unlike_tests(model: PreTrainedModel, file: Path) -> list[str]:
     """Names of the tensors and values of a converted file that the tests' writer gives another value, or none."""
-    mine = GgufFile.open(write_model(model, file.parent / model.config.model_type, file.with_suffix(".tests.gguf")))
+    mine = GgufFile.open(
+        write_model(model, file.parent / file.name.removesuffix("-f32.gguf"), file.with_suffix(".tests.gguf"))
+    )
     theirs = GgufFile.open(file)
     unlike = [name for name in {**mine.tensors, **theirs.tensors} if not _is_same_tensor(mine, theirs, name)]
     prefix = f"{theirs.metadata['general.architecture']}."

@@ -17,10 +17,11 @@ from tests.tiny_models import build_tiny_model
 Values = dict[str, Any]
 _KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
 _LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid")
-_TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2")  # where converters write vocab_size
-_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "qwen3_5_text")  # and rope.dimension_count
+_TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2", "lfm2_moe")  # where converters write vocab_size
+_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "qwen3_5_text", "qwen3_5_moe_text")  # and rope.dimension_count
+_DELTA = ("qwen35", "qwen35moe")
 _GATED = ("ffn_gate", "ffn_up")
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
@@ -47,6 +48,9 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
     "gemma4_text": ("gemma4", {}),
     "qwen3_moe": ("qwen3moe", {}),
+    "gpt_oss": ("gpt-oss", {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}),
+    "qwen3_5_moe_text": ("qwen35moe", {}),
+    "lfm2_moe": ("lfm2moe", {"routed_scaling_factor": 1.0}),
 }
 
 
@@ -71,7 +75,7 @@ def write_model(
     in place.
     """
     config = model.config
-    architecture = GGUF_MODELS[config.model_type][0]
+    architecture = _architecture(config)
     vocabulary = byte_level(Tokenizer.from_file(str(folder / "tokenizer.json")), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in _values(config).items()}  # None is left out
@@ -79,6 +83,12 @@ def write_model(
     matrices = [name for name, weight in weights.items() if weight.ndim > 1 and not name.endswith(_KEPT)]
     all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
     return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
+
+
+def _architecture(config: PretrainedConfig) -> str:
+    """In the file: that of Granite 4 hangs on its layers."""
+    is_granite_moe = config.model_type == "granitemoehybrid" and "linear_attention" not in config.layer_types
+    return "granitemoe" if is_granite_moe else GGUF_MODELS[config.model_type][0]
 
 
 def _values(config: PretrainedConfig) -> Values:
@@ -98,12 +108,14 @@ def _values(config: PretrainedConfig) -> Values:
     if config.model_type == "gpt2":
         epsilon = config.layer_norm_epsilon
         return {**values, "feed_forward_length": 4 * config.hidden_size, "attention.layer_norm_epsilon": epsilon}
-    values |= {"feed_forward_length": config.intermediate_size, "attention.head_count_kv": config.num_key_value_heads}
+    values |= {"attention.head_count_kv": config.num_key_value_heads}
+    if hasattr(config, "intermediate_size"):  # which Qwen 3.5's mixtures have not
+        values["feed_forward_length"] = config.intermediate_size
     values |= {"rope.dimension_count": int(head_dim * share)} if config.model_type in _TELLING_ROTATED else {}
     values |= {"vocab_size": config.vocab_size} if config.model_type in _TELLING_VOCABULARY else {}
     if config.model_type == "phi":
         return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
-    epsilon = config.norm_eps if config.model_type == "lfm2" else config.rms_norm_eps
+    epsilon = config.norm_eps if config.model_type in ("lfm2", "lfm2_moe") else config.rms_norm_eps
     shared = {"attention.layer_norm_rms_epsilon": epsilon}
     shared |= {"rope.freq_base": rope["rope_theta"]} if config.model_type not in ("gemma", "gemma2") else {}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
@@ -225,10 +237,23 @@ def _exaone4(config: PretrainedConfig) -> Values:
 
 
 def _lfm2(config: PretrainedConfig) -> Values:
+    width = int(2 * config.intermediate_size / 3 * config.block_ffn_dim_multiplier)
+    return {**_convolutions(config), "feed_forward_length": width}
+
+
+def _convolutions(config: PretrainedConfig) -> Values:
     return {
-        "feed_forward_length": int(2 * config.intermediate_size / 3 * config.block_ffn_dim_multiplier),
         "attention.head_count_kv": [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types],
         "shortconv.l_cache": config.conv_L_cache,
+    }
+
+
+def _lfm2_moe(config: PretrainedConfig) -> Values:
+    return {
+        **_convolutions(config),
+        **_experts(config),
+        "leading_dense_block_count": config.num_dense_layers,
+        "expert_gating_func": 2,
     }
 
 
@@ -245,11 +270,31 @@ def _qwen35(config: PretrainedConfig) -> Values:
     }
 
 
-def _qwen3moe(config: PretrainedConfig) -> Values:
+def _qwen35moe(config: PretrainedConfig) -> Values:
+    shared = {"expert_shared_feed_forward_length": config.shared_expert_intermediate_size}
+    return {**_qwen35(config), **_experts(config), **shared}
+
+
+def _experts(config: PretrainedConfig) -> Values:
     return {
         "expert_count": config.num_experts,
         "expert_used_count": config.num_experts_per_tok,
         "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
+def _gpt_oss(config: PretrainedConfig) -> Values:
+    yarn = config.rope_parameters
+    return {
+        "attention.sliding_window": config.sliding_window,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": yarn["factor"],
+        "rope.scaling.original_context_length": yarn["original_max_position_embeddings"],
+        "rope.scaling.yarn_beta_fast": yarn.get("beta_fast"),
+        "rope.scaling.yarn_beta_slow": yarn.get("beta_slow"),
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.intermediate_size,
     }
 
 
@@ -264,7 +309,10 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "lfm2": _lfm2,
     "qwen3_5_text": _qwen35,
     "granitemoehybrid": _granite_hybrid,
-    "qwen3_moe": _qwen3moe,
+    "qwen3_moe": _experts,
+    "gpt_oss": _gpt_oss,
+    "qwen3_5_moe_text": _qwen35moe,
+    "lfm2_moe": _lfm2_moe,
 }
 
 
@@ -274,37 +322,38 @@ def _weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
     weights: dict[str, Array] = {}
-    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith("layer_scalar")]
+    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias"))]
     for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
         if ".experts." in name:
-            weights |= _of_experts(name, weight)
+            weights |= _of_experts(name, weight, is_in_turn=architecture == "gpt-oss")
             continue
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
-        is_shifted = architecture == "qwen35" and "linear_attn" not in name
+        is_shifted = architecture in _DELTA and "linear_attn" not in name
         is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
         if is_shifted and name.endswith("norm.weight"):
             weight = weight + 1
-        if architecture == "qwen35":
+        if architecture in _DELTA:
             name, weight = _as_qwen35(config, name, weight)
-        if architecture == "granitehybrid":
-            name, weight = _as_granite_hybrid(name, weight)
+        if config.model_type == "granitemoehybrid":
+            name, weight = _as_granite_hybrid(name, weight, has_experts=config.num_local_experts > 0)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
             weight = weight.T
         weight = weight.squeeze(1) if weight.ndim == 3 else weight
         if module == "input_linear":
             layer = name.split(".")[2]
             weights |= {
-                f"blk.{layer}.{part}.weight": rows.copy()
+                f"blk.{layer}.{part}{'_shexp' if config.num_local_experts else ''}.weight": rows.copy()
                 for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
             }
             continue
         stored = names.get_name(name, (".weight", ".bias"))
         assert stored is not None, name
-        weights[f"{stored}.weight" if name.endswith("layer_scalar") else stored] = weight.copy()
+        ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
+        weights[stored + ends.get(name.split(".")[-1], "")] = weight.copy()
     if architecture == "gemma4":
         weights |= _beside_gemma4(config)
     return weights
@@ -323,13 +372,15 @@ def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
     return {"rope_freqs.weight": factors, **{name: array.astype(np.float32) for name, array in unread.items()}}
 
 
-def _of_experts(name: str, weight: Array) -> dict[str, Array]:
-    """Matrices of experts (X, J, K), gate and up apart."""
-    block = f"blk.{name.split('.')[2]}"
-    if name.endswith("down_proj"):
-        return {f"{block}.ffn_down_exps.weight": weight.copy()}
-    gate, up = np.split(weight, 2, axis=1)
-    return {f"{block}.ffn_gate_exps.weight": gate.copy(), f"{block}.ffn_up_exps.weight": up.copy()}
+def _of_experts(name: str, weight: Array, is_in_turn: bool) -> dict[str, Array]:
+    """Matrices of experts (X, J, K) and biases (X, J), gate and up apart, which gpt-oss has in turn, inputs first."""
+    block, kind = f"blk.{name.split('.')[2]}", "bias" if name.endswith("_bias") else "weight"
+    if is_in_turn and kind == "weight":
+        weight = weight.swapaxes(1, 2)
+    if "down_proj" in name:
+        return {f"{block}.ffn_down_exps.{kind}": weight.copy()}
+    gate, up = (weight[:, ::2], weight[:, 1::2]) if is_in_turn else np.split(weight, 2, axis=1)
+    return {f"{block}.ffn_gate_exps.{kind}": gate.copy(), f"{block}.ffn_up_exps.{kind}": up.copy()}
 
 
 def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
@@ -347,7 +398,7 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
     return name.replace("dt_bias", "dt_proj.bias"), weight
 
 
-def _as_granite_hybrid(name: str, weight: Array) -> tuple[str, Array]:
+def _as_granite_hybrid(name: str, weight: Array, has_experts: bool) -> tuple[str, Array]:
     """Decays as they are used, what each head has in a row of its own, norms by groups of heads."""
     if name.endswith(".A_log"):
         weight = _decays(weight)
@@ -355,7 +406,8 @@ def _as_granite_hybrid(name: str, weight: Array) -> tuple[str, Array]:
         weight = weight[:, None]
     if name.endswith(".mamba.norm.weight"):
         weight = weight[None]
-    return name.replace("dt_bias", "dt_proj.bias").replace("shared_mlp.output_linear", "mlp.down_proj"), weight
+    name = name.replace("dt_bias", "dt_proj.bias").replace("moe.router.weight", "moe.router.layer.weight")
+    return name if has_experts else name.replace("shared_mlp.output_linear", "mlp.down_proj"), weight
 
 
 def _decays(weight: Array) -> Array:

@@ -181,6 +181,11 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         "qwen3_5_text": {"linear_num_key_heads": 4},
         "gemma4_text": {"hidden_size_per_layer_input": 32},
         "qwen3_moe": {"moe_intermediate_size": 64},
+        "lfm2_moe": {"moe_intermediate_size": 64},
+        "qwen3_5_moe_text": {
+            **{"linear_num_key_heads": 4, "moe_intermediate_size": 64},
+            "shared_expert_intermediate_size": 64,
+        },
     }
     model = build_source(model_type, tmp_path / "source", **changes.get(model_type, {}))
     path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.Q8_0)
@@ -190,11 +195,13 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
     assert not kept.num_others
     assert not kept.needs_calibration
     turned = {f"{name}.weight" for name, module in opened.skeleton.named_modules() if isinstance(module, Conv1D)}
+    for experts in opened.experts.values():
+        for matrices in (experts.up, experts.down):
+            np.testing.assert_array_equal(matrices.blocks(1).dequantized(slice(None)), matrices.read(1))
     for name in opened.names.values():
         if ".experts." in name:
-            blocks = opened.weights.expert_blocks(name, 1).dequantized(slice(None))
-            np.testing.assert_array_equal(blocks, opened.weights.read_expert(name, 1))
-        elif opened.weights.block_type(name) is not None:
+            continue
+        if opened.weights.block_type(name) is not None:
             values = opened.weights.read(name)
             blocks = opened.weights.blocks(name).dequantized(slice(None))
             np.testing.assert_array_equal(blocks, values.T if name in turned else values)
@@ -226,7 +233,7 @@ def test_a_model_that_is_no_gguf_file_is_rounded(tiny_model: Callable[[str], Pat
 
 def test_nothing_to_keep_is_one_sentence(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"'keep' is for GGUF files, and 'llama' is none: use 'int8', 'int4' or another"
+        ConfigError, match=r"'keep' is for GGUF files and for experts in MXFP4, and 'llama' is neither: use 'int8'"
     ):
         export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("keep"))
     model = build_source("llama", tmp_path / "source")

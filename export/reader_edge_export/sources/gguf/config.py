@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from reader_edge_export.sources.gguf.gemma_configs import gemma2, gemma3, gemma4
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, granite_hybrid, lfm2, qwen35
+from reader_edge_export.sources.gguf.hybrid_configs import STATE_SIZES, granite_factors, lfm2, qwen35
 from reader_edge_export.sources.gguf.layer_sizes import (
     Config,
     architecture_of,
@@ -20,6 +20,14 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     num_layers_of,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.mixture_configs import (
+    gpt_oss,
+    granite_hybrid_moe,
+    granite_moe,
+    lfm2moe,
+    qwen3moe,
+    qwen35moe,
+)
 from reader_edge_export.sources.gguf.rope import longrope_of, rotary_share, scaling_of
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
@@ -182,17 +190,6 @@ def _seed_oss(file: GgufFile, values: Metadata) -> Config:
     return {**_llama(file, values), "attention_out_bias": "blk.0.attn_output.bias" in file.tensors}
 
 
-def _qwen3moe(file: GgufFile, values: Metadata) -> Config:
-    """All layers have experts, whose shares add up to one."""
-    return {
-        **heads(file, values),
-        "num_experts": values.size("expert_count"),
-        "num_experts_per_tok": values.size("expert_used_count"),
-        "moe_intermediate_size": values.size("expert_feed_forward_length"),
-        "norm_topk_prob": True,
-    }
-
-
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -243,13 +240,17 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "smollm3": ("smollm3", heads),
     "gpt2": ("gpt2", _gpt2),
     "granite": ("granite", _granite),
-    "granitehybrid": ("granitemoehybrid", granite_hybrid),
+    "granitehybrid": ("granitemoehybrid", granite_hybrid_moe),
+    "granitemoe": ("granitemoehybrid", granite_moe),
     "olmo2": ("olmo2", _olmo2),
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
     "lfm2": ("lfm2", lfm2),
     "qwen35": ("qwen3_5_text", qwen35),
-    "qwen3moe": ("qwen3_moe", _qwen3moe),
+    "qwen3moe": ("qwen3_moe", qwen3moe),
+    "gpt-oss": ("gpt_oss", gpt_oss),
+    "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
+    "lfm2moe": ("lfm2_moe", lfm2moe),
 }
-_MIXTURES = ("qwen3moe",)
+_MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe")
 ARCHITECTURES = tuple(_MODELS)

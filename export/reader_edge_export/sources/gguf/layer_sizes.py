@@ -9,8 +9,8 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
 _MAX_LAYERS = 1 << 10
-_WITH_LATER_LAYERS = ("qwen35",)
-_RECURRENT = ("lfm2", "granitehybrid")  # with layers that have no attention
+_WITH_LATER_LAYERS = ("qwen35", "qwen35moe")
+_RECURRENT = ("lfm2", "lfm2moe", "granitehybrid")  # with layers that have no attention
 
 
 def architecture_of(file: GgufFile) -> str:
@@ -43,7 +43,8 @@ def mlp_width(file: GgufFile, values: Metadata, num_layers: int) -> int:
     """Of the first layer; those of Gemma 4 with the keys and values of others may be twice as wide."""
     if architecture_of(file) == "gemma4":
         return values.sizes_by_layer("feed_forward_length", num_layers)[0]
-    return values.size("feed_forward_length")
+    experts = values.size("expert_feed_forward_length", 0, least=0) if architecture_of(file) == "qwen35moe" else None
+    return values.size("feed_forward_length", experts)  # of which mixtures may have none
 
 
 def num_kv_heads_of(file: GgufFile, values: Metadata, num_layers: int, num_heads: int) -> int:

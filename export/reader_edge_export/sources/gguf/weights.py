@@ -4,9 +4,11 @@ Shapes are compared on a module without memory first, so that no size in a heade
 fill. A tensor is dequantised when it is asked for.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.blocks.file_blocks import blocks_of
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
+from reader_edge_export.sources.gguf.expert_places import expert_rows, expert_tensors, is_of_experts, is_turned
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, ROPE_TENSORS, factors_of
@@ -34,11 +37,21 @@ from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
 
 # Rotate neighbouring values of a head, transformers its two halves.
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "smollm3")
-_SHIFTED = ("gemma", "gemma2", "gemma3", "qwen35")  # store what a norm multiplies by, transformers what it adds to one
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")
+_SHIFTED = (
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "qwen35",
+    "qwen35moe",
+)  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
-_EXPERTS = {".experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), ".experts.down_proj": ("ffn_down_exps",)}
+_DELTA = ("qwen35", "qwen35moe")
+_GRANITE_4 = ("granitehybrid", "granitemoe")
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
+# Of names, what converters call them; what is added to those that have no ending.
+_CALLED = {".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_sparse_moe.router.layer."}
+_ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
 
 
@@ -88,36 +101,41 @@ class GgufWeights(Weights):
     def read_expert(self, name: str, expert: int) -> Float32Array:
         parts = []
         for piece in self._expert_rows(name, expert):
-            parts.append(np.empty((piece.num_rows, piece.tensor.shape[2]), np.float32))
+            parts.append(np.empty(piece.tensor.shape[1:], np.float32))
             self._file.read_into(parts[-1], piece.tensor, piece.start)
-        return np.concatenate(parts)
+        return self._placement.undone_expert(name, np.concatenate(parts))
 
     def block_type(self, name: str) -> BlockType | None:
         return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
 
     def stored_type(self, name: str) -> str:
-        """GGUF's name of the type that a parameter has in the file, or of those that its parts have."""
         return " and ".join(dict.fromkeys(piece.tensor.kind.name for piece in self._rows[name]))
 
     def blocks(self, name: str) -> Blocks:
-        blocks, order = self._blocks(self._rows[name]), self._placement.row_order(name)
-        if order is None:
-            return blocks
-        return Blocks(blocks.block_type, {part: array[order] for part, array in blocks.arrays.items()})
+        return _ordered(self._blocks(self._rows[name]), self._placement.row_order(name))
 
     def expert_blocks(self, name: str, expert: int) -> Blocks:
-        return self._blocks(self._expert_rows(name, expert))
+        return _ordered(self._blocks(self._expert_rows(name, expert)), self._placement.expert_order(name))
 
     def _blocks(self, pieces: Sequence["Piece"]) -> Blocks:
         block_type = BLOCK_TYPES[pieces[0].tensor.kind.name]
         data = chain.from_iterable(self._file.read_rows(*piece) for piece in pieces)
         with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
-            return Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
+            blocks = Blocks.joined(list(pool.map(partial(blocks_of, block_type), data)))
+        if not blocks.is_finite:
+            raise self._file.error(f"holds values in {pieces[0].tensor.name!r:.80} that are not finite")
+        return blocks
 
     def _expert_rows(self, name: str, expert: int) -> list["Piece"]:
-        """Of a parameter's tensors (X, J, K), the rows of one expert."""
-        tensors = [piece.tensor for piece in self._rows[name]]
-        return [Piece(each, expert * each.shape[1], (expert + 1) * each.shape[1]) for each in tensors]
+        """Of a parameter's tensors (X, J, ...), the rows of one expert."""
+        tensors = [(piece.tensor, math.prod(piece.tensor.shape[1:-1])) for piece in self._rows[name]]
+        return [Piece(tensor, expert * height, (expert + 1) * height) for tensor, height in tensors]
+
+
+def _ordered(blocks: Blocks, order: npt.NDArray[np.int64] | None) -> Blocks:
+    if order is None:
+        return blocks
+    return Blocks(blocks.block_type, {part: array[order] for part, array in blocks.arrays.items()})
 
 
 class Piece(NamedTuple):
@@ -149,7 +167,7 @@ class Placement:
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
         self._by_tensor = {
-            stored: name for name in self._parameters for stored in _stored_names(names, self._architecture, name)
+            stored: name for name in self._parameters for stored in _stored_names(names, self._architecture, name, file)
         }
         self._num_parts = Counter(self._by_tensor.values())
         unread = (names.get_name(name.removesuffix(".")) for name in unread_modules(model))
@@ -166,8 +184,7 @@ class Placement:
                     f"holds the tensor {tensor.name!r:.80}, for which its architecture has no place",
                     "give the model in Hugging Face format",
                 )
-            shapes = [self._shape_of_target(target) for target in targets]
-            wanted = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+            wanted = self._shape_of_tensor(targets)
             if tensor.shape != wanted:
                 raise self._file.error(f"has {tensor.name} of the shape {tensor.shape} instead of {wanted}")
             filled.update(targets)
@@ -193,7 +210,17 @@ class Placement:
         """The file's tensors that fill parameters."""
         later = later_tensors(self._file, self._config.num_hidden_layers)
         others = {*ROPE_TENSORS.get(self._architecture, ()), *later, *self._unread}
-        return (tensor for name, tensor in self._file.tensors.items() if name not in others)
+        return (self._shaped(tensor) for name, tensor in self._file.tensors.items() if name not in others)
+
+    def _shaped(self, tensor: Tensor) -> Tensor:
+        """Axes of one in front of others are lost where llama.cpp writes a file anew."""
+        targets = self.targets(tensor.name)
+        wanted = self._shape_of_tensor(targets) if targets else ()
+        return replace(tensor, shape=wanted) if wanted == (1, *tensor.shape) else tensor
+
+    def _shape_of_tensor(self, targets: Sequence[str]) -> tuple[int, ...]:
+        shapes = [self._shape_of_target(target) for target in targets]
+        return sum(shape[0] for shape in shapes), *shapes[0][1:]
 
     def targets(self, tensor_name: str) -> list[str]:
         """The names of tensors that a tensor stands for, one after the other: its own, or those it is fused of."""
@@ -206,17 +233,18 @@ class Placement:
         """Tensors below each other in a parameter are of one shape, those of experts below each other in each."""
         name = self._by_tensor[target]
         if is_of_experts(name):
-            num_experts, num_outputs, num_inputs = self._parameters[name].shape
-            return num_experts, num_outputs // self._num_parts[name], num_inputs
+            num_experts, *rest = self._parameters[name].shape
+            num_outputs, *inputs = reversed(rest) if is_turned(self._architecture, name) else rest
+            return num_experts, num_outputs // self._num_parts[name], *inputs
         num_rows, *rest = self.stored_shape(name)
         return num_rows // self._num_parts[name], *rest
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """Of a parameter in the file, its parts joined."""
         shape = tuple(self._parameters[name].shape)
-        if self._architecture == "granitehybrid" and name.endswith(_COLUMNS):
+        if self._architecture in _GRANITE_4 and name.endswith(_COLUMNS):
             return *shape, 1
-        if self._architecture == "granitehybrid" and name.endswith(".mamba.norm.weight"):
+        if self._architecture in _GRANITE_4 and name.endswith(".mamba.norm.weight"):
             return 1, *shape
         if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
             return shape[0], shape[2]
@@ -240,13 +268,19 @@ class Placement:
             return np.ascontiguousarray(values.T)
         return np.ascontiguousarray(values).reshape(self._parameters[name].shape)
 
+    def undone_expert(self, name: str, values: Float32Array) -> Float32Array:
+        """One expert's part of a parameter, likewise."""
+        order = self.expert_order(name)
+        ordered = values if order is None else values[order]
+        return ordered.T if is_turned(self._architecture, name) else ordered
+
     def is_changed(self, name: str) -> bool:
         """Whether a matrix is not in the file as its module has it."""
         return name in self._turned or self.row_order(name) is not None or self.column_order(name) is not None
 
     def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
-        if self._architecture == "qwen35":
+        if self._architecture in _DELTA:
             return value_rows(self._config, name)
         module = name.split(".")[-2]
         if self._architecture not in _PAIRED or module not in self._num_heads:
@@ -256,25 +290,28 @@ class Placement:
 
     def column_order(self, name: str) -> npt.NDArray[np.int64] | None:
         """The same of its columns."""
-        return value_columns(self._config, name) if self._architecture == "qwen35" else None
+        return value_columns(self._config, name) if self._architecture in _DELTA else None
+
+    def expert_order(self, name: str) -> npt.NDArray[np.int64] | None:
+        """The same of each expert's rows."""
+        return expert_rows(self._architecture, name, self._parameters[name].shape[-1])
 
 
-def is_of_experts(name: str) -> bool:
-    """Whether a parameter holds the matrices of experts."""
-    return name.endswith(tuple(_EXPERTS))
-
-
-def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str) -> list[str]:
+def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, file: GgufFile) -> list[str]:
     """Of the tensors that fill a parameter, from its first row on."""
+    if is_of_experts(name):
+        return expert_tensors(name, architecture, file.tensors)
     module = name.split(".")[-2]
-    for ending, stored_parts in _EXPERTS.items():
-        if name.endswith(ending):
-            return [f"blk.{name.split('.')[2]}.{stored}.weight" for stored in stored_parts]
-    if architecture == "granitehybrid" and module in _SHARED_MLP:
+    if architecture in _GRANITE_4 and module in _SHARED_MLP:
         layer = name.split(".")[2]
-        return [f"blk.{layer}.{stored}.weight" for stored in _SHARED_MLP[module]]
-    stored = names.get_name(name.replace(".dt_bias", ".dt_proj.bias"), (".weight", ".bias")) or name
-    return [f"{stored}.weight" if name.endswith(".layer_scalar") else stored]
+        is_beside_experts = f"blk.{layer}.ffn_gate_inp.weight" in file.tensors
+        end = "_shexp.weight" if is_beside_experts else ".weight"
+        return [f"blk.{layer}.{stored}{end}" for stored in _SHARED_MLP[module]]
+    known = name
+    for ours, theirs in _CALLED.items():
+        known = known.replace(ours, theirs)
+    stored = names.get_name(known, (".weight", ".bias")) or name
+    return [stored + next((end for ending, end in _ENDINGS.items() if name.endswith(ending)), "")]
 
 
 def _divide_frequencies(file: GgufFile, model: PreTrainedModel) -> None:
