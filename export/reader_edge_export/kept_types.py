@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from reader_edge_export.sources.gguf.weights import GgufWeights
 from reader_edge_export.sources.source_model import SourceModel
 
 
@@ -22,9 +21,8 @@ class KeptTypes:
 
     @classmethod
     def of(cls, model: SourceModel) -> "KeptTypes":
-        """Of a model in a GGUF file: its products, and its embeddings."""
+        """Of a model that has any: its products, and its embeddings."""
         weights = model.weights
-        assert isinstance(weights, GgufWeights)
         modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
         products = {model.names[id(module.weight)] for module in modules}
         products |= {each.name for experts in model.experts.values() for each in (experts.up, experts.down)}

@@ -15,7 +15,8 @@ from reader_edge.commands import options
     type=click.Choice(["auto", "keep", "fp32", "fp16", "bf16", "int8", "int8-a16", "int4"]),
     default="auto",
     show_default=True,
-    help="'keep' takes the weights of a GGUF file as they are, in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K; "
+    help="'keep' takes the weights of a GGUF file as they are, in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and "
+    "MXFP4, and experts in MXFP4; "
     "'auto' does so where most of them are in such types, and is 'int8' otherwise. 'int8-a16' is closer to the source "
     "than 'int8', and up to twice as slow.",
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
@@ -19,11 +20,13 @@ from reader_edge_export.calibrate import calibrate
 from reader_edge_export.calibration import Calibration
 from reader_edge_export.moments import ExpertInputs
 from reader_edge_export.quantize.fine import FineProducts
+from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder_weights import FolderWeights
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.measuring.width_probe import settle_width
+from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
 from tests.export.gguf_models import build_source, write_model
@@ -33,6 +36,7 @@ from tests.tiny_models import TINY_MODELS, VOCAB_SIZE, build_tiny_model, tiny_co
 
 MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 KEEPING = [name for name in MIXTURES if tiny_config(name)["model_type"] in (*RECURRENT, *UNEVEN)]
+_GRANITE = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "mamba_n_groups": 1}
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 _OWN = re.compile(r"(.*)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 TinyModel = Callable[[str], Path]
@@ -69,10 +73,8 @@ def test_all_experts_as_one_tensor_are_those_that_have_their_own(tiny_model: Tin
 
 
 def test_mxfp4_is_read_exactly_and_stays_in_its_file_until_it_is_needed(tiny_model: TinyModel, tmp_path: Path) -> None:
-    packed = _copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4)
-    config = json.loads((packed / "config.json").read_text())
-    quantized = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-    (packed / "config.json").write_text(json.dumps(config | quantized))
+    config = json.loads((tiny_model("gpt_oss") / "config.json").read_text())
+    packed = _quantized(_copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4))
     plain = _copy(packed, tmp_path / "plain", _widened)
     (plain / "config.json").write_text(json.dumps(config))
     expected, found = (next(iter(layered(path).logits([TEXT]))) for path in (plain, packed))
@@ -80,6 +82,26 @@ def test_mxfp4_is_read_exactly_and_stays_in_its_file_until_it_is_needed(tiny_mod
     report = export_model(packed, tmp_path / "out", ExportOptions("int8"))
     assert report.weight_types[0] == "MXFP4 4 bit"
     assert report.checks["tree_rows_equal"] == 1
+
+
+def test_mxfp4_of_a_folder_stays_as_it_is(tiny_model: TinyModel, tmp_path: Path) -> None:
+    packed = _quantized(_copy(tiny_model("gpt_oss"), tmp_path / "packed", _mxfp4))
+    assert find_source(packed, None).is_kept
+    report = export_model(packed, tmp_path / "out")
+    assert (report.precision, report.kept_types, report.other_types) == ("keep", {"MXFP4": 4}, {"F32": 10})
+    assert report.checks["tree_rows_equal"] == 1
+    assert report.checks["mean_kl_nats"] < 0.01
+    stored = load_file(packed / "model.safetensors")
+    constants = {
+        name: value.const_value.numpy()  # type: ignore[union-attr]
+        for name, value in ir.load(tmp_path / "out" / GRAPH_NAME).graph.initializers.items()
+        if ".mxfp4." in name
+    }
+    for name in ("gate_up_proj", "down_proj"):
+        for part, ours in (("blocks", "values"), ("scales", "scale_exponents")):
+            expected = stored[f"model.layers.1.mlp.experts.{name}_{part}"].numpy()
+            (found,) = (array for key, array in constants.items() if f"layers.1.mlp.experts.{name}.mxfp4.{ours}" in key)
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +221,43 @@ def test_blocks_of_a_file_stay(tmp_path: Path) -> None:
     assert report.checks["mean_kl_nats"] < 0.05
 
 
+@pytest.mark.parametrize(
+    ("model_type", "kind", "changes"),
+    [
+        ("gpt_oss", Kind.MXFP4, {}),
+        ("gpt_oss", Kind.Q8_0, {}),
+        ("qwen3_5_moe_text", Kind.Q4_0, {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}),
+        ("lfm2_moe", Kind.Q4_1, {"moe_intermediate_size": 64}),
+        ("granitemoehybrid", Kind.Q5_0, _GRANITE),
+        ("granitemoehybrid", Kind.MXFP4, _GRANITE | {"layer_types": ["full_attention"] * 2}),
+    ],
+)
+def test_files_of_every_mixture_stay_as_they_are(
+    model_type: str, kind: Kind, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Routers are in fp32, as converters have them. Trees are compared by the export, weights with the file's."""
+    model = build_source(model_type, tmp_path / "source", **changes)
+    routers = ("mlp.gate", "mlp.router", "feed_forward.gate", "block_sparse_moe.router")
+    kinds = {f"blk.{layer}.ffn_gate_inp{end}.weight": Kind.F32 for layer in range(2) for end in ("", "_shexp")}
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", kind, kinds=kinds)
+    report = export_model(path, tmp_path / "out")
+    assert report.precision == "keep"
+    assert report.kept_types[kind.name] > 8
+    opened = open_source(path)
+    assert all(opened.weights.block_type(name) for name in opened.names.values() if ".experts." in name)
+    assert any(part in name for name in opened.names.values() for part in routers)
+    assert report.checks["tree_rows_equal"] == 1
+    assert report.checks["mean_kl_nats"] < 0.02
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_experts_of_a_gpt_oss_file_can_be_rounded_too(precision: str, tmp_path: Path) -> None:
+    model = build_source("gpt_oss", tmp_path / "source")
+    path = write_model(model, tmp_path / "source", tmp_path / "model.gguf", Kind.MXFP4)
+    report = export_model(path, tmp_path / "out", ExportOptions(precision))
+    assert report.checks["tree_rows_equal"] == 1
+
+
 def test_an_expert_that_no_text_met_has_inputs_that_are_alike() -> None:
     inputs = ExpertInputs.none(2, 6)
     inputs.add(torch.tensor([[3.0, 0, 0, 0, 0, 0]] * 100), torch.zeros(100, dtype=torch.long))
@@ -240,6 +299,14 @@ def _scored(target: Target, size: int) -> list[bytes]:
         logits += [row.tobytes() for row in target.forward(cache, chain).wanted_logits[0, : len(chunk)]]
         cache.commit(0, range(len(chunk)))
     return logits
+
+
+def _quantized(folder: Path) -> Path:
+    """A folder whose config says that its experts are in MXFP4."""
+    config = json.loads((folder / "config.json").read_text())
+    quantized = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
+    (folder / "config.json").write_text(json.dumps(config | quantized))
+    return folder
 
 
 def _copy(source: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.stored_tensors import StoredTensor
 from reader_edge_export.sources.weight_places import Places
@@ -28,8 +30,7 @@ _GRANITE = {
     "router.layer.weight": "router.weight",
 }
 _BLOCKS, _SCALES = "_blocks", "_scales"
-_MXFP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-_MXFP4_BIAS = 127
+MXFP4 = BLOCK_TYPES["MXFP4"]
 _NUM_PARTS = {"gate_up_proj": 2, "down_proj": 1}
 
 
@@ -69,9 +70,12 @@ class Mxfp4Tensors(ExpertTensors):
         return self.blocks.shape[0]
 
     def read(self, expert: int) -> torch.Tensor:
-        blocks, scales = self.blocks.read_part(expert), self.scales.read_part(expert)
-        values = torch.tensor(_MXFP4)[torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2).int()]
-        return torch.ldexp(values, scales[..., None].int() - _MXFP4_BIAS).flatten(1).T.contiguous()
+        return torch.from_numpy(self.blocks_of(expert).dequantized(slice(None))).T.contiguous()
+
+    def blocks_of(self, expert: int) -> Blocks:
+        """An expert's matrix (J, K), as it is stored."""
+        values, exponents = self.blocks.read_part(expert).numpy(), self.scales.read_part(expert).numpy()
+        return Blocks(MXFP4, {"values": values, "scale_exponents": exponents})
 
 
 def gather_experts(

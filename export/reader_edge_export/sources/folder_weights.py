@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from reader_edge_export.blocks.block_type import BlockType
+from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
 from reader_edge_export.sources.config_form import class_form
-from reader_edge_export.sources.expert_tensors import ExpertTensors, gather_experts
+from reader_edge_export.sources.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.text_part import text_tensors
@@ -49,6 +51,21 @@ class FolderWeights(Weights):
         values = self._tensors[name].read_part(expert).float() if stored is None else stored.read(expert)
         return checked_values(self._folder, name, values)
 
+    def stored_type(self, name: str) -> str:
+        block_type = self.block_type(name)
+        return self._tensors[name].dtype if block_type is None else block_type.name
+
+    def block_type(self, name: str) -> BlockType | None:
+        return MXFP4 if isinstance(self._experts.get(name), Mxfp4Tensors) else None
+
+    def expert_blocks(self, name: str, expert: int) -> Blocks:
+        stored = self._experts[name]
+        assert isinstance(stored, Mxfp4Tensors)
+        blocks = stored.blocks_of(expert)
+        if not blocks.is_finite:
+            raise _not_finite(self._folder, name)
+        return blocks
+
 
 def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) -> SourceModel:
     """The model in a folder of Hugging Face format. config: what its config.json holds.
@@ -75,8 +92,12 @@ def open_folder(folder: Path, config: Mapping[str, Any], is_part: bool = False) 
 def checked_values(folder: Path, name: str, values: torch.Tensor) -> Float32Array:
     """A parameter's values as they are; raises ExportError where one is not finite."""
     if values.numel() and not all(extreme.isfinite() for extreme in values.aminmax()):  # each is NaN if any value is
-        raise ExportError(
-            f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
-        )
+        raise _not_finite(folder, name)
     array: Float32Array = values.contiguous().numpy()
     return array if array.flags.writeable else np.array(array)
+
+
+def _not_finite(folder: Path, name: str) -> ExportError:
+    return ExportError(
+        f"The weights in '{folder}' are not all finite numbers, {name} among them: fetch the model again."
+    )

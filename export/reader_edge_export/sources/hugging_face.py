@@ -67,6 +67,19 @@ class HuggingFaceSource(Source):
         check_reading(model, self.config)
         return model
 
+    @property
+    def is_kept(self) -> bool:
+        return self._has_kept_experts
+
+    def check_keepable(self) -> None:
+        if not self._has_kept_experts:
+            raise self._nothing_to_keep()
+
+    @property
+    def _has_kept_experts(self) -> bool:
+        """Of which nearly all of the model is."""
+        return self.quantization is not None and self.quantization.method == MXFP4
+
     def load_tokenizer(self, vocab_size: int) -> "PreTrainedTokenizerFast":
         from reader_edge_export.sources.folder_tokenizer import load_tokenizer
 

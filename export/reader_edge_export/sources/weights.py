@@ -37,6 +37,10 @@ class Weights(ABC):
         part: Float32Array = self.read(name)[expert]
         return part
 
+    def stored_type(self, name: str) -> str:
+        """What the source calls the type that it stores a parameter in, "A and B" where its parts differ."""
+        raise AssertionError(f"the type of {name} is not told")
+
     def block_type(self, name: str) -> BlockType | None:
         """The type that a matrix, or those of experts, can stay in as the source stores it; None where it cannot."""
         return None
