@@ -4,14 +4,13 @@ import re
 from collections.abc import Collection
 
 import numpy as np
-import numpy.typing as npt
+
+from reader_edge_runtime.arrays import Int64Array
 
 _PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
 _STORED = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
 _FUSED = "ffn_gate_up_exps"  # as converters write them when they are told to
 _IN_TURN = "gpt-oss"  # has rows of gate and up in turn, and inputs first, in its modules
-
-Order = npt.NDArray[np.int64]
 
 
 def is_of_experts(name: str) -> bool:
@@ -38,7 +37,7 @@ def expert_tensors(name: str, architecture: str, present: Collection[str]) -> li
     return [f"blk.{found[1]}.{stored}.{kind}" for stored in _STORED[found[2]]]
 
 
-def expert_rows(architecture: str, name: str, num_rows: int) -> Order | None:
+def expert_rows(architecture: str, name: str, num_rows: int) -> Int64Array | None:
     """Which of an expert's rows in the file each row is; None where they are in order. num_rows: of those in turn."""
     if architecture != _IN_TURN or "gate_up_proj" not in name:
         return None

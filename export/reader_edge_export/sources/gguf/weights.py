@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -32,7 +31,7 @@ from reader_edge_export.sources.gguf.value_heads import value_columns, value_row
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weight_places import unread_modules
 from reader_edge_export.sources.weights import Weights
-from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.processor import num_usable_cores
 
@@ -132,7 +131,7 @@ class GgufWeights(Weights):
         return [Piece(tensor, expert * height, (expert + 1) * height) for tensor, height in tensors]
 
 
-def _ordered(blocks: Blocks, order: npt.NDArray[np.int64] | None) -> Blocks:
+def _ordered(blocks: Blocks, order: Int64Array | None) -> Blocks:
     if order is None:
         return blocks
     return Blocks(blocks.block_type, {part: array[order] for part, array in blocks.arrays.items()})
@@ -278,7 +277,7 @@ class Placement:
         """Whether a matrix is not in the file as its module has it."""
         return name in self._turned or self.row_order(name) is not None or self.column_order(name) is not None
 
-    def row_order(self, name: str) -> npt.NDArray[np.int64] | None:
+    def row_order(self, name: str) -> Int64Array | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
         if self._architecture in _DELTA:
             return value_rows(self._config, name)
@@ -288,11 +287,11 @@ class Placement:
         rows = np.arange(self.stored_shape(name)[0])
         return rows.reshape(self._num_heads[module], -1, 2).swapaxes(1, 2).reshape(-1)
 
-    def column_order(self, name: str) -> npt.NDArray[np.int64] | None:
+    def column_order(self, name: str) -> Int64Array | None:
         """The same of its columns."""
         return value_columns(self._config, name) if self._architecture in _DELTA else None
 
-    def expert_order(self, name: str) -> npt.NDArray[np.int64] | None:
+    def expert_order(self, name: str) -> Int64Array | None:
         """The same of each expert's rows."""
         return expert_rows(self._architecture, name, self._parameters[name].shape[-1])
 
