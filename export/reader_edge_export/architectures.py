@@ -47,6 +47,19 @@ RECURRENT = (  # those with layers that keep states
 MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe")  # those with layers whose rows are sent to experts
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
+_LATENT = "whose keys and values come from a latent, and differ in size"
+_OTHER_ROUTER = "whose router chooses experts in a way of its own"
+REFUSED = {  # by model type: what the model is, and what of it has no operator here
+    "glm4_moe_lite": ("GLM Flash", _LATENT),
+    "glm4_moe": ("GLM with experts", _OTHER_ROUTER),
+    "glm_moe_dsa": ("GLM with experts", _LATENT),
+    "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
+    "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
+    "cohere2_moe": ("Cohere model with experts", _OTHER_ROUTER),
+    "phimoe": ("Phi with experts", _OTHER_ROUTER),
+    "phi4_multimodal": ("Phi 4 of images and sounds", "whose text model is not taken out of its folder"),
+    "phi4flash": ("Phi 4 Flash", "whose layers share states and subtract one attention from another"),
+}
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _MAX_LAYERS = 1 << 10
 _IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # attention in text stays causal
@@ -59,6 +72,12 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     Raises ExportError for a number of layers that cannot be.
     """
     model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type in REFUSED:
+        name, reason = REFUSED[model_type]
+        raise UnsupportedArchitectureError(
+            f"The model type {model_type!r} is a {name}, {reason}, which cannot be exported; supported are: "
+            f"{', '.join(SUPPORTED)}."
+        )
     if "text_config" in config:
         raise UnsupportedArchitectureError(
             f"The model type {model_type!r} has more than a text decoder: give its text model alone."

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_export.architectures import check_architecture, max_context_of
+from reader_edge_export.architectures import REFUSED, SUPPORTED, check_architecture, max_context_of
 from reader_edge_export.options import default_attention
 from reader_edge_runtime.errors import (
     ConfigError,
@@ -69,6 +69,16 @@ def test_more_context_than_the_model_has_is_refused() -> None:
 def test_a_number_of_layers_that_cannot_be_is_refused(num_layers: object) -> None:
     with pytest.raises(ExportError, match=r"layers, of which 1 to 1024 can be"):
         check_architecture({"model_type": "llama", "num_hidden_layers": num_layers})
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_families_that_are_known_and_not_taken_are_refused_by_their_names(model_type: str) -> None:
+    name, reason = REFUSED[model_type]
+    with pytest.raises(UnsupportedArchitectureError, match=f"'{model_type}' is a {name}, {reason}, which cannot be"):
+        check_architecture({"model_type": model_type, "text_config": {}})
+    models = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
+    assert f"`{model_type}`" in models.partition("## Not taken")[2]
+    assert model_type not in SUPPORTED
 
 
 def test_a_config_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
