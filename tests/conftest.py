@@ -72,7 +72,7 @@ _SLOW_PLACES = [
             "runtime/decoding/test_grammar_process.py",
             "runtime/test_engine.py",
             "runtime/test_streams.py",
-            "runtime/text/test_chat_template.py",
+            "runtime/text/template/test_chat_template.py",
             "reader_edge/test_drafting_off.py",
         ),
     )

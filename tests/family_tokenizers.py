@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime import Engine
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _ROOT = Path(__file__).parent.parent

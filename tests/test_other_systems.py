@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from reader_edge.terminal import memory
-from reader_edge_runtime import atomic_file, free_memory, process_memory, processor
+from reader_edge_runtime import atomic_file
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.machine_code import library
 from reader_edge_runtime.drafting.machine_code.compile_target import CompileTarget
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.text import template_worker
+from reader_edge_runtime.machine import free_memory, process_memory, processor
+from reader_edge_runtime.text.template import template_worker
 from tests.drafted_text import DraftedText
 
 if sys.platform == "win32":

@@ -9,7 +9,7 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.source_files import file_states
 from reader_edge_export.sources.source import Source
 from reader_edge_export.texts.text_set import TextSet
-from reader_edge_runtime.processor import processor_name
+from reader_edge_runtime.machine.processor import processor_name
 
 _PACKAGES = (
     *("reader-edge", "torch", "numpy", "numba", "llvmlite", "transformers", "optimum"),

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from reader_edge.terminal.console import pairs_table
 from reader_edge_runtime import Engine, GenerationStats
-from reader_edge_runtime.processor import num_usable_cores
+from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.stats import STEP_PARTS
 
 _DERIVED = ("acceptance_length", "acceptance_rate", "perplexity", "tokens_per_s")

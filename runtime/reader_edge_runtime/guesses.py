@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.drafting.drafter import NO_GUESSES, Guesses
-from reader_edge_runtime.text.call_form import Notation
-from reader_edge_runtime.text.call_guide import CallGuide
+from reader_edge_runtime.text.calls.call_form import Notation
+from reader_edge_runtime.text.calls.call_guide import CallGuide
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 

@@ -21,10 +21,10 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, GgufError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.machine.processor import has_saturating_sums
 from reader_edge_runtime.measuring.width_probe import probe_width
 from reader_edge_runtime.package.manifest import GRAPH_NAME, SUCCESSORS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.processor import has_saturating_sums
 from reader_edge_runtime.target import Pass
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import open_source

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reader_edge_export.sources.tokenizer import check_chat_template, write_tokenizer
 from reader_edge_runtime.errors import TokenizerError
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.runtime.text.small_tokenizers import byte_level_tokenizer
 

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 

@@ -47,8 +47,8 @@ from reader_edge_runtime.package.manifest import (
     write_manifest,
 )
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest

@@ -14,7 +14,7 @@ from reader_edge_export.moments import InputMoments
 from reader_edge_export.quantize.round_block import round_block
 from reader_edge_export.torch_threads import one_thread_a_call
 from reader_edge_runtime.arrays import Float32Array, Int8Array
-from reader_edge_runtime.processor import num_usable_cores
+from reader_edge_runtime.machine.processor import num_usable_cores
 
 # Weights of some inputs (k, J), as they are before the first of them is rounded -> the step of each output (J,).
 Steps = Callable[[torch.Tensor], torch.Tensor]

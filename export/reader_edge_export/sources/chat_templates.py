@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reader_edge_runtime.errors import TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOOL_TEMPLATE_NAME
-from reader_edge_runtime.text.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
+from reader_edge_runtime.text.template.chat_template import MAX_TEMPLATE_BYTES, ChatTemplate
 
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from reader_edge.server.forms.held_calls import HeldCalls, call_head, has_json_arguments, json_text
 from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm, Notation
-from reader_edge_runtime.text.call_notation import is_open, read_calls
+from reader_edge_runtime.text.calls.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.call_notation import is_open, read_calls
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 

@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reader_edge.server.api_error import ApiError, is_of_ollama
-from reader_edge_runtime.bounded_file import read_bounded
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.user_input import read_bounded
 
 MAX_HEADER_BYTES = 16 << 10
 _OPEN_PATHS = ("/health", "/")  # the page asks for a key itself

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from reader_edge_runtime.config_checks import require
 from reader_edge_runtime.drafting.sources.source import Source
-from reader_edge_runtime.given_path import given_path
+from reader_edge_runtime.user_input import given_path
 
 FilePath = str | os.PathLike[str]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.errors import ReaderEdgeError
-from reader_edge_runtime.text.call_guide import CallGuide
+from reader_edge_runtime.text.calls.call_guide import CallGuide
 
 PROMPT_TAIL = 4  # tokens of a prompt that are remembered with its answer
 

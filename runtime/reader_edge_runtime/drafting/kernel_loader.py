@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
-from reader_edge_runtime.process_memory import FilePages
+from reader_edge_runtime.machine.process_memory import FilePages
 
 
 class KernelLoader:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from reader_edge_runtime.processor import num_usable_cores, processor_name
+from reader_edge_runtime.machine.processor import num_usable_cores, processor_name
 from reader_edge_runtime.target import Target
 
 

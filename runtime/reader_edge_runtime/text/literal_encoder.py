@@ -8,9 +8,9 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as FastTokenizer
 
 from reader_edge_runtime.errors import PromptError, TokenizerError
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
-from reader_edge_runtime.text.disguise import Disguise
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.disguise import Disguise
 
 _MARK, _INSTEAD = "\U0010fffd", "\ufffd"  # a private character, and what texts get for it beside control tokens
 _NEVER = -1e6  # the score of a piece of Unigram's that no text is to be cut into

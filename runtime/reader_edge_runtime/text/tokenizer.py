@@ -10,10 +10,10 @@ from tokenizers import Tokenizer as FastTokenizer
 from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.call_form import CallForm
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.calls.call_form import CallForm
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingForm
 from reader_edge_runtime.text.token_bytes import TokenBytes
 from reader_edge_runtime.text.tokenizer_file import library_errors, read_tokenizer

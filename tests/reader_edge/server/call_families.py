@@ -3,7 +3,7 @@
 import json
 
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 
 PARAMETERS = {
     "type": "object",

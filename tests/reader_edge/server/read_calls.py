@@ -3,7 +3,7 @@
 from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 
 
 def read_calls(

@@ -9,7 +9,7 @@ import pytest
 from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from reader_edge_runtime.text.thinking import ThinkingForm, ThinkingReader
 from tests.reader_edge.server.call_families import FORMS, PLAIN, USE, P, form_of
 from tests.reader_edge.server.read_calls import read_calls

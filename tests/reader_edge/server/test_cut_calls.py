@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 from tests.reader_edge.server.call_families import FORMS, PLAIN, USE, form_of
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.ollama_requests import lines, whole

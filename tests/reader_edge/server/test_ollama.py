@@ -13,7 +13,7 @@ from reader_edge.server.ollama.answering import OllamaReader, Piece
 from reader_edge.server.ollama.open_calls import OpenCalls
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.ollama_requests import (

@@ -13,7 +13,7 @@ from reader_edge.server.http.guard import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import ConfigError
-from reader_edge_runtime.text.chat_template import ChatTemplate
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
 ANYWHERE = "0.0.0.0"  # noqa: S104 (refused)

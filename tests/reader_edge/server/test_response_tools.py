@@ -10,7 +10,7 @@ from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge_runtime import Conversation, Engine, GenerationChunk, GenerationConfig, Message
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.test_refusals import assert_refused
 from tests.reader_edge.server.test_responses import events, with_client

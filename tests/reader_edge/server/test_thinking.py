@@ -16,7 +16,7 @@ from reader_edge.server.openai.chat_completions import ChatWording
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationChunk, GenerationConfig
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 from tests.reader_edge.package_copy import PackageCopy
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.test_answers import events

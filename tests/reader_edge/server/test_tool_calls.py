@@ -10,7 +10,7 @@ import pytest
 from reader_edge.server.forms.said import Said
 from reader_edge.server.forms.tool_calls import CallReader
 from reader_edge.server.forms.tools import ToolUse
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
 from tests.reader_edge.server.read_calls import read_calls
 
 NAMES = ("look_up", "stop")
@@ -120,7 +120,7 @@ def test_ends_of_calls_amid_a_string_are_looked_at_once(monkeypatch: pytest.Monk
         lengths.append(len(text))
         return loads(text, **how)
 
-    monkeypatch.setattr("reader_edge_runtime.text.call_notation.json.loads", count)
+    monkeypatch.setattr("reader_edge_runtime.text.calls.call_notation.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
     said, calls = read(text, 6)
     assert (said, calls) == (text, [])

@@ -11,7 +11,7 @@ from reader_edge_runtime.drafting import kernel_loader
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.process_memory import FilePages
+from reader_edge_runtime.machine.process_memory import FilePages
 from tests.drafted_text import DraftedText
 
 

@@ -9,7 +9,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, Guesses, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
-from reader_edge_runtime.text.call_guide import CallGuide
+from reader_edge_runtime.text.calls.call_guide import CallGuide
 
 Calls = Mapping[str, Mapping[str, Sequence[str]]]
 CALL = ("weather", {"city": '"Rome"'})

@@ -19,10 +19,10 @@ from reader_edge_runtime.execution.onnxruntime import installed_wheel
 from reader_edge_runtime.execution.onnxruntime import session as provider
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.machine.process_memory import FilePages
+from reader_edge_runtime.machine.processor import num_usable_cores
 from reader_edge_runtime.package.manifest import WEIGHTS_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.process_memory import FilePages
-from reader_edge_runtime.processor import num_usable_cores
 from reader_edge_runtime.target import ForwardResult, Pass
 
 # A pass at each of 600 pasts; prints the bytes that they leave behind.

@@ -22,7 +22,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
-from reader_edge_runtime.processor import has_saturating_sums
+from reader_edge_runtime.machine.processor import has_saturating_sums
 from tests.gguf_files import random_rows
 from tests.runtime.execution.native_operator import left_to_kernels, needs_kernels, operator_model
 

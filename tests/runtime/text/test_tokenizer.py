@@ -14,8 +14,8 @@ from reader_edge_runtime.errors import PromptError, TokenizerError
 from reader_edge_runtime.package.manifest import file_entry, write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text import tokenizer_file as module
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.fake_target import make_manifest
 from tests.runtime.text.small_tokenizers import BYTE_LEVEL, byte_level_tokenizer

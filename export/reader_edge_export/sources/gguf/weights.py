@@ -33,7 +33,7 @@ from reader_edge_export.sources.weight_places import unread_modules
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import GgufError
-from reader_edge_runtime.processor import num_usable_cores
+from reader_edge_runtime.machine.processor import num_usable_cores
 
 # Rotate neighbouring values of a head, transformers its two halves.
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3")

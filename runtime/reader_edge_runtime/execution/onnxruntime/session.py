@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.processor import has_saturating_sums, num_usable_cores
+from reader_edge_runtime.machine.processor import has_saturating_sums, num_usable_cores
 
 # ONNX Runtime's levels: 2 warnings, 3 errors, 4 fatal ones; runs take their session's. Errors come back as exceptions,
 # and in the log names from the graph could steer a terminal.

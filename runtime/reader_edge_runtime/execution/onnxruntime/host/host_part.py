@@ -14,9 +14,9 @@ from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache,
 from reader_edge_runtime.execution.onnxruntime.host.hybrid_cache import HybridCache
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.process_memory import FilePages, large_blocks_apart
 from reader_edge_runtime.target import Pass
 
 Values = Mapping[str, npt.NDArray[Any]]  # by name, as a graph has them

@@ -20,9 +20,9 @@ from reader_edge_runtime.execution.onnxruntime.native import (
     native_library,
 )
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.manifest import GRAPH_NAME, WEIGHTS_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.target import Cache, ForwardResult, Pass
 
 Sizes = tuple[int, int, int]  # B, N and R

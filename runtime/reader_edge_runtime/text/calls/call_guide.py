@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from reader_edge_runtime.text.call_form import CallForm
-from reader_edge_runtime.text.call_reader import MAX_CALLS, Call, CallReader
-from reader_edge_runtime.text.call_schema import CallSchema, Values
+from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.call_reader import MAX_CALLS, Call, CallReader
+from reader_edge_runtime.text.calls.call_schema import CallSchema, Values
 from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.text_stream import StreamDecoder
 from reader_edge_runtime.text.tokenizer import Tokenizer

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
-from reader_edge_runtime.text.call_form import CallForm, knows_tools
+from reader_edge_runtime.text.calls.call_form import CallForm, knows_tools
 from reader_edge_runtime.text.conversation import Conversation, as_texts, check_conversation
-from reader_edge_runtime.text.final_message import cut_at_tag, tag_final_text
-from reader_edge_runtime.text.raw_template import RawTemplate
-from reader_edge_runtime.text.suited_messages import suited_messages, with_reasoning_names
-from reader_edge_runtime.text.template_process import TemplateProcess
-from reader_edge_runtime.text.template_traits import TemplateTraits
+from reader_edge_runtime.text.template.final_message import cut_at_tag, tag_final_text
+from reader_edge_runtime.text.template.raw_template import RawTemplate
+from reader_edge_runtime.text.template.suited_messages import suited_messages, with_reasoning_names
+from reader_edge_runtime.text.template.template_process import TemplateProcess
+from reader_edge_runtime.text.template.template_traits import TemplateTraits
 from reader_edge_runtime.text.thinking import ThinkingForm
 
 MAX_TEMPLATE_BYTES = 1 << 20

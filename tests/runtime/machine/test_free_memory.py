@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime import free_memory
+from reader_edge_runtime.machine import free_memory
 
 
 @pytest.fixture

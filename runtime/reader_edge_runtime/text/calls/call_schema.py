@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeGuard
 
-from reader_edge_runtime.text.call_form import CallForm
+from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.json_cursor import Container, JsonCursor, Place
 from reader_edge_runtime.text.conversation import Tool
-from reader_edge_runtime.text.json_cursor import Container, JsonCursor, Place
 
 Schema = Mapping[str, Any]
 Values = Mapping[str, Sequence[str]]  # raw ones by argument, the last first

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.errors import PromptError
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{{ '<assistant>' * add_generation_prompt }}"
 TRIMMED = PLAIN.replace("m.content", "m.content | trim")

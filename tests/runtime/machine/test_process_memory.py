@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from reader_edge.terminal.memory import resident_bytes
-from reader_edge_runtime import process_memory
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
+from reader_edge_runtime.machine import process_memory
+from reader_edge_runtime.machine.process_memory import FilePages, large_blocks_apart, mapped_ranges
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.process_memory import FilePages, large_blocks_apart, mapped_ranges
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere than on Linux nothing is given back")
 
@@ -23,7 +23,7 @@ HOLES = """
 import contextlib, sys
 import numpy as np
 from reader_edge.terminal.memory import resident_bytes
-from reader_edge_runtime.process_memory import large_blocks_apart
+from reader_edge_runtime.machine.process_memory import large_blocks_apart
 with large_blocks_apart() if sys.argv[1] == "apart" else contextlib.nullcontext():
     np.ones(16 << 20, np.uint8)
     before = resident_bytes()

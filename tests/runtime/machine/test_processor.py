@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.processor import has_saturating_sums, processor_name
+from reader_edge_runtime.machine.processor import has_saturating_sums, processor_name
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_runtime.text.argument_kinds import is_text, kinds_of, takes
-from reader_edge_runtime.text.call_form import CallForm, Notation
+from reader_edge_runtime.text.calls.argument_kinds import is_text, kinds_of, takes
+from reader_edge_runtime.text.calls.call_form import CallForm, Notation
 
 Arguments = dict[str, Any]
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool

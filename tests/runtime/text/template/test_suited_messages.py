@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 
-TEMPLATES = Path(__file__).parents[2] / "data" / "templates"
+TEMPLATES = Path(__file__).parents[3] / "data" / "templates"
 USER = {"role": "user", "content": "Weather?"}
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
-from reader_edge_runtime.text.chat_template import ChatTemplate
 from reader_edge_runtime.text.conversation import Conversation, Message
+from reader_edge_runtime.text.template.chat_template import ChatTemplate
 
 MESSAGES = [
     {"role": "system", "content": "Be <brief> & kind."},

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from reader_edge_runtime.text.call_form import CallForm
-from reader_edge_runtime.text.call_schema import CallSchema, Continuation, Values
-from reader_edge_runtime.text.json_cursor import JsonCursor, Place
+from reader_edge_runtime.text.calls.call_form import CallForm
+from reader_edge_runtime.text.calls.call_schema import CallSchema, Continuation, Values
+from reader_edge_runtime.text.calls.json_cursor import JsonCursor, Place
 
 # A call: the tool's name, and the values of its arguments that are no arrays or objects, in raw JSON.
 Call = tuple[str, dict[str, str]]

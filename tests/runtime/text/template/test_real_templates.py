@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reader_edge_runtime.text import template_worker
 from reader_edge_runtime.text.conversation import Conversation
+from reader_edge_runtime.text.template import template_worker
 from tests.runtime.text.one_day import OneDay
 from tests.runtime.text.templates import template
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TEMPLATES = ROOT / "tests/data/templates"
 SPECIAL_TOKENS = {name: f"<{name}>" for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from reader_edge_runtime.text.conversation import Message, text_of
-from reader_edge_runtime.text.template_traits import TemplateTraits
+from reader_edge_runtime.text.template.template_traits import TemplateTraits
 
 # What clients call the reasoning of a message. transformers fills the first two from any of them.
 _REASONING = ("reasoning_content", "thinking", "reasoning")

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_runtime.text.conversation import Conversation
-from reader_edge_runtime.text.null_readings import null_readings
-from reader_edge_runtime.text.template_process import TOO_MUCH, TemplateProcess
+from reader_edge_runtime.text.template.null_readings import null_readings
+from reader_edge_runtime.text.template.template_process import TOO_MUCH, TemplateProcess
 
 
 class RawTemplate:

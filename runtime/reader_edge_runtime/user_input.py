@@ -1,0 +1,45 @@
+"""What comes from outside: a value in the sentence that refuses it, a path as a caller names it, a file read whole."""
+
+import errno
+import os
+from pathlib import Path
+
+from reader_edge_runtime.errors import ConfigError
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's `repr`."""
+    try:
+        return f"{value!r:.80}"
+    except (ValueError, RecursionError):  # Python shows no number of more than 4300 digits
+        return "too long to show"
+    except Exception:  # an object of somebody else's
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def given_path(path: str | os.PathLike[str], name: str) -> Path:
+    """What a caller gave as `name`, as a path, whether anything is there or not.
+
+    Raises ConfigError for what can be no path: another type, characters that no path may have, or too many of them.
+    """
+    try:
+        found = Path(path)
+        found.lstat()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} is {shown(path)}, which can be no path: {error}.") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"{name} is {shown(path)}, which is longer than a path may be.") from None
+    return found
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """A file's content; a pipe's and a device's too. Raises OSError, also where it has more than `max_bytes`.
+
+    Whatever size a file claims, no more of it is read than its kind may have.
+    """
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"more than the {max_bytes >> 20} MiB that are read: split it", str(path))
+    return data
