@@ -77,7 +77,7 @@ void attend(const AttentionShape& s, const AttentionTensors& tensors, const std:
     const std::int64_t merged = sequence * s.nodes * node_size + query_head % s.query_heads * s.head_size;
     rows[r] = {tensors.query + begin + node * s.head_size,
                tensors.output + (s.has_merged_heads ? merged : begin) + node * node_size,
-               static_cast<std::int32_t>(node * s.visible)};
+               static_cast<std::int32_t>(node * s.visible), sink_of(tensors.sinks, query_head % s.query_heads)};
   }
   kernels().attention.attend(s, tensors, part, has_integers, head, rows, count);
   for (std::int64_t r = 0; r < count; ++r) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace reader_edge {
@@ -24,6 +25,7 @@ struct AttentionTensors {
   KvRows keys;         // (B, H, S, D), S = capacity
   KvRows values;       // (B, H, S, D)
   const float* mask;   // (B, 1, N, M), added to the scores
+  const float* sinks;  // (Hq,): a score of each head that no value goes with; none where null
   float* output;       // (B, Hq, N, D), or (B, N, Hq * D)
 };
 
@@ -34,11 +36,13 @@ struct SequencePart {
   std::int64_t first, last, nodes;
 };
 
-// A query row: where it lies, where its output goes, and where its node's row begins in its sequence's mask.
+// A query row: where it lies, where its output goes, where its node's row begins in its sequence's mask, and the score of
+// its head's sink, -infinity without.
 struct QueryPlace {
   const float* query;
   float* output;
   std::int32_t mask;
+  float sink;
 };
 
 struct AttentionKernels {
@@ -51,6 +55,11 @@ struct AttentionKernels {
 };
 
 constexpr std::int64_t kMaxTaskRows = 64;  // of queries, that share each read of keys and values
+
+// Of a query head's sink; -infinity without.
+inline float sink_of(const float* sinks, std::int64_t query_head) {
+  return sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[query_head];
+}
 
 // Of every sequence. query: (B, Hq, N, D).
 std::vector<SequencePart> parts_of_sequences(const AttentionShape& shape, const float* query, const float* mask);

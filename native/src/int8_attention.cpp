@@ -18,7 +18,8 @@ constexpr std::int64_t kMostScores = 1 << 20;  // of tasks that are cut, which a
 
 }  // namespace
 
-Int8CacheAttention::Int8CacheAttention(const KernelAttributes& attributes) : spread_(attributes) {
+ByteAttention::ByteAttention(const KernelAttributes& attributes, bool has_sinks)
+    : spread_(attributes), has_sinks_(has_sinks) {
   const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(spread_.block());
   unit_ = static_cast<float>(scale_of(attributes) / steps);
   if (spread_.num_inputs() % 8 != 0 || spread_.num_inputs() > kMostHeadSize) {
@@ -26,7 +27,7 @@ Int8CacheAttention::Int8CacheAttention(const KernelAttributes& attributes) : spr
   }
 }
 
-void Int8CacheAttention::compute(KernelCall& call) const {
+void ByteAttention::compute(KernelCall& call) const {
   const auto query = call.input<float>(0), mask = call.input<float>(5);
   const auto keys = call.input<std::int8_t>(3), values = call.input<std::int8_t>(4);
   if (query.sizes.size() != 4 || keys.sizes.size() != 4 || mask.sizes.size() != 4 || keys.sizes != values.sizes) {
@@ -43,8 +44,9 @@ void Int8CacheAttention::compute(KernelCall& call) const {
   float* const output = call.output<float>(0, {shape.batch, shape.nodes, shape.query_heads * shape.head_size}).data;
   if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
+  const float* const sinks = has_sinks_ ? sinks_of(call, 6, shape.query_heads) : nullptr;
   const Int8Call tensors{shape,     spread_,   unit_,  query.data,
-                         keys.data, values.data, mask.data, output, parts_of_sequences(shape, query.data, mask.data)};
+                         keys.data, values.data, mask.data, sinks, output, parts_of_sequences(shape, query.data, mask.data)};
   const std::int64_t num_tasks = tensors.num_tasks();
   const std::int64_t run = std::max((shape.visible / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
   const bool is_cut = num_tasks < kEnoughTasks && shape.visible >= 2 * kLeastRun &&

@@ -48,6 +48,9 @@ struct ByteSumKernels {
   void (*weigh_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                     double* totals);
 
+  // Adds the weights of `count` rows' sinks against `tops` to `totals`, and of more rows, up to a multiple of 16.
+  void (*add_sinks)(const float* sinks, const float* tops, std::int64_t count, double* totals);
+
   // Adds weights, as integers against `weight_tops`, times values to sums (count, sum_size(D)).
   void (*sum_run)(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums);
 

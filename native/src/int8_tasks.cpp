@@ -44,6 +44,7 @@ struct Task {
   QueryRows rows;
   std::int32_t plane_sums[2 * kMostQueryRows];
   float factors[kMostQueryRows];
+  float sinks[kMostQueryRows];
   Found found;
 };
 
@@ -119,12 +120,16 @@ class Tasks {
     kernels().byte_sums.sum_run(values, task.rows, run_of(index), task.found.weight_tops, parts_[index].sums);
   }
 
-  // What was found in the runs of each task, all together.
+  // What was found in the runs of each task and in sinks, all together.
   void gather() {
     for (std::int64_t t = 0; t < num_tasks_; ++t) {
-      tasks_[t].found.clear();
-      for (std::int64_t i = t * num_runs_; i < (t + 1) * num_runs_; ++i)
-        tasks_[t].found.add(parts_[i].found, tasks_[t].rows.count);
+      Task& task = tasks_[t];
+      task.found.clear();
+      if (call_.sinks != nullptr) std::copy_n(task.sinks, kMostQueryRows, task.found.tops);
+      for (std::int64_t i = t * num_runs_; i < (t + 1) * num_runs_; ++i) task.found.add(parts_[i].found, task.rows.count);
+      if (call_.sinks != nullptr) {
+        kernels().byte_sums.add_sinks(task.sinks, task.found.tops, task.rows.count, task.found.totals);
+      }
     }
   }
 
@@ -168,8 +173,11 @@ class Tasks {
     task.num_visible = count == 0 ? 0 : part.last;
     task.mask = {call_.mask + sequence * s.nodes * s.visible, part.nodes, s.visible, part.first};
     task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
-    for (std::int64_t row = 0; row < count; ++row)
+    std::fill_n(task.sinks, kMostQueryRows, 0.0f);
+    for (std::int64_t row = 0; row < count; ++row) {
       round_query(call_, call_.query_of(task.head, first + row), task.rows, row);
+      task.sinks[row] = call_.sink_of_row(task.head, first + row);
+    }
   }
 
   Task& task_of(std::size_t index) { return tasks_[static_cast<std::int64_t>(index) / num_runs_]; }
@@ -208,6 +216,10 @@ float* Int8Call::output_of(std::int64_t head, std::int64_t row) const {
   const std::int64_t query_head = head % shape.kv_heads * group_size() + row / num_nodes;
   const std::int64_t node = head / shape.kv_heads * shape.nodes + row % num_nodes;
   return output + (node * shape.query_heads + query_head) * shape.head_size;
+}
+
+float Int8Call::sink_of_row(std::int64_t head, std::int64_t row) const {
+  return sink_of(sinks, head % shape.kv_heads * group_size() + row / part_of(head).nodes);
 }
 
 void attend_tasks(const Int8Call& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size,

@@ -20,6 +20,7 @@ struct Int8Call {
   const float* query;   // (B, Hq, N, D)
   const std::int8_t *keys, *values;  // (B, H, S, D + 2)
   const float* mask;    // (B, 1, N, M)
+  const float* sinks;   // (Hq,), none where null
   float* output;        // (B, N, Hq * D)
   std::vector<SequencePart> parts;
 
@@ -31,6 +32,7 @@ struct Int8Call {
   CacheHead cache_head(const std::int8_t* rows, std::int64_t head) const;
   const float* query_of(std::int64_t head, std::int64_t row) const;
   float* output_of(std::int64_t head, std::int64_t row) const;
+  float sink_of_row(std::int64_t head, std::int64_t row) const;  // -infinity without
   const SequencePart& part_of(std::int64_t head) const { return parts[static_cast<std::size_t>(head / shape.kv_heads)]; }
 };
 

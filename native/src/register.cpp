@@ -54,13 +54,18 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<SpreadBlockLinear<false>> spread_block_linear;
   static const KernelOp<SpreadBlockLinear<true>> spread_block_linear_bias;
   static const KernelOp<SpreadRows> spread_rows;
-  static const KernelOp<ExactAttention<false>> exact_attention;
-  static const KernelOp<ExactAttention<true>> exact_attention_16;
-  static const KernelOp<IntegerAttention<false>> integer_attention;
-  static const KernelOp<IntegerAttention<true>> integer_attention_16;
+  static const KernelOp<ExactAttention<false, false>> exact_attention;
+  static const KernelOp<ExactAttention<true, false>> exact_attention_16;
+  static const KernelOp<ExactAttention<false, true>> exact_attention_sinks;
+  static const KernelOp<ExactAttention<true, true>> exact_attention_16_sinks;
+  static const KernelOp<IntegerAttention<false, false>> integer_attention;
+  static const KernelOp<IntegerAttention<true, false>> integer_attention_16;
+  static const KernelOp<IntegerAttention<false, true>> integer_attention_sinks;
+  static const KernelOp<IntegerAttention<true, true>> integer_attention_16_sinks;
   static const KernelOp<HalfRows> half_rows;
   static const KernelOp<CacheRows> cache_rows;
-  static const KernelOp<Int8CacheAttention> int8_cache_attention;
+  static const KernelOp<Int8CacheAttention<false>> int8_cache_attention;
+  static const KernelOp<Int8CacheAttention<true>> int8_cache_attention_sinks;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
   static const KernelOp<TreeConv> tree_conv;
@@ -75,7 +80,9 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &spread_rows,          &rotary_heads,              &exact_attention,     &integer_attention,
       &swiglu,               &cache_rows,                &int8_cache_attention, &half_rows,
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
-      &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16};
+      &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16,
+      &exact_attention_sinks, &exact_attention_16_sinks, &integer_attention_sinks, &integer_attention_16_sinks,
+      &int8_cache_attention_sinks};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

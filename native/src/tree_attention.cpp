@@ -1,5 +1,6 @@
 #include "tree_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
@@ -20,6 +21,18 @@ float scale_of(const KernelAttributes& attributes) {
   const float scale = attributes.number("scale");
   if (!std::isfinite(scale)) throw std::invalid_argument("attention: its scale is not a finite number");
   return scale;
+}
+
+const float* sinks_of(const KernelCall& call, std::size_t index, std::int64_t query_heads) {
+  const auto sinks = call.input<float>(index);
+  const std::size_t count = static_cast<std::size_t>(query_heads);
+  if (sinks.sizes.size() != 1 || sinks.size(0) != count) {
+    throw std::invalid_argument("attention: it needs a sink for each head");
+  }
+  if (!std::all_of(sinks.data, sinks.data + count, [](float sink) { return std::isfinite(sink); })) {
+    throw std::invalid_argument("attention: its sinks are not all finite numbers");
+  }
+  return sinks.data;
 }
 
 TreeAttention::TreeAttention(const KernelAttributes& attributes, const AttentionForm& form)
@@ -51,7 +64,8 @@ void TreeAttention::compute_over(KernelCall& call) const {
   if (!fits) throw std::invalid_argument("attention: sizes of query, keys, values and mask do not fit");
   auto sizes = query.sizes;
   if (form_.has_merged_heads) sizes = {shape.batch, shape.nodes, shape.query_heads * shape.head_size};
-  const AttentionTensors tensors{query.data, rows_of(keys.data), rows_of(values.data), mask.data,
+  const float* const sinks = form_.has_sinks ? sinks_of(call, 4, shape.query_heads) : nullptr;
+  const AttentionTensors tensors{query.data, rows_of(keys.data), rows_of(values.data), mask.data, sinks,
                                  call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
   const auto parts = parts_of_sequences(shape, query.data, mask.data);

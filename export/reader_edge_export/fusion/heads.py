@@ -14,7 +14,10 @@ from reader_edge_export.fusion.matching import Cut, consumers, cut_of, producer
 from reader_edge_export.graph_editor import GraphEditor, weight_of
 from reader_edge_export.operators import rotary_heads
 
-_MERGING = ("IntegerAttention", "IntegerAttention16", "Int8CacheAttention")  # they write heads side by side
+_MERGING = (  # they write heads side by side
+    *("IntegerAttention", "IntegerAttention16", "Int8CacheAttention"),
+    *("IntegerAttentionSinks", "IntegerAttention16Sinks", "Int8CacheAttentionSinks"),
+)
 _ROTARY_STEP = 16  # ONNX Runtime turns eight pairs of components at a time, and rounds what is left over otherwise
 
 

@@ -3,7 +3,6 @@
 #include "attention.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/kv_rows.h"
 #include "kernels/weighted_sums.h"
@@ -91,8 +90,9 @@ void attend(const AttentionShape& s, const AttentionTensors& t, SequencePart par
   for (std::int64_t b = 0; b < num_blocks; ++b) {
     float* const query = memory + b * block_size;
     const std::int64_t first = b * kQueries;
-    blocks[b] = {rows + first, std::min(kQueries, num_rows - first), query, query + row_size, {}};
-    std::fill_n(blocks[b].top, kQueries, -std::numeric_limits<float>::infinity());
+    blocks[b] = {rows + first, std::min(kQueries, num_rows - first), query, query + row_size, {}, {}};
+    for (std::int64_t r = 0; r < kQueries; ++r) blocks[b].sink[r] = rows[std::min(first + r, num_rows - 1)].sink;
+    store(blocks[b].top, load(blocks[b].sink));
     load_query(s, blocks[b]);
   }
   const KvRows all_keys = rows_from(t.keys, kv_offset), all_values = rows_from(t.values, kv_offset);

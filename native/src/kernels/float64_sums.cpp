@@ -73,6 +73,12 @@ void float64_sums(std::int64_t head_size, std::int64_t visible, const KvRows& va
   double* const weights = scratch.take<double>(kTile * kQueries + num_blocks * block_size);
   double* const all_sums = weights + kTile * kQueries;
   std::fill_n(all_sums, num_blocks * block_size, 0.0);
+  for (std::int64_t b = 0; b < num_blocks; ++b) {
+    const Floats sink = exp_of(load(blocks[b].sink) - load(blocks[b].top));
+    double* const totals = all_sums + b * block_size + row_size;
+    store(totals, widened_low(sink));
+    store(totals + kDoubles, widened_high(sink));
+  }
   for (std::int64_t j = 0; j < visible; j += kTile) {
     const std::int64_t count = std::min(kTile, visible - j);
     const float* const rows = read_rows(values, head_size, j, count);

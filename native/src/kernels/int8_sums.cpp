@@ -104,6 +104,13 @@ void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const fl
   }
 }
 
+void add_sinks(const float* sinks, const float* tops, std::int64_t count, double* totals) {
+  for (std::int64_t r = 0; r < count; r += kLanes) {
+    const Floats weight = exp_of(load(sinks + r) - load(tops + r));
+    add_widened(rounded(weight * all(kTotalSteps)), totals + r);
+  }
+}
+
 void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const float* weight_tops, double* sums) {
   static thread_local Scratch kept_values;
   static thread_local Scratch kept_weights;
@@ -138,6 +145,6 @@ void finish_row(std::int64_t head_size, const double* sums, float weight_top, do
 
 }  // namespace
 
-extern const ByteSumKernels byte_sum_kernels{weigh_run, sum_run, finish_row};
+extern const ByteSumKernels byte_sum_kernels{weigh_run, add_sinks, sum_run, finish_row};
 
 }  // namespace reader_edge::READER_EDGE_LANES

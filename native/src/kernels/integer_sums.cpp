@@ -138,6 +138,10 @@ void integer_sums(std::int64_t head_size, std::int64_t visible, const KvRows& va
 
   Floats tops[kMaxBlocks];
   std::fill_n(tops, num_blocks, all(kSmallest));
+  for (std::int64_t b = 0; b < num_blocks; ++b) {
+    const Floats sink = exp_of(load(blocks[b].sink) - load(blocks[b].top));
+    add_widened(rounded(sink * all(kTotalSteps)), all_sums + b * block_size + row_size);
+  }
   for (std::int64_t j = 0; j < visible; j += kTile) {
     const std::int64_t count = std::min(kTile, visible - j);
     const float* const rows = read_rows(values, head_size, j, count);

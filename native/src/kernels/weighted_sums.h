@@ -19,7 +19,8 @@ struct Block {
   std::int64_t count;
   float* query;                          // (D, kQueries)
   float* scores;                         // (M, kQueries), masked
-  alignas(kVector) float top[kQueries];  // each row's largest score
+  alignas(kVector) float top[kQueries];   // each row's largest score, its sink's among them
+  alignas(kVector) float sink[kQueries];  // a score without a value; -infinity counts for nothing
 };
 
 // Both: values (visible, D); fill the output of every block, whose scores are spoiled.

@@ -15,7 +15,9 @@ from tests.runtime.execution.native_operator import Attention, Build
 LARGEST_HALF = 65504
 
 
-def build_attention(head_size: int, num_kv_heads: int, group_size: int) -> tuple[dict[str, Sequence[int | str]], Build]:
+def build_attention(
+    head_size: int, num_kv_heads: int, group_size: int, has_sinks: bool = False
+) -> tuple[dict[str, Sequence[int | str]], Build]:
     """Sizes of the inputs by name, and what makes the graph of them."""
     num_heads = num_kv_heads * group_size
     new, rows = ("B", num_kv_heads, "N", head_size), ("B", num_kv_heads, "S", head_size)
@@ -27,6 +29,7 @@ def build_attention(head_size: int, num_kv_heads: int, group_size: int) -> tuple
         "past_value": rows,
         "write_pos": ("B",),
         "mask": ("B", 1, "N", "M"),
+        **({"sinks": (num_heads,)} if has_sinks else {}),
     }
     attributes = {
         "scale": 1.1 * head_size**-0.5,  # no power of two, by which any order of factors gives the same bits

@@ -97,6 +97,7 @@ def cases() -> Iterator[Case]:
     for form in FORMS:
         for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
             yield _attention(form, past, head_size, group_size, rng)
+        yield _attention(form, 300, 64, 8, rng, has_sinks=True)
 
 
 def _product(name: str, num_inputs: int, build: Build, has_own_bits: bool = False) -> Case:
@@ -190,14 +191,19 @@ def _experts(form: str, rng: np.random.Generator) -> Case:
     return Case(f"experts-{form}", sizes, build, feed, growth, [nodes], has_own_bits=form in BLOCK_TYPES)
 
 
-def _attention(form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator) -> Case:
-    sizes, build = build_attention(head_size, 2, group_size)
+def _attention(
+    form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator, has_sinks: bool = False
+) -> Case:
+    sizes, build = build_attention(head_size, 2, group_size, has_sinks)
     feed = cached_feed(attention_feed(rng, past, WIDEST, 2, group_size, head_size), form)
+    if has_sinks:
+        feed["sinks"] = rng.standard_normal(2 * group_size, np.float32)
     new: Growth = {2: 0}
     inputs: dict[str, Growth] = dict.fromkeys(("query", "key", "value"), new)
     inputs["mask"] = {2: 0, 3: past}
     cache: Growth = {2: past}
-    name = f"attention-{'integer' if form.is_quantized else 'exact'}-{form.kv_dtype}-{past}-{head_size}"
+    kind = "integer" if form.is_quantized else "exact"
+    name = f"attention-{kind}-{form.kv_dtype}-{past}-{head_size}{'-sinks' if has_sinks else ''}"
     return Case(name, sizes, build, feed, inputs, [new, cache, cache], form)
 
 

@@ -39,6 +39,9 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "ExactAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "IntegerAttention16": ([FLOAT, HALF, HALF, FLOAT], [FLOAT], {"scale": 1.0}),
     "Int8CacheAttention": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT], [FLOAT], {"scale": 1.0}),
+    "IntegerAttentionSinks": ([FLOAT] * 5, [FLOAT], {"scale": 1.0}),
+    "ExactAttention16Sinks": ([FLOAT, HALF, HALF, FLOAT, FLOAT], [FLOAT], {"scale": 1.0}),
+    "Int8CacheAttentionSinks": ([FLOAT, FLOAT, FLOAT, INT8, INT8, FLOAT, FLOAT], [FLOAT], {"scale": 1.0}),
     "SpreadRowExperts": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadRowExperts16": ([FLOAT, INT64, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
     "SpreadBlockExperts": ([FLOAT, INT64, FLOAT, FLOAT, UINT8, INT8, FLOAT], [FLOAT], {}),
@@ -89,6 +92,7 @@ _WEIGHT = (_kept(np.int8, 5, 64), _SCALES)
 _BLOCKS = (_kept(np.uint8, 5, 2, 16), _kept(np.int8, 5, 2), _SCALES)
 _QUERY, _MASK = _fed(np.float32, 1, 4, 3, 64), _fed(np.float32, 1, 1, 3, 6)
 _FLOATS, _HALVES = [_fed(np.float32, 1, 2, 8, 64)] * 2, [_fed(np.float16, 1, 2, 8, 64)] * 2
+_SINKS = _fed(np.float32, 4)
 _NEW = _fed(np.float32, 1, 2, 3, 64)
 _SCALED = {"scale": 1.0}
 _TREE = [Input(np.array([[-1, 0, 0]]), False), Input(np.array([1]), False)]
@@ -118,6 +122,15 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
     "ExactAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "IntegerAttention16": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK]),
     "Int8CacheAttention": ([FLOAT], _SCALED, [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK]),
+    "ExactAttentionSinks": ([FLOAT], _SCALED, [_QUERY, *_FLOATS, _MASK, _SINKS]),
+    "IntegerAttentionSinks": ([FLOAT], _SCALED, [_QUERY, *_FLOATS, _MASK, _SINKS]),
+    "ExactAttention16Sinks": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK, _SINKS]),
+    "IntegerAttention16Sinks": ([FLOAT], _SCALED, [_QUERY, *_HALVES, _MASK, _SINKS]),
+    "Int8CacheAttentionSinks": (
+        [FLOAT],
+        _SCALED,
+        [_QUERY, *_SPREAD, *[_fed(np.int8, 1, 2, 8, 66)] * 2, _MASK, _SINKS],
+    ),
     "TreeConv": (
         [FLOAT] * 2,
         {},

@@ -90,6 +90,53 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, for
     attention.check(**cached_feed(feed, form))
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("past", [0, 40, 600])
+@pytest.mark.parametrize(("head_size", "group_size"), [(64, 8), (64, 1), (80, 3)])
+def test_sinks_of_heads_keep_the_bits(
+    head_size: int, group_size: int, past: int, form: Attention, tmp_path: Path
+) -> None:
+    """Those below all scores, among them and above them."""
+    attention = Operator(tmp_path, *build_attention(head_size, 2, group_size, has_sinks=True), form)
+    rng = np.random.default_rng(head_size + past)
+    for num_nodes, middle in ((1, 0), (2, -200), (5, 3), (17, 60)):
+        feed = attention_feed(rng, past, num_nodes, 2, group_size, head_size)
+        sinks = (middle + 2 * rng.standard_normal(2 * group_size)).astype(np.float32)
+        attention.check(**cached_feed(feed | {"sinks": sinks}, form))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_sinks_take_their_share_and_give_nothing(form: Attention, tmp_path: Path) -> None:
+    """Far below all scores they change no bit; at a head's log of its weights' sum they halve its output."""
+    feed = attention_feed(np.random.default_rng(3), 100, 5, 2, 3, 64)
+    plain = _attention(tmp_path, 64, 2, 3, form).run_native(cached_feed(feed, form))[0]
+    (tmp_path / "sinks").mkdir()
+    attention = Operator(tmp_path / "sinks", *build_attention(64, 2, 3, has_sinks=True), form)
+    low = attention.run_native(cached_feed(feed | {"sinks": np.full(6, -1e4, np.float32)}, form))[0]
+    np.testing.assert_array_equal(low, plain)
+    query = feed["query"][0].astype(np.float64)
+    keys = np.concatenate([feed["past_key"][0, :, :100], feed["key"][0]], axis=1).repeat(3, 0).astype(np.float64)
+    scores = query @ keys.swapaxes(1, 2) * 1.1 / 8 + feed["mask"][0]
+    sinks = np.log(np.exp(scores[:, 4]).sum(-1)).astype(np.float32)  # of the last node
+    halved = attention.run_native(cached_feed(feed | {"sinks": sinks}, form))[0]
+    merged = halved.ndim == 3
+    last, whole = (each[:, 4] if merged else each[:, :, 4] for each in (halved, plain))
+    np.testing.assert_allclose(2 * last, whole, atol=0.02)
+    assert np.abs(whole).max() > 0.1
+
+
+def test_sinks_that_do_not_fit_are_refused_when_they_come(tmp_path: Path) -> None:
+    for form in (EXACT, INT8_CACHE):
+        folder = tmp_path / form.kv_dtype
+        folder.mkdir()
+        sizes, build = build_attention(16, 2, 2, has_sinks=True)
+        attention = Operator(folder, sizes | {"sinks": ("X",)}, build, form)
+        feed = cached_feed(attention_feed(np.random.default_rng(0), 5, 3, 2, 2, 16), form)
+        for sinks, words in ((np.zeros(3), "a sink for each head"), (np.array([0, 0, np.inf, 0]), "not all finite")):
+            with pytest.raises(Fail, match=words):
+                attention.run_native(feed | {"sinks": sinks.astype(np.float32)})
+
+
 @pytest.mark.parametrize("head_size", [8, 64, 80, 136])
 def test_rows_of_an_int8_cache_are_in_steps_of_their_largest(head_size: int, tmp_path: Path) -> None:
     attention = _attention(tmp_path, head_size, 2, 2, INT8_CACHE)
