@@ -20,11 +20,11 @@ from benchmarks.fusion.recorded_package import RecordedPackage
 from benchmarks.fusion.replayed_states import ReplayedAnswer, hidden_states
 from benchmarks.fusion.rule import FusedRequest, RecordedModel, Rule
 from benchmarks.peers.tables import table
-from reader_edge.bench.fixed_budget import budget_config
+from reader_edge.bench.decode.fixed_budget import budget_config
+from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
-from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
-from reader_edge.bench.simulator import SimulatedRequest, Simulator
-from reader_edge.bench.source_sets import SourceStock
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
+from reader_edge.bench.replay.simulator import SimulatedRequest, Simulator
 from reader_edge_runtime import DraftConfig, EngineConfig
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import open_head_source, open_package, settled_target

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reader_edge.bench.recording import read_recording
-from reader_edge.bench.replay import check_successors
+from reader_edge.bench.replay.replay import check_successors
 from reader_edge_runtime.drafting.sources.successor_table import SuccessorTable
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer

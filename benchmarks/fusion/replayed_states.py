@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
-from reader_edge.bench.replayed_request import MAX_DEPTH
-from reader_edge.bench.simulator import Simulator
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH
+from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from reader_edge.bench.recording import RecordedTurn
-from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.kernels.layout import LEVELS

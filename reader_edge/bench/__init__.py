@@ -1,1 +1,1 @@
-"""What `reader-edge bench` and `run --compare` do: measuring apart from reporting."""
+"""Measurements of `reader-edge bench`, apart from their reports."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from reader_edge.bench.fixed_budget import answer_at
+from reader_edge.bench.decode.fixed_budget import answer_at
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, ReaderEdgeError
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree

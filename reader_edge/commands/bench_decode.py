@@ -53,11 +53,11 @@ def decode(
     before. With --each-set, what each source adds is told by the clock. Exit code 1 when the tokens differ.
     MODEL is what `run` takes.
     """
-    from reader_edge.bench.comparison import bench_decode
-    from reader_edge.bench.comparison_report import bench_fields, draw_bench, print_bench
-    from reader_edge.bench.fixed_budget import bench_budgets
+    from reader_edge.bench.decode.comparison import bench_decode
+    from reader_edge.bench.decode.comparison_report import bench_fields, draw_bench, print_bench
+    from reader_edge.bench.decode.fixed_budget import bench_budgets
+    from reader_edge.bench.decode.source_sets import SourceStock
     from reader_edge.bench.plot import check_plot
-    from reader_edge.bench.source_sets import SourceStock
     from reader_edge.model_source import further_sources, load_engine
     from reader_edge.prompt_file import VERIFY_PROMPTS, read_prompts
     from reader_edge.question import play_out

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 import reader_edge
-from reader_edge.bench.replay_plan import ReplayPlan
+from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
 
 _MOST_HEADS = 32
@@ -79,8 +79,8 @@ def frontier(
     FILE is a recording of `bench record`; one drafter answers it from the first request to the last. Tokens a second
     are modelled from counted steps and the measured passes of MODEL, which is what `run` takes.
     """
-    from reader_edge.bench.frontier_report import draw_frontier, frontier_fields, print_frontier
-    from reader_edge.bench.judge import open_judge
+    from reader_edge.bench.frontier.frontier_report import draw_frontier, frontier_fields, print_frontier
+    from reader_edge.bench.frontier.judge import open_judge
     from reader_edge.bench.plot import check_plot
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress

@@ -5,7 +5,7 @@ import json
 import click
 
 import reader_edge
-from reader_edge.bench.replay_plan import ReplayPlan
+from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.commands import options
 
 
@@ -69,8 +69,8 @@ def replay_command(
 def _replay_on_model(
     model: str, plan: ReplayPlan, config: "reader_edge.EngineConfig", stretches: int, max_tokens: int, as_json: bool
 ) -> None:
-    from reader_edge.bench.model_replay import replay_on_model
-    from reader_edge.bench.replay_report import model_replay_fields, print_model_replays
+    from reader_edge.bench.replay.model_replay import replay_on_model
+    from reader_edge.bench.replay.replay_report import model_replay_fields, print_model_replays
     from reader_edge.model_source import find_package
     from reader_edge.terminal.console import count_progress
     from reader_edge_runtime.assembly import open_package
@@ -85,8 +85,8 @@ def _replay_on_model(
 
 
 def _replay_drafter(plan: ReplayPlan, tokenizer: str, nodes: tuple[int, ...], as_json: bool) -> None:
-    from reader_edge.bench.replay import replay_files
-    from reader_edge.bench.replay_report import print_replays, replay_fields
+    from reader_edge.bench.replay.replay import replay_files
+    from reader_edge.bench.replay.replay_report import print_replays, replay_fields
 
     files = replay_files(plan, tokenizer, nodes)
     if as_json:

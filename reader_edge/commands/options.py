@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 import reader_edge
-from reader_edge.bench.replay_plan import datastore_path
+from reader_edge.bench.replay.replay_plan import datastore_path
 
 T = TypeVar("T")
 

@@ -120,7 +120,7 @@ def run(
     if text is None and (as_json or compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
 
-    from reader_edge.bench.comparison_report import print_compared
+    from reader_edge.bench.decode.comparison_report import print_compared
     from reader_edge.chat.answer import accept_any_text, build_prompt, print_json, print_text, with_template_args
     from reader_edge.chat.chat import Chat
     from reader_edge.chat.kept_session import KeptSession

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.fusion.replayed_states import hidden_states, passes_saved, replayed
 from reader_edge.bench.answer_recorder import record_answers
-from reader_edge.bench.fixed_budget import budget_config
+from reader_edge.bench.decode.fixed_budget import budget_config
+from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.bench.source_sets import SourceStock
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.arrays import Float32Array

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.comparison import Comparison, bench_decode
+from reader_edge.bench.decode.comparison import Comparison, bench_decode
 from reader_edge.cli import main
 from reader_edge.question import Question
 from reader_edge.terminal.memory import peak_bytes, resident_bytes

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.bench.answer_recorder import record_answers
-from reader_edge.bench.fixed_budget import BudgetRun, answer_at, bench_budgets
+from reader_edge.bench.decode.fixed_budget import BudgetRun, answer_at, bench_budgets
+from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.bench.recording import read_recording
-from reader_edge.bench.replay import replay
-from reader_edge.bench.replayed_request import MAX_DEPTH
-from reader_edge.bench.source_sets import SourceStock
+from reader_edge.bench.replay.replay import replay
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge.cli import main
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from reader_edge.bench.fresh_drafting import FreshDrafting, by_task, in_turn
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
+from reader_edge.bench.replay.fresh_drafting import FreshDrafting, by_task, in_turn
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from reader_edge.bench.draft_stores import DraftStores
-from reader_edge.bench.frontier import Frontier
-from reader_edge.bench.head import ACCURACIES, HeadNeed
-from reader_edge.bench.judge import Judge
-from reader_edge.bench.next_gain import next_gain_sentence
-from reader_edge.bench.pass_curve import PassCurve
+from reader_edge.bench.frontier.draft_stores import DraftStores
+from reader_edge.bench.frontier.frontier import Frontier
+from reader_edge.bench.frontier.head import ACCURACIES, HeadNeed
+from reader_edge.bench.frontier.judge import Judge
+from reader_edge.bench.frontier.next_gain import next_gain_sentence
+from reader_edge.bench.frontier.pass_curve import PassCurve
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge.cli import main
 from reader_edge_runtime.stats import GenerationStats

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from reader_edge.bench.model_replay import time_stretches
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn
-from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
+from reader_edge.bench.replay.model_replay import time_stretches
+from reader_edge.bench.replay.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
 from reader_edge.cli import main
 from reader_edge_runtime.measuring.verify_cost import VerifyCost
 from reader_edge_runtime.target import Cache, ForwardResult, Pass

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
+from reader_edge.bench.frontier.rejections import Rejections, said_by_target
 from reader_edge.bench.recording import RecordedRequest, RecordedTurn, Successors
-from reader_edge.bench.rejections import Rejections, said_by_target
-from reader_edge.bench.simulator import Simulator
+from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.draft_tree import DraftTree
 
 # Probabilities are sums of powers of two, so that every product and sum of floats is exact.

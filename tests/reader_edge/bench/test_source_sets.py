@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reader_edge.bench.comparison import bench_decode
-from reader_edge.bench.source_sets import SourceStock
+from reader_edge.bench.decode.comparison import bench_decode
+from reader_edge.bench.decode.source_sets import SourceStock
 from reader_edge.cli import main
 from reader_edge.question import Question
 from reader_edge_runtime import Engine, GenerationConfig

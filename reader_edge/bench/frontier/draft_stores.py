@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from reader_edge.bench.pass_curve import PassCurve
+from reader_edge.bench.frontier.pass_curve import PassCurve
+from reader_edge.bench.frontier.rejections import Rejections, said_by_target
 from reader_edge.bench.recording import RecordedTurn
-from reader_edge.bench.rejections import Rejections, said_by_target
-from reader_edge.bench.replayed_request import ReplayedRequest
+from reader_edge.bench.replay.replayed_request import ReplayedRequest
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 

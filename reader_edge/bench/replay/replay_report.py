@@ -8,8 +8,8 @@ import click
 import numpy as np
 from rich.table import Table
 
-from reader_edge.bench.model_replay import ModelReplay, ModelReplays
-from reader_edge.bench.replay import Replays
+from reader_edge.bench.replay.model_replay import ModelReplay, ModelReplays
+from reader_edge.bench.replay.replay import Replays
 from reader_edge.terminal.console import figures_table, print_report
 from reader_edge.terminal.control_characters import visible
 from reader_edge_runtime.stats import STEP_PARTS, GenerationStats

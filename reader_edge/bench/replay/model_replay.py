@@ -8,9 +8,9 @@ from statistics import mean
 import numpy as np
 
 from reader_edge.bench.recording import END_TOKEN_ID, RecordedRequest, read_recording
-from reader_edge.bench.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
-from reader_edge.bench.replay import core_simulator, first_parameters
-from reader_edge.bench.replay_plan import ReplayPlan
+from reader_edge.bench.replay.rehearsal import RehearsalDrafter, Rehearser, Stretch, StretchTimes, choose_stretches
+from reader_edge.bench.replay.replay import core_simulator, first_parameters
+from reader_edge.bench.replay.replay_plan import ReplayPlan
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import EngineConfig

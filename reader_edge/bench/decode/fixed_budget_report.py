@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from reader_edge.bench.fixed_budget import BudgetRun
+from reader_edge.bench.decode.fixed_budget import BudgetRun
 from reader_edge.question import Question, by_category
 from reader_edge.terminal.console import figures_table
 from reader_edge_runtime import GenerationStats

@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from reader_edge.bench.replayed_request import MAX_DEPTH
-from reader_edge.bench.source_sets import SourceStock
+from reader_edge.bench.decode.source_sets import SourceStock
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge.question import Question
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, GenerationStats
 from reader_edge_runtime.assembly import make_trial_decoder

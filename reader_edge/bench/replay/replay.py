@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.bench.replay_plan import ReplayPlan
-from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
-from reader_edge.bench.simulator import Simulator
+from reader_edge.bench.replay.replay_plan import ReplayPlan
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
+from reader_edge.bench.replay.simulator import Simulator
 from reader_edge.model_source import load_tokenizer
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import DraftConfig

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from reader_edge.bench.draft_stores import UNITS
-from reader_edge.bench.frontier import Frontier, Reach
-from reader_edge.bench.head import ACCURACIES
-from reader_edge.bench.next_gain import next_gain_sentence, next_gains
+from reader_edge.bench.frontier.draft_stores import UNITS
+from reader_edge.bench.frontier.frontier import Frontier, Reach
+from reader_edge.bench.frontier.head import ACCURACIES
+from reader_edge.bench.frontier.next_gain import next_gain_sentence, next_gains
 from reader_edge.bench.plot import new_figure, save_plot
 from reader_edge.terminal.console import figures_table, print_report
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replayed_request import MAX_DEPTH
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import make_trial_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig

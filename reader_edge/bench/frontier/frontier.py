@@ -3,10 +3,10 @@ memory would. Counts are replayed and pass times measured; seconds and speeds ar
 
 from dataclasses import dataclass
 
-from reader_edge.bench.draft_stores import StoreSize
-from reader_edge.bench.head import HeadNeed
-from reader_edge.bench.pass_curve import PassCurve
-from reader_edge.bench.rejections import Rejections
+from reader_edge.bench.frontier.draft_stores import StoreSize
+from reader_edge.bench.frontier.head import HeadNeed
+from reader_edge.bench.frontier.pass_curve import PassCurve
+from reader_edge.bench.frontier.rejections import Rejections
 from reader_edge_runtime.stats import GenerationStats
 
 

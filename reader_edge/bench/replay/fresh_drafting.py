@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from reader_edge.bench.recording import RecordedRequest
-from reader_edge.bench.replay import LEARNING_NODES, core_simulator
-from reader_edge.bench.replayed_request import MAX_DEPTH, ReplayedRequest
-from reader_edge.bench.simulator import Simulator
+from reader_edge.bench.replay.replay import LEARNING_NODES, core_simulator
+from reader_edge.bench.replay.replayed_request import MAX_DEPTH, ReplayedRequest
+from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from reader_edge.bench.frontier import Frontier, StorePoint
+from reader_edge.bench.frontier.frontier import Frontier, StorePoint
 
 
 @dataclass(frozen=True, slots=True)

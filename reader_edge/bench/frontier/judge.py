@@ -6,16 +6,16 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
-from reader_edge.bench.draft_stores import DraftStores
-from reader_edge.bench.frontier import Frontier, Point, Reach, StorePoint
-from reader_edge.bench.head import HeadNeed
-from reader_edge.bench.judged_request import MAX_CANDIDATES, JudgedRequest
-from reader_edge.bench.pass_curve import PassCurve, read_cost
+from reader_edge.bench.frontier.draft_stores import DraftStores
+from reader_edge.bench.frontier.frontier import Frontier, Point, Reach, StorePoint
+from reader_edge.bench.frontier.head import HeadNeed
+from reader_edge.bench.frontier.judged_request import MAX_CANDIDATES, JudgedRequest
+from reader_edge.bench.frontier.pass_curve import PassCurve, read_cost
+from reader_edge.bench.frontier.rejections import Rejections
 from reader_edge.bench.recording import RecordedRequest, read_recording
-from reader_edge.bench.rejections import Rejections
-from reader_edge.bench.replay import check_successors
-from reader_edge.bench.replay_plan import ReplayPlan
-from reader_edge.bench.simulator import Simulator
+from reader_edge.bench.replay.replay import check_successors
+from reader_edge.bench.replay.replay_plan import ReplayPlan
+from reader_edge.bench.replay.simulator import Simulator
 from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.config import DraftConfig, EngineConfig
 from reader_edge_runtime.draft_tree import DraftTree

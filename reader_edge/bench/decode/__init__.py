@@ -1,0 +1,1 @@
+"""Plain and drafted decoding side by side: `run --compare` and `bench decode`."""
